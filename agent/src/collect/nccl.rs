@@ -215,15 +215,14 @@ impl Source for probe::Settings {
     }
 
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
-        let files = (&context.files, &context.paths);
-        let reported = (context.board.clone(), Some(Arc::clone(&context.aggregator)));
-        let (source, waker) = probe::start(
-            self.clone(),
-            files,
-            &context.ownership,
-            &context.communicators,
-            reported,
-        )?;
+        let with = probe::Dependencies {
+            files: &context.files,
+            ownership: &context.ownership,
+            communicators: &context.communicators,
+            board: &context.board,
+            aggregator: Some(&context.aggregator),
+        };
+        let (source, waker) = probe::start(self.clone(), with)?;
         context.nccl_processes.push(source.loaded());
         context.processes.push(Box::new(move |change| match change {
             ProcessChange::Active(process) => waker.request(process),
@@ -298,7 +297,8 @@ fn in_turns(board: StatusRegistry, every: Duration, loaded: ras::Candidates) -> 
     })
 }
 
-fn finding(subject: &str, (state, facts): (SourceState, String)) -> Finding {
+fn finding(subject: &str, found: (SourceState, String)) -> Finding {
+    let (state, facts) = found;
     let state = if state == SourceState::Ready { "ok" } else { state.as_str() };
     Finding::new(subject, state, facts, "")
 }

@@ -131,7 +131,7 @@ impl SelfMetrics {
         }
     }
 
-    fn process(out: &mut Batch, which: AgentProcess, (seconds, bytes): (f64, u64)) {
+    fn process(out: &mut Batch, which: AgentProcess, seconds: f64, bytes: u64) {
         out.push(metric::CPU.sample(Agent, which, seconds));
         out.push(metric::MEMORY.sample(Agent, which, count(bytes)));
     }
@@ -146,8 +146,8 @@ impl SelfMetrics {
                 Some((pid, seconds, bytes))
             })
             .collect();
-        if let Some(sum) = self.readers.sum(&costs) {
-            Self::process(out, AgentProcess::Reader, sum);
+        if let Some((seconds, bytes)) = self.readers.sum(&costs) {
+            Self::process(out, AgentProcess::Reader, seconds, bytes);
         }
     }
 }
@@ -175,8 +175,8 @@ impl Collector for SelfMetrics {
             out.push(metric::OWNER_REFUSED.sample(owner, limit, count(refused)));
         }
         out.push(metric::OWNERSHIP_LATENCY.sample(Agent, (), self.ownership.latency()));
-        if let Ok(cost) = cost(Process::myself()) {
-            Self::process(out, AgentProcess::Agent, cost);
+        if let Ok((seconds, bytes)) = cost(Process::myself()) {
+            Self::process(out, AgentProcess::Agent, seconds, bytes);
         }
         self.readers(out);
     }

@@ -84,7 +84,7 @@ impl Scheduler {
         self.running().insert(part, every);
         let thread = std::thread::Builder::new().name(format!("collect:{}", part.source));
         let started = thread.spawn(move || {
-            scheduler.run((part, every), collector.as_mut());
+            scheduler.run(part, every, collector.as_mut());
             scheduler.running().remove(&part);
             // The pipeline may have ended before.
             let _ = scheduler.batches.send(Event::Ended(part));
@@ -106,10 +106,10 @@ impl Scheduler {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, (part, every): (SourcePart, Duration), collector: &mut dyn Collector) {
+    fn run(&self, part: SourcePart, every: Duration, collector: &mut dyn Collector) {
         let mut next = Instant::now();
         while !self.stop.wait_until(next) {
-            let batch = self.read((part, every), collector);
+            let batch = self.read(part, every, collector);
             if self.batches.send(Event::Batch(batch)).is_err() || collector.has_ended() {
                 return;
             }
@@ -117,7 +117,7 @@ impl Scheduler {
         }
     }
 
-    fn read(&self, (part, every): (SourcePart, Duration), collector: &mut dyn Collector) -> Batch {
+    fn read(&self, part: SourcePart, every: Duration, collector: &mut dyn Collector) -> Batch {
         let name = part.source;
         let _turn = self.board.turn(name, every);
         let began = Instant::now();

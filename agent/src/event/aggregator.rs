@@ -99,7 +99,7 @@ impl EventAggregator {
         let is_unbinding = what.kind == EventKind::DriverUnbind;
         // Merged or held under one lock: the other source may report the same fault concurrently.
         let mut state = self.state();
-        if state.merge((&what, &with_affected), event_source, now) {
+        if state.merge(&what, &with_affected, event_source, now) {
             return;
         }
         state.next_id += 1;

@@ -61,7 +61,8 @@ pub(super) struct LoadAttr {
 impl LoadAttr {
     /// A program of a kind; the data that it points to must outlive it.
     pub(super) fn new<I>(
-        (prog_type, expected_attach_type): (u32, u32),
+        prog_type: u32,
+        expected_attach_type: u32,
         name: &str,
         instructions: &[I],
         license: &CStr,
@@ -113,8 +114,8 @@ pub fn load<I: Copy>(
     license: &CStr,
     kind: Kind,
 ) -> Result<OwnedFd, (io::Error, String)> {
-    let kind = (BPF_PROG_TYPE_KPROBE, kind.attach_type());
-    let mut attr = LoadAttr::new(kind, name, instructions, license);
+    let attach = kind.attach_type();
+    let mut attr = LoadAttr::new(BPF_PROG_TYPE_KPROBE, attach, name, instructions, license);
     match bpf(BPF_PROG_LOAD, &mut attr) {
         Ok(program) => Ok(program),
         Err(error) => {

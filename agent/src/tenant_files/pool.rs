@@ -96,6 +96,13 @@ pub struct PoolStatus {
     pub failed: u64,
 }
 
+/// A request, charged to the tenant whose file it reads.
+#[derive(Clone, Copy)]
+struct Charged<'a> {
+    tenant: &'a FileOwner,
+    since: Instant,
+}
+
 impl Pool {
     pub(super) fn new(program: PathBuf, proc: &Path, deadline: Duration) -> Self {
         let proc = proc.to_owned();
@@ -131,7 +138,9 @@ impl Pool {
                 }
                 // An idle helper may have been killed from outside; this tenant's read is not the cause.
                 Err(AskError::Wire(WireError::Closed)) if !is_fresh => end(running),
-                Err(error) => return Err(self.lose(at, running, (tenant, began), &error)),
+                Err(error) => {
+                    return Err(self.lose(at, running, Charged { tenant, since: began }, &error));
+                }
             }
         }
     }
@@ -191,9 +200,10 @@ impl Pool {
         &self,
         at: usize,
         mut helper: Helper,
-        (tenant, since): (&FileOwner, Instant),
+        request: Charged<'_>,
         error: &AskError,
     ) -> ReadError {
+        let Charged { tenant, since } = request;
         let is_late = matches!(error, AskError::Late);
         if !is_late {
             helper.kill();

@@ -43,7 +43,7 @@ use nvml_wrapper::{Device, Nvml};
 use processes::ProcessLists;
 use readings::Readings;
 use rustix::thread::CapabilitySet;
-use static_info::StaticInfo;
+use static_info::{Board, StaticInfo};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -286,7 +286,7 @@ impl NvidiaDevice {
         self.fields.read(device, &mut self.caller);
         self.readings.read((device, &self.fields), &mut self.caller, &mut reading.values);
         self.links.read(&mut self.fields, &self.caller, &mut reading.values);
-        let about = (device, &self.fields, &*self.versions);
+        let about = Board { device, fields: &self.fields, versions: &self.versions };
         self.board.read(about, &mut self.caller, &mut reading.values);
         if let Some(identity) = &mut self.identity
             && self.board.update(about, &mut self.caller, &mut identity.facts)
@@ -297,8 +297,8 @@ impl NvidiaDevice {
         if self.identity.as_ref().is_some_and(|identity| identity.mig == Some(true)) {
             instances = self.instances.read(device, &mut self.caller, &mut reading.instances);
         }
-        self.processes.read((device, &instances), &mut self.caller, reading);
-        self.gpm.read((device, &instances), &mut self.caller, reading);
+        self.processes.read(device, &instances, &mut self.caller, reading);
+        self.gpm.read(device, &instances, &mut self.caller, reading);
         if self.board.has_accounting() {
             self.accounts.read(device, &mut self.caller, reading);
         } else {

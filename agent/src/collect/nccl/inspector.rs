@@ -163,7 +163,7 @@ impl Inspector {
         let known = records.map(|(key, _)| *key).collect();
         let wanted = FileFilter { known, ..FileFilter::default() };
         for opened in self.processes.scan(&self.reads, process, now, &wanted) {
-            if !self.take((process, owner), opened) {
+            if !self.take(process, owner, opened) {
                 self.processes.refuse(process);
             }
         }
@@ -195,14 +195,14 @@ impl Inspector {
         match self.processes.writer(&opened.seen, now) {
             Some(process) if opened.seen.modified + CLOCK_TOLERANCE >= started(process) => {
                 let owner = self.ownership.quota_key(process);
-                self.refused += u64::from(!self.take((process, owner), opened));
+                self.refused += u64::from(!self.take(process, owner, opened));
             }
             _ => self.unowned += 1,
         }
     }
 
     /// Adds a file of a process; false if the limit is reached.
-    fn take(&mut self, (process, owner): (ProcKey, QuotaKey), opened: Opened) -> bool {
+    fn take(&mut self, process: ProcKey, owner: QuotaKey, opened: Opened) -> bool {
         if let Some(known) = self.files.get_mut(&opened.seen.key) {
             known.join(process, &self.processes);
             return true;
@@ -269,8 +269,7 @@ impl Inspector {
     }
 
     fn read_source(&mut self, source: &mut Source, share: u64, out: &mut Batch) -> io::Result<u64> {
-        let owned_by = (source.process, source.owner);
-        let process = source.process;
+        let (process, owner) = (source.process, source.owner);
         match &mut source.content {
             Content::Records(tail) => {
                 let pid = self.processes.get(process).map(|process| process.own.pid);
@@ -281,7 +280,7 @@ impl Inspector {
                         Piece::TooLong => LineOutcome::TooLong,
                         Piece::Line(line) => match Record::parse(line) {
                             Ok(record) if Some(record.pid) != pid => LineOutcome::Foreign,
-                            Ok(record) => ranks.count(owned_by, &record, communicators),
+                            Ok(record) => ranks.count(process, owner, &record, communicators),
                             Err(outcome) => outcome,
                         },
                     };
@@ -294,15 +293,21 @@ impl Inspector {
                 let lines = &mut self.lines;
                 let bytes = means.read(share, &mut |outcome| tally(lines, outcome))?;
                 if !source.is_shared && means.is_fresh() {
-                    self.report_means(owned_by, means, out);
+                    self.report_means(process, owner, means, out);
                 }
                 Ok(bytes)
             }
         }
     }
 
-    fn report_means(&mut self, owned_by: (ProcKey, QuotaKey), means: &MeanValues, out: &mut Batch) {
-        let reported = self.ranks.levels(owned_by, &means.rows, &self.communicators);
+    fn report_means(
+        &mut self,
+        process: ProcKey,
+        owner: QuotaKey,
+        means: &MeanValues,
+        out: &mut Batch,
+    ) {
+        let reported = self.ranks.levels(process, owner, &means.rows, &self.communicators);
         for (recent, operation, levels) in reported {
             for (metric, value) in [
                 (&metric::RECENT_DURATION, levels.seconds),

@@ -116,44 +116,48 @@ pub struct Nccl {
     running: Running,
 }
 
+/// The parts of the agent that the probe works with.
+#[derive(Clone, Copy, Debug)]
+pub struct Dependencies<'a> {
+    /// Reads the files of tenants.
+    pub files: &'a TenantFiles,
+    /// The processes that hold a device.
+    pub ownership: &'a Ownership,
+    /// The registry of communicators.
+    pub communicators: &'a Arc<Communicators>,
+    /// The status of sources and threads.
+    pub board: &'a StatusRegistry,
+    /// Receives events.
+    pub aggregator: Option<&'a Arc<EventAggregator>>,
+}
+
 /// Starts looking for libraries among the processes that hold a device.
-pub fn start(
-    settings: Settings,
-    (files, paths): (&TenantFiles, &Paths),
-    ownership: &Ownership,
-    communicators: &Arc<Communicators>,
-    reported: (StatusRegistry, Option<Arc<EventAggregator>>),
-) -> io::Result<(Nccl, RescanHandle)> {
-    let table = ownership.clone();
+pub fn start(settings: Settings, with: Dependencies<'_>) -> io::Result<(Nccl, RescanHandle)> {
+    let table = with.ownership.clone();
     let holders = move || table.openers().iter().map(|owner| owner.process).collect();
-    let candidates = Box::new(holders);
-    Nccl::start(settings, (files, paths), (ownership, communicators), candidates, reported)
+    Nccl::start(settings, with, Box::new(holders))
 }
 
 impl Nccl {
     fn start(
         settings: Settings,
-        (files, paths): (&TenantFiles, &Paths),
-        (ownership, communicators): (&Ownership, &Arc<Communicators>),
+        with: Dependencies<'_>,
         candidates: libraries::scan::Candidates,
-        reported: (StatusRegistry, Option<Arc<EventAggregator>>),
     ) -> io::Result<(Self, RescanHandle)> {
-        let (shared, desk) = (Shared::default(), reported.1.clone());
-        let known = (candidates, ownership.clone());
-        let (running, waker) =
-            attach::watch::start(&settings, (files, paths), known, shared.clone(), reported)?;
+        let shared = Shared::default();
+        let (running, waker) = attach::watch::start(&settings, with, candidates, shared.clone())?;
         let nccl = Self {
             settings,
-            paths: paths.clone(),
-            files: files.clone(),
-            ownership: ownership.clone(),
-            communicators: Arc::clone(communicators),
+            paths: with.files.paths().clone(),
+            files: with.files.clone(),
+            ownership: with.ownership.clone(),
+            communicators: Arc::clone(with.communicators),
             shared,
             maps: None,
             members: MemberTable::default(),
             completion: Completion::default(),
             peers: Peers::default(),
-            aggregator: desk,
+            aggregator: with.aggregator.cloned(),
             covered: Default::default(),
             denials: Denials::default(),
             errors: 0,
@@ -189,7 +193,7 @@ impl Nccl {
         self.completion.take(&snapshot, members, &reported);
         let unused = unused_ids(maps, members, &host)?;
         out.push(metric::UNUSED_IDS.sample(Agent, (), count(unused.len() as u64)));
-        let counted = close_pending(&self.shared, &taken, (&snapshot, &reading, &unused));
+        let counted = close_pending(&self.shared, &taken, &snapshot, &reading, &unused);
         self.denials.note(&counted, &self.ownership);
         let groups = groups(members, &self.communicators);
         self.peers.compare(members, &snapshot.communicators, &groups);
@@ -201,7 +205,7 @@ impl Nccl {
         for member in members {
             report(out, member, &beside);
         }
-        report_coverage(out, members, (&snapshot, &host), &self.covered);
+        report_coverage(out, members, &snapshot, &host, &self.covered);
         self.peers.forget(&reading, &groups);
         report_known(out, members);
         Ok(())
@@ -286,12 +290,14 @@ fn unused_ids(
 fn close_pending(
     shared: &Shared,
     taken: &EachOwner,
-    (snapshot, reading, ids): (&maps::Snapshot, &Reading, &[(u64, MadeId)]),
+    snapshot: &maps::Snapshot,
+    reading: &Reading,
+    ids: &[(u64, MadeId)],
 ) -> EachOwner {
     let gone = reading.gone.iter().map(|(number, _)| *number).collect();
     let threads = reading.gone_threads.iter().copied().collect();
     shared.with(|known| {
-        let held = known.quotas.held(snapshot, ids, (&gone, &threads));
+        let held = known.quotas.held(snapshot, ids, &gone, &threads);
         known.quotas.apply(taken, &held);
         known.quotas.taken()
     })

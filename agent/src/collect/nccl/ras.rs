@@ -142,8 +142,13 @@ pub fn start(
     aggregator: Arc<EventAggregator>,
 ) -> io::Result<Ras> {
     let answers = Answers::default();
-    let known = (answers.clone(), Arc::clone(communicators));
-    let rounds = Rounds::new(settings, files.clone(), known, aggregator);
+    let rounds = Rounds::new(
+        settings,
+        files.clone(),
+        answers.clone(),
+        Arc::clone(communicators),
+        aggregator,
+    );
     let (stop, ended) = sync_channel(0);
     let thread = thread::Builder::new()
         .name("nccl:ras".into())

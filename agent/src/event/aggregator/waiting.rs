@@ -88,7 +88,8 @@ impl State {
     /// `with_affected` are the affected owners according to this source.
     pub(super) fn merge(
         &mut self,
-        (what, with_affected): (&Observation, &[AffectedOwner]),
+        what: &Observation,
+        with_affected: &[AffectedOwner],
         event_source: EventSource,
         now: Instant,
     ) -> bool {

@@ -22,8 +22,9 @@ pub(crate) fn attach_device_program(
     name: &CStr,
     instructions: &[Instruction],
 ) -> io::Result<()> {
-    let kind = (BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE);
-    let mut attr = LoadAttr::new(kind, name.to_str().unwrap(), instructions, c"GPL");
+    let name = name.to_str().unwrap();
+    let kind = BPF_PROG_TYPE_CGROUP_DEVICE;
+    let mut attr = LoadAttr::new(kind, BPF_CGROUP_DEVICE, name, instructions, c"GPL");
     let fd = bpf(BPF_PROG_LOAD, &mut attr)?;
     // SAFETY: the call just returned this descriptor, so it is open and has no other owner.
     let program = unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap()) };

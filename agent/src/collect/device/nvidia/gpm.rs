@@ -117,16 +117,16 @@ impl Gpm {
     /// handles.
     pub(super) fn read(
         &mut self,
-        (device, instances): (&Device<'static>, &[Handle]),
+        device: &Device<'static>,
+        instances: &[Handle],
         caller: &mut NvmlCaller,
         reading: &mut Reading,
     ) {
         if !self.enabled {
             return;
         }
-        let now_ns = boot_time_ns();
         let state = match self.ready(device, caller) {
-            Ok(()) => self.read_all((device, instances), caller, reading, now_ns),
+            Ok(()) => self.read_all(device, instances, caller, reading),
             Err(state) => state,
         };
         for known in CounterState::ALL {
@@ -159,11 +159,12 @@ impl Gpm {
 
     fn read_all(
         &mut self,
-        (device, instances): (&Device<'static>, &[Handle]),
+        device: &Device<'static>,
+        instances: &[Handle],
         caller: &mut NvmlCaller,
         reading: &mut Reading,
-        now_ns: u64,
     ) -> CounterState {
+        let now_ns = boot_time_ns();
         let marks = marks(instances);
         self.pairs.retain(|of, pair| marks.get(of) == Some(&pair.mark));
         let mut seen = Vec::new();

@@ -222,19 +222,19 @@ impl Links {
         let by_link = fields.is_unsupported(Field::NvLinkSent, ALL_LINKS);
         for (bin, (kib, bytes, direction)) in (0_u8..).zip(CARRIED).filter(|_| by_link) {
             for scope in scopes() {
-                self.carried.note((bin, scope), carried(fields, *kib, *bytes, scope));
+                self.carried.note(bin, scope, carried(fields, *kib, *bytes, scope));
             }
             push(out, &metric::NVLINK_IO, *direction, self.carried.sum(bin));
         }
         for ((bin, field), dim) in (0_u8..).zip(CORRECTED).zip(Corrected::ALL) {
             for scope in scopes() {
-                self.corrected.note((bin, scope), fields.whole_of(field, scope));
+                self.corrected.note(bin, scope, fields.whole_of(field, scope));
             }
             push(out, &metric::NVLINK_FEC, *dim, self.corrected.sum(bin));
         }
         for (bin, (field, error)) in (0_u8..).zip(SUMMED) {
             for scope in scopes() {
-                self.errors.note((bin, scope), fields.whole_of(*field, scope));
+                self.errors.note(bin, scope, fields.whole_of(*field, scope));
             }
             push(out, &metric::NVLINK_ERRORS, *error, self.errors.sum(bin));
         }
@@ -245,7 +245,7 @@ impl Links {
             for scope in scopes() {
                 let known = of_link.iter().find(|field| !fields.is_unsupported(**field, scope));
                 let reported = known.and_then(|field| fields.whole_of(*field, scope));
-                self.unsummed.note((bin, scope), reported);
+                self.unsummed.note(bin, scope, reported);
             }
             push(out, &metric::NVLINK_ERRORS, *error, self.unsummed.sum(bin));
         }
@@ -269,7 +269,7 @@ struct Tally {
 
 impl Tally {
     /// Takes the current value of a link's counter.
-    fn note(&mut self, (bin, scope): (u8, u32), reported: Option<i64>) {
+    fn note(&mut self, bin: u8, scope: u32, reported: Option<i64>) {
         let Some(now) = reported else { return };
         let last = self.last.insert((bin, scope), now).unwrap_or(0);
         // A smaller value means that the counter was reset.
@@ -385,7 +385,7 @@ mod tests {
     fn a_sum_over_links_never_falls() {
         let mut tally = Tally::default();
         let mut sum_of = |reported: [Option<i64>; 2]| {
-            (0..).zip(reported).for_each(|(scope, reported)| tally.note((0, scope), reported));
+            (0..).zip(reported).for_each(|(scope, reported)| tally.note(0, scope, reported));
             tally.sum(0)
         };
         assert_eq!(sum_of([None, None]), None);

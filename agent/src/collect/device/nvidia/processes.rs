@@ -102,15 +102,16 @@ impl ProcessLists {
     /// Reads the lists and the utilisation of a device's processes.
     pub(super) fn read(
         &mut self,
-        (device, instances): (&Device<'_>, &[Handle]),
+        device: &Device<'_>,
+        instances: &[Handle],
         caller: &mut NvmlCaller,
         reading: &mut Reading,
     ) {
-        let on = (device, instances);
-        let compute = self.list(&COMPUTE, on, caller);
-        let graphics = self.list(&GRAPHICS, on, caller);
+        let compute = self.list(&COMPUTE, device, instances, caller);
+        let graphics = self.list(&GRAPHICS, device, instances, caller);
         self.servers.update(compute.iter().flat_map(BTreeMap::keys).map(|(pid, _)| *pid));
-        let mps = if self.servers.any() { self.list(&MPS, on, caller) } else { None };
+        let mps =
+            if self.servers.any() { self.list(&MPS, device, instances, caller) } else { None };
         let answered = compute.is_some() || graphics.is_some();
         let listed = self.servers.join(
             &compute.unwrap_or_default(),
@@ -137,7 +138,8 @@ impl ProcessLists {
     fn list(
         &mut self,
         asked: &ListQuery,
-        (device, instances): (&Device<'_>, &[Handle]),
+        device: &Device<'_>,
+        instances: &[Handle],
         caller: &mut NvmlCaller,
     ) -> Option<BTreeMap<ProcessPlace, Option<u64>>> {
         let mut found = BTreeMap::new();

@@ -53,21 +53,30 @@ impl Default for StaticInfo {
     }
 }
 
+/// A device with its readings that the facts come from.
+#[derive(Clone, Copy)]
+pub(super) struct Board<'a> {
+    pub device: &'a Device<'a>,
+    pub fields: &'a Fields,
+    pub versions: &'a Versions,
+}
+
 impl StaticInfo {
     /// Reads the board's state; its fields are already read.
     pub(super) fn read(
         &mut self,
-        (device, fields, versions): (&Device<'_>, &Fields, &Versions),
+        board: Board<'_>,
         caller: &mut NvmlCaller,
         out: &mut Vec<WireValue>,
     ) {
+        let Board { device, fields, versions } = board;
         recovery_action(fields, out);
         let checksum = &mut self.checksum;
         self.inforom.read(caller, out, |caller, out| *checksum = inforom(device, caller, out));
         let accounting = &mut self.accounting;
         self.modes.read(caller, out, |caller, out| {
             *accounting = modes(device, caller, out);
-            confidential((device, versions), caller, out);
+            confidential(device, versions, caller, out);
         });
         self.video.read(caller, out, |caller, out| video(device, caller, out));
         let joined = &mut self.fabric_facts;
@@ -82,10 +91,11 @@ impl StaticInfo {
     /// Updates the board's facts; true if any changed.
     pub(super) fn update(
         &mut self,
-        (device, fields, versions): (&Device<'_>, &Fields, &Versions),
+        board: Board<'_>,
         caller: &mut NvmlCaller,
         facts: &mut Facts,
     ) -> bool {
+        let Board { device, fields, versions } = board;
         let mut changed = false;
         if self.again || caller.due(PollEvery::Once) {
             let failed = caller.cost().failed;
@@ -235,7 +245,8 @@ fn compute_mode(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<Wire
 
 /// Exports nothing if confidential computing is off.
 fn confidential(
-    (device, versions): (&Device<'_>, &Versions),
+    device: &Device<'_>,
+    versions: &Versions,
     caller: &mut NvmlCaller,
     out: &mut Vec<WireValue>,
 ) {

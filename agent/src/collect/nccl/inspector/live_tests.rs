@@ -18,10 +18,10 @@ struct Writer {
 impl Writer {
     /// `$1` is the directory. The script prints `ready`.
     fn run(script: &str, folder: &Path, environment: &[(&str, &str)]) -> Self {
-        Self::of(("sh", script), folder, environment)
+        Self::of("sh", script, folder, environment)
     }
 
-    fn of((shell, script): (&str, &str), folder: &Path, environment: &[(&str, &str)]) -> Self {
+    fn of(shell: &str, script: &str, folder: &Path, environment: &[(&str, &str)]) -> Self {
         let mut child = Command::new(shell)
             .args(["-c", script, "sh", folder.to_str().unwrap()])
             .envs(environment.iter().copied())
@@ -360,8 +360,7 @@ fn files_beyond_the_limit_are_reported() {
         "ulimit -n 1024; for n in $(seq {EACH}); do exec {{fd}}>\"$1/node$n-pid$$.log\"; done; \
          echo ready; read go"
     );
-    let writers: Vec<_> =
-        (0..3).map(|_| Writer::of(("bash", &script), stage.path(), &[])).collect();
+    let writers: Vec<_> = (0..3).map(|_| Writer::of("bash", &script, stage.path(), &[])).collect();
     for writer in &writers {
         stage.hold(writer.process());
     }

@@ -133,7 +133,7 @@ impl Processes {
         let found = if has_ended {
             process.search_last(wanted)
         } else {
-            process.scan((files, key), now, wanted)
+            process.scan(files, key, now, wanted)
         };
         let Some(found) = found else { return Vec::new() };
         process.writes |= !found.files.is_empty();
@@ -206,7 +206,8 @@ impl Process {
 
     fn scan(
         &mut self,
-        (files, key): (&TenantFiles, ProcKey),
+        files: &TenantFiles,
+        key: ProcKey,
         now: Instant,
         wanted: &FileFilter,
     ) -> Option<SearchResult> {

@@ -97,7 +97,8 @@ pub(super) struct Rank {
 impl Rank {
     /// Creates a member with this number.
     pub(super) fn new(
-        (key, owner): (&RankKey, QuotaKey),
+        key: &RankKey,
+        owner: QuotaKey,
         number: u64,
         communicators: &Communicators,
     ) -> Self {

@@ -63,7 +63,8 @@ impl Ranks {
     /// Counts a completed collective of a process.
     pub(super) fn count(
         &mut self,
-        (process, owner): (ProcKey, QuotaKey),
+        process: ProcKey,
+        owner: QuotaKey,
         record: &Record<'_>,
         communicators: &Communicators,
     ) -> LineOutcome {
@@ -74,7 +75,7 @@ impl Ranks {
             name: None,
             ranks: record.ranks,
         };
-        let Some((rank, spent)) = self.rank((&key, owner), communicators) else {
+        let Some((rank, spent)) = self.rank(&key, owner, communicators) else {
             self.refuse(owner, OwnerLimit::InspectorRanks);
             return LineOutcome::NoRoom;
         };
@@ -93,7 +94,8 @@ impl Ranks {
     /// Returns the values of a metrics file by rank of a process.
     pub(super) fn levels(
         &mut self,
-        (process, owner): (ProcKey, QuotaKey),
+        process: ProcKey,
+        owner: QuotaKey,
         exposition: &Exposition,
         communicators: &Communicators,
     ) -> Vec<(Recent, Operation, super::exposition::Levels)> {
@@ -103,7 +105,7 @@ impl Ranks {
             let name = name.as_deref().map(Arc::from);
             let key = RankKey { process, hash: *hash, rank: *rank, name, ranks: *ranks };
             let Some(operation) = row.operation() else { continue };
-            let Some((rank, spent)) = self.rank((&key, owner), communicators) else {
+            let Some((rank, spent)) = self.rank(&key, owner, communicators) else {
                 self.refuse(owner, OwnerLimit::InspectorRanks);
                 continue;
             };
@@ -168,7 +170,8 @@ impl Ranks {
     /// A rank, created if new, and its process's usage; `None` if there is no room.
     fn rank(
         &mut self,
-        (key, owner): (&RankKey, QuotaKey),
+        key: &RankKey,
+        owner: QuotaKey,
         communicators: &Communicators,
     ) -> Option<(&mut Rank, &mut LimitUsage)> {
         if !self.known.contains_key(key) {
@@ -177,7 +180,7 @@ impl Ranks {
             }
             self.made += 1;
             let number = INSPECTED | self.made;
-            let rank = Rank::new((key, owner), number, communicators);
+            let rank = Rank::new(key, owner, number, communicators);
             self.known.insert(key.clone(), rank);
             self.spent.entry(key.process).or_default().ranks += 1;
         }

@@ -127,14 +127,15 @@ impl ProbeBudgets {
         self.tallies.look(attaching.hits());
         (self.looked.at, self.looked.is_busy) = (now, is_busy);
         shared.with(|known| known.counts = attaching.counts());
-        shared.with(|known| self.decide(now, (attaching, libraries), &known.quotas))
+        shared.with(|known| self.decide(now, attaching, libraries, &known.quotas))
     }
 
     /// Tells each governor whose time has come the hits of its owner's processes.
     fn decide(
         &mut self,
         now: Instant,
-        (attaching, libraries): (&Attaching, &Libraries),
+        attaching: &Attaching,
+        libraries: &Libraries,
         quotas: &Quotas,
     ) -> Vec<BudgetChange> {
         let users = libraries.users().into_iter().map(|process| quotas.owner_of(process.pid));
@@ -163,7 +164,8 @@ impl ProbeBudgets {
                 continue;
             }
             let cost = |(pid, tally): (u32, Tally)| {
-                (tally.cost(attaching.stepped_of(libraries, pid)), pid)
+                let (stepped, functions) = attaching.stepped_of(libraries, pid);
+                (tally.cost(stepped, functions), pid)
             };
             let (hits, busiest) = tallies.into_iter().map(cost).max().unzip();
             let rate = rate(hits.unwrap_or(0).into(), passed);

@@ -107,16 +107,12 @@ impl Libraries {
             return ScanOutcome { changed: false, again: Some(SOON) };
         }
         let meter = Meter::start(allowed);
-        let looked = self.look_within(&meter, (process, &tenant));
+        let looked = self.look_within(&meter, process, &tenant);
         self.pace.spend(process, meter.spent(), now);
         looked
     }
 
-    fn look_within(
-        &mut self,
-        meter: &Meter,
-        (process, tenant): (ProcKey, &FileOwner),
-    ) -> ScanOutcome {
+    fn look_within(&mut self, meter: &Meter, process: ProcKey, tenant: &FileOwner) -> ScanOutcome {
         let maps = match self.files.proc_file(process, ProcFile::Maps) {
             Ok(maps) => maps,
             Err(ReadError::Failed(_)) => {
@@ -143,7 +139,7 @@ impl Libraries {
         let cut = cut.or(is_full.then_some("it maps code of more than 2048 files"));
         self.refused += u64::from(cut.is_some() && of.cut != cut);
         of.cut = cut;
-        let mut looked = self.identify_all(meter, (process, tenant), &new);
+        let mut looked = self.identify_all(meter, process, tenant, &new);
         // Afterwards: a library that goes by another path now is not let go in between.
         mapped.extend(new.iter().map(|file| MapsKey::exact(file.key)));
         looked.changed |= self.leave(process, &mapped);
@@ -154,7 +150,8 @@ impl Libraries {
     fn identify_all(
         &mut self,
         meter: &Meter,
-        (process, tenant): (ProcKey, &FileOwner),
+        process: ProcKey,
+        tenant: &FileOwner,
         new: &[New],
     ) -> ScanOutcome {
         let (mut looked, mut is_any_gone) = (ScanOutcome::default(), false);
@@ -166,7 +163,7 @@ impl Libraries {
             if found.contains_key(&MapsKey::exact(file.key)) {
                 continue;
             }
-            match self.identify((process, tenant), file) {
+            match self.identify(process, tenant, file) {
                 Ok((found, is_exact)) => {
                     looked.changed |= matches!(found, Found::Library(_));
                     let of = self.processes.entry(process).or_default();
@@ -192,7 +189,8 @@ impl Libraries {
     /// What a new file of a process is, and whether the list of mappings shows its own key.
     fn identify(
         &mut self,
-        (process, tenant): (ProcKey, &FileOwner),
+        process: ProcKey,
+        tenant: &FileOwner,
         file: &New,
     ) -> Result<(Found, bool), NotRead> {
         if let Some(mappers) = self.others.get_mut(&file.key) {
@@ -242,7 +240,7 @@ impl Libraries {
 
     /// Makes room for one more library, or says why there is none.
     fn make_room(&mut self, process: ProcKey, tenant: &FileOwner) -> Result<(), String> {
-        let Some(affected) = room::one_more(&self.known, (process, tenant))? else { return Ok(()) };
+        let Some(affected) = room::one_more(&self.known, process, tenant)? else { return Ok(()) };
         let library = self.known.remove(&affected);
         for process in library.into_iter().flat_map(|library| library.users.into_keys()) {
             let why = "one of its collective libraries had to make room for another tenant's";

@@ -7,12 +7,13 @@ use super::attach::probes::{Attached, Probes, task_layout};
 use super::attach::target::Target;
 use super::budget::controller::Attach;
 use super::budget::quota::Quotas;
+use super::libraries::elf;
 use super::libraries::rescan::{RescanHandle, locked};
 use super::libraries::{Libraries, ScanOutcome};
 use super::maps::Maps;
 use super::maps::Snapshot;
 use super::shared::Shared;
-use super::{Nccl, Patience, Settings, libraries::elf};
+use super::{Dependencies, Nccl, Patience, Settings};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::nccl::{GovernorLevel, KnownBy};
@@ -365,7 +366,7 @@ impl Source {
         let holders: Arc<Mutex<Vec<ProcKey>>> = Arc::default();
         let listed = Arc::clone(&holders);
         let candidates = Box::new(move || locked(&listed).clone());
-        let (known, board) = ((&ownership, &communicators), StatusRegistry::default());
+        let board = StatusRegistry::default();
         let desk = Arc::new(EventAggregator::new(aggregator::Sources {
             inventory: Arc::default(),
             ownership: ownership.clone(),
@@ -374,15 +375,14 @@ impl Source {
             wake: Box::new(|| {}),
             make_way: Box::new(|| {}),
         }));
-        let reported = (board.clone(), Some(Arc::clone(&desk)));
-        let started = Nccl::start(
-            settings,
-            (&TenantFiles::direct(&paths), &paths),
-            known,
-            candidates,
-            reported,
-        );
-        let (nccl, waker) = started.unwrap();
+        let with = Dependencies {
+            files: &TenantFiles::direct(&paths),
+            ownership: &ownership,
+            communicators: &communicators,
+            board: &board,
+            aggregator: Some(&desk),
+        };
+        let (nccl, waker) = Nccl::start(settings, with, candidates).unwrap();
         Some(Self { nccl, ownership, waker, communicators, holders, board, aggregator: desk })
     }
 

@@ -8,7 +8,7 @@ use super::budget::controller::Attach;
 use super::budget::quota::Quotas;
 use super::libraries::elf::exports;
 use super::maps::Maps;
-use super::{NAME, Nccl, Settings};
+use super::{Dependencies, NAME, Nccl, Settings};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::Collector as _;
@@ -76,13 +76,15 @@ impl Governed {
         let (ownership, communicators) = (Ownership::new(&paths), Arc::default());
         let find = |pid: &u32| ownership.process(*pid, boot_time_ns());
         let processes: Vec<ProcKey> = pids.iter().filter_map(find).collect();
-        let (nccl, _waker) = Nccl::start(
-            Settings::default(),
-            (&TenantFiles::direct(&paths), &paths),
-            (&ownership, &communicators),
-            Box::new(move || processes.clone()),
-            (StatusRegistry::default(), None),
-        )?;
+        let with = Dependencies {
+            files: &TenantFiles::direct(&paths),
+            ownership: &ownership,
+            communicators: &communicators,
+            board: &StatusRegistry::default(),
+            aggregator: None,
+        };
+        let (nccl, _waker) =
+            Nccl::start(Settings::default(), with, Box::new(move || processes.clone()))?;
         Ok(Self(nccl))
     }
 

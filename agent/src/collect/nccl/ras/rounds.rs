@@ -78,7 +78,8 @@ impl Rounds {
     pub(super) fn new(
         settings: Settings,
         files: TenantFiles,
-        (answers, communicators): (Answers, Arc<Communicators>),
+        answers: Answers,
+        communicators: Arc<Communicators>,
         aggregator: Arc<EventAggregator>,
     ) -> Self {
         let paths = files.paths().clone();
@@ -351,7 +352,7 @@ impl Rounds {
             let received = silent::ReceivedAnswer { network: port.0, answer, server };
             let reported = turn.reported.entry(server.tenant).or_default();
             let claims =
-                reported.report(&received, &self.names, (&self.aggregator, &mut self.accounts));
+                reported.report(&received, &self.names, &self.aggregator, &mut self.accounts);
             self.answers.claim(claims);
         }
         for (tenant, reported) in &mut turn.reported {

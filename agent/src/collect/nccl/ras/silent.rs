@@ -252,7 +252,8 @@ impl Search<'_> {
         &self,
         kind: EventKind,
         lost: &LostProcess,
-        (process, rank): (Option<ProcKey>, Option<KnownRank>),
+        process: Option<ProcKey>,
+        rank: Option<KnownRank>,
     ) -> Observation {
         let Process { host, pid } = lost.process;
         let mut beside = self.tenant_peers(&lost.process);
@@ -287,7 +288,8 @@ impl ReportedProcesses {
         &mut self,
         received: &ReceivedAnswer<'_>,
         names: &NcclNames,
-        (aggregator, accounts): (&EventAggregator, &mut Accounts),
+        aggregator: &EventAggregator,
+        accounts: &mut Accounts,
     ) -> u64 {
         let (search, tenant) = (names.search(received), received.server.tenant);
         let mut claims = 0;
@@ -309,7 +311,7 @@ impl ReportedProcesses {
                 }
             };
             if may_report(&mut self.dead, lost) {
-                take(aggregator, search.observation(EventKind::PeerDead, lost, (process, rank)));
+                take(aggregator, search.observation(EventKind::PeerDead, lost, process, rank));
             }
         }
         for lost in &received.answer.late {
@@ -320,8 +322,11 @@ impl ReportedProcesses {
                 // Each node reports only its own processes; otherwise a thousand nodes would report
                 // each of them.
                 (ProcessLocation::Itself(process), rank) if may_report(&mut self.silent, lost) => {
-                    let what = (Some(process), rank);
-                    take(aggregator, search.observation(EventKind::PeerSilent, lost, what));
+                    let process = Some(process);
+                    take(
+                        aggregator,
+                        search.observation(EventKind::PeerSilent, lost, process, rank),
+                    );
                 }
                 (ProcessLocation::OtherTenant, _) => claims += 1,
                 _ => {}

@@ -12,8 +12,8 @@ const PROCESS: ProcKey = ProcKey { pid: 7, start_ticks: 70 };
 const HASH: CommunicatorHash = CommunicatorHash(0x1db1_4a8a_713c_2fa5);
 const MIB: u64 = 1 << 20;
 
-fn process_and_owner() -> (ProcKey, QuotaKey) {
-    (PROCESS, QuotaKey::of_user(1))
+fn owner() -> QuotaKey {
+    QuotaKey::of_user(1)
 }
 
 fn record(sequence: u64) -> Record<'static> {
@@ -45,7 +45,7 @@ fn read_gone(
 ) -> Batch {
     ranks.begin(communicators);
     for record in records {
-        assert_eq!(ranks.count(process_and_owner(), record, communicators), LineOutcome::Taken);
+        assert_eq!(ranks.count(PROCESS, owner(), record, communicators), LineOutcome::Taken);
     }
     ranks.end(gone, communicators);
     let mut out = Batch::new("test", SystemTime::now());
@@ -179,16 +179,15 @@ fn the_ranks_of_a_process_are_bounded() {
     let of =
         |number: u64| Record { hash: HashText::Start(0x10_0000_0000_0000 + number), ..record(0) };
     ranks.begin(&communicators);
-    let outcomes: Vec<_> = (0..70)
-        .map(|number| ranks.count(process_and_owner(), &of(number), &communicators))
-        .collect();
+    let outcomes: Vec<_> =
+        (0..70).map(|number| ranks.count(PROCESS, owner(), &of(number), &communicators)).collect();
     let refused = outcomes.iter().filter(|outcome| **outcome == LineOutcome::NoRoom).count();
     assert_eq!(refused, 70 - MAX_OF_PROCESS);
     // An idle rank makes room.
     for _ in 0..=IDLE {
         ranks.begin(&communicators);
     }
-    assert_eq!(ranks.count(process_and_owner(), &of(99), &communicators), LineOutcome::Taken);
+    assert_eq!(ranks.count(PROCESS, owner(), &of(99), &communicators), LineOutcome::Taken);
     assert_eq!(ranks.known.len(), MAX_OF_PROCESS);
 }
 
@@ -207,7 +206,7 @@ fn means_are_joined_by_name_where_only_one_communicator_has_it() {
     let text = std::fs::read_to_string(format!("{folder}inspector-2.30.7-v5.1.prom")).unwrap();
     let exposition = crate::collect::nccl::inspector::exposition::parse(&text, &mut |_| {});
     ranks.begin(&communicators);
-    let reported = ranks.levels(process_and_owner(), &exposition, &communicators);
+    let reported = ranks.levels(PROCESS, owner(), &exposition, &communicators);
     ranks.end(&HashSet::new(), &communicators);
     assert_eq!(reported.len(), 14);
     let (recent, ..) = reported[0];
@@ -231,7 +230,7 @@ fn the_names_of_a_rank_are_bounded() {
         names.insert(text(&attributes(&batch, &communicators))["nccl.communicator.name"].clone());
     }
     assert_eq!(names, HashSet::from(["name 0", "name 1", "name 2"].map(str::to_owned)));
-    let refused = HashMap::from([((process_and_owner().1, OwnerLimit::RankNames), 47)]);
+    let refused = HashMap::from([((owner(), OwnerLimit::RankNames), 47)]);
     assert_eq!(ranks.take_refused(), refused);
 }
 
@@ -246,7 +245,7 @@ fn a_process_of_all_ranks_operations_and_sizes_has_a_bounded_number_of_series() 
             for bytes in [1, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20, 4 << 30] {
                 let record =
                     Record { operation: *operation, bytes, rank, ranks: MORE, ..record(1) };
-                ranks.count(process_and_owner(), &record, &communicators);
+                ranks.count(PROCESS, owner(), &record, &communicators);
             }
         }
     }
@@ -256,7 +255,7 @@ fn a_process_of_all_ranks_operations_and_sizes_has_a_bounded_number_of_series() 
     let unsized_too = u8::try_from(SizeClass::ALL.len() - 1).unwrap();
     assert!(out.samples.iter().any(|(_, sample)| sample.dims[1] == unsized_too));
     let refused = ranks.take_refused();
-    assert!(refused[&(process_and_owner().1, OwnerLimit::InspectorRanks)] > 0);
+    assert!(refused[&(owner(), OwnerLimit::InspectorRanks)] > 0);
     // Its end frees all of them.
     ranks.remove_processes(&HashSet::from([PROCESS]));
     assert_eq!((ranks.known.len(), ranks.spent.len()), (0, 0));
@@ -277,7 +276,7 @@ fn means_of_ever_new_sizes_are_bounded() {
         let text: String = (0..40).map(|size| line(turn * 40 + size)).collect();
         let exposition = crate::collect::nccl::inspector::exposition::parse(&text, &mut |_| {});
         assert_eq!(exposition.len(), 40);
-        let levels = ranks.levels(process_and_owner(), &exposition, &communicators);
+        let levels = ranks.levels(PROCESS, owner(), &exposition, &communicators);
         reported.extend(levels.into_iter().map(|(recent, ..)| recent));
     }
     assert_eq!(reported.len(), MAX_MEANS);
@@ -288,8 +287,13 @@ fn at_the_limit_the_owner_with_most_ranks_gives_one_up() {
     let (mut ranks, communicators) = (Ranks::default(), Communicators::default());
     ranks.begin(&communicators);
     let mut count = |pid, user, rank| {
-        let whose = (ProcKey { pid, start_ticks: 1 }, QuotaKey::of_user(user));
-        ranks.count(whose, &Record { rank, ranks: 64, ..record(1) }, &communicators)
+        let process = ProcKey { pid, start_ticks: 1 };
+        ranks.count(
+            process,
+            QuotaKey::of_user(user),
+            &Record { rank, ranks: 64, ..record(1) },
+            &communicators,
+        )
     };
     for rank in 0..1_024 {
         assert_eq!(count(1_000 + rank / 64, 1, rank % 64), LineOutcome::Taken);

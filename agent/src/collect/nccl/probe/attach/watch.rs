@@ -6,7 +6,6 @@ use super::Attaching;
 use crate::attribute::ownership::{Ownership, Version};
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::nccl::GovernorLevel;
-use crate::collect::nccl::probe::Settings;
 use crate::collect::nccl::probe::budget::ProbeBudgets;
 use crate::collect::nccl::probe::budget::denials::name;
 use crate::collect::nccl::probe::libraries::library::VersionAndPath;
@@ -14,13 +13,13 @@ use crate::collect::nccl::probe::libraries::rescan::{PendingRescans, RescanHandl
 use crate::collect::nccl::probe::libraries::scan::{Candidates, OLD_EVERY, ProcessScan};
 use crate::collect::nccl::probe::shared::Shared;
 use crate::collect::nccl::probe::state;
+use crate::collect::nccl::probe::{Dependencies, Settings};
 use crate::collect::status::StatusRegistry;
 use crate::event::aggregator::EventAggregator;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sys::memory;
-use crate::tenant_files::TenantFiles;
 use gpuwho_common::nccl::STRANGERS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -55,13 +54,13 @@ impl Drop for Running {
 /// Starts the thread.
 pub(in super::super) fn start(
     settings: &Settings,
-    (files, paths): (&TenantFiles, &Paths),
-    (candidates, ownership): (Candidates, Ownership),
+    with: Dependencies<'_>,
+    candidates: Candidates,
     shared: Shared,
-    (board, desk): (StatusRegistry, Option<Arc<EventAggregator>>),
 ) -> io::Result<(Running, RescanHandle)> {
     let now = Instant::now();
-    let mut looks = ProcessScan::new((files.clone(), paths), candidates, now);
+    let paths = with.files.paths();
+    let mut looks = ProcessScan::new(with.files.clone(), paths, candidates, now);
     looks.libraries.trusted.clone_from(&settings.trusted_mounts);
     let watch = Watch {
         paths: paths.clone(),
@@ -69,18 +68,18 @@ pub(in super::super) fn start(
         looks,
         attaching: Attaching::new(settings.timed_rate),
         budgets: ProbeBudgets::new(settings, now),
-        ownership,
+        ownership: with.ownership.clone(),
         known: (Version::default(), HashSet::new()),
         numbers: HashMap::new(),
-        aggregator: desk,
+        aggregator: with.aggregator.cloned(),
         pending: PendingRescans::default(),
     };
-    let stirred = Arc::clone(&watch.pending);
+    let (pending, board) = (Arc::clone(&watch.pending), with.board.clone());
     let (woken, wake) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     let thread =
         thread::Builder::new().name(THREAD.into()).spawn(move || watch.run(&woken, &board))?;
     let wake = Arc::new(wake);
-    let waker = RescanHandle { wake: Arc::downgrade(&wake), pending: stirred };
+    let waker = RescanHandle { wake: Arc::downgrade(&wake), pending };
     Ok((Running { wake: Some(wake), thread: Some(thread) }, waker))
 }
 
@@ -242,7 +241,7 @@ impl Watch {
         let is_off = level == GovernorLevel::Full && self.attaching.is_idle();
         let level = if is_off { GovernorLevel::Off } else { level };
         let decision = least.map(|(owner, governor)| (governor, name(&self.ownership, owner)));
-        let state = state::of(self.attaching.refused(), found.trouble(), (files, decision));
+        let state = state::of(self.attaching.refused(), found.trouble(), files, decision);
         let detaching = self.attaching.detaching();
         let budget = if self.attaching.is_loaded() { self.budgets.budget() } else { 0 };
         self.shared.with(|known| {

@@ -43,7 +43,8 @@ pub(in super::super) fn report_probes(
 pub(in super::super) fn report_coverage(
     out: &mut Batch,
     members: &[Member],
-    (snapshot, host): (&Snapshot, &Host<'_>),
+    snapshot: &Snapshot,
+    host: &Host<'_>,
     [now, before]: &[EachCovered; 2],
 ) {
     let reported = snapshot.communicators.iter().map(|(number, c)| (*number, c.identity.library));

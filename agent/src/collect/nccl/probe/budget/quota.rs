@@ -244,7 +244,8 @@ impl Quotas {
         &self,
         snapshot: &Snapshot,
         ids: &[(u64, MadeId)],
-        (gone, gone_threads): (&HashSet<u64>, &HashSet<u64>),
+        gone: &HashSet<u64>,
+        gone_threads: &HashSet<u64>,
     ) -> HashMap<u32, ByKind> {
         let mut held: HashMap<u32, ByKind> = HashMap::new();
         let mut hold = |pid: u32, kind: usize| {

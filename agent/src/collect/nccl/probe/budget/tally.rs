@@ -53,7 +53,7 @@ impl Tally {
 
     /// For how many hits it counts. Where the programs do not know what the kernel steps through, it
     /// is this part of the entries: so many of so many functions.
-    pub(in super::super) fn cost(self, (stepped, functions): (u64, u64)) -> u64 {
+    pub(in super::super) fn cost(self, stepped: u64, functions: u64) -> u64 {
         let supposed = self.entries.saturating_mul(stepped) / functions.max(1);
         let stepped = self.stepped.max(supposed).min(self.entries);
         self.entries + self.returns + stepped.saturating_mul(STEPPED - 1)
@@ -120,10 +120,10 @@ mod tests {
     #[test]
     fn each_process_pays_for_its_own_hits_only() {
         let plain = Tally { entries: 1_000, stepped: 0, returns: 0 };
-        assert_eq!(plain.cost((0, 30)), 1_000);
-        assert_eq!(Tally { returns: 600, ..plain }.cost((0, 30)), 1_600);
-        assert_eq!(Tally { stepped: 1_000, ..plain }.cost((0, 30)), 8_000);
+        assert_eq!(plain.cost(0, 30), 1_000);
+        assert_eq!(Tally { returns: 600, ..plain }.cost(0, 30), 1_600);
+        assert_eq!(Tally { stepped: 1_000, ..plain }.cost(0, 30), 8_000);
         // Where no cookie tells, by how many functions of its library are stepped through.
-        assert_eq!(plain.cost((15, 30)), 4_500);
+        assert_eq!(plain.cost(15, 30), 4_500);
     }
 }

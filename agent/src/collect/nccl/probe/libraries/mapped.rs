@@ -85,8 +85,9 @@ impl Mapped {
     pub(in super::super) fn open(
         opener: Opener<'_>,
         process: ProcKey,
-        (begin, end): (u64, u64),
+        range: (u64, u64),
     ) -> Result<Self, NotRead> {
+        let (begin, end) = range;
         let file = match opener.files.open(process, &Link::Mapping { begin, end }) {
             Ok(file) => file,
             Err(ReadError::Failed(Errno::NOENT | Errno::INVAL | Errno::SRCH)) => {
@@ -103,8 +104,8 @@ impl Mapped {
         }
         let is_local = is_local(stat.stx_attributes_mask);
         if !is_local {
-            let mount = (process, stat.stx_mnt_id);
-            if let Some(kind) = may_hang(opener.paths, opener.trusted, mount) {
+            let mount = stat.stx_mnt_id;
+            if let Some(kind) = may_hang(opener.paths, opener.trusted, process, mount) {
                 return Err(NotRead::UserSpace(kind));
             }
         }

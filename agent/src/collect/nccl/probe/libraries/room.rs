@@ -18,7 +18,8 @@ const MAX_PER_HOST: usize = 512;
 /// many the library that has to go, one of the tenant with most of its own. Otherwise why not.
 pub(super) fn one_more(
     known: &HashMap<FileKey, Library>,
-    (process, tenant): (ProcKey, &FileOwner),
+    process: ProcKey,
+    tenant: &FileOwner,
 ) -> Result<Option<FileKey>, String> {
     let of_process = known.values().filter(|one| one.users.contains_key(&process));
     if of_process.count() >= MAX_PER_PROCESS {

@@ -71,7 +71,8 @@ struct ScannedProcess {
 
 impl ProcessScan {
     pub(in super::super) fn new(
-        (files, paths): (TenantFiles, &Paths),
+        files: TenantFiles,
+        paths: &Paths,
         candidates: Candidates,
         began: Instant,
     ) -> Self {
@@ -112,7 +113,7 @@ impl ProcessScan {
             if seen.due <= now {
                 seen.due = after(self.began, step(now.saturating_duration_since(seen.since)), now);
                 kept -= usize::from(seen.statm.is_some());
-                changed |= look_at(process, seen, (&mut self.libraries, &self.paths), now);
+                changed |= look_at(process, seen, &mut self.libraries, &self.paths, now);
                 seen.statm = seen.statm.take().filter(|_| kept < MAX_KEPT);
                 kept += usize::from(seen.statm.is_some());
             }
@@ -141,7 +142,8 @@ fn step(age: Duration) -> Duration {
 fn look_at(
     process: ProcKey,
     seen: &mut ScannedProcess,
-    (libraries, paths): (&mut Libraries, &Paths),
+    libraries: &mut Libraries,
+    paths: &Paths,
     now: Instant,
 ) -> bool {
     if seen.statm.is_none() {

@@ -183,7 +183,7 @@ fn hits_that_the_kernel_steps_through_count_as_eight_and_only_they() {
         assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
         let cost = |bare: &Bare| {
             let hits = bare.probes.hits().into_iter();
-            hits.map(|(_, tally)| tally.cost((0, 1))).sum::<u64>()
+            hits.map(|(_, tally)| tally.cost(0, 1)).sum::<u64>()
         };
         let before = cost(&bare);
         rank.order("call 100 ncclAllReduce world 16 7");

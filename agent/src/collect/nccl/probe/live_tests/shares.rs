@@ -55,7 +55,7 @@ fn who_takes_all_that_he_may_leaves_a_part_to_the_next_and_has_it_again_when_it_
         bare.maps.remove(*number, Some(communicator), &[]);
     }
     let numbers: HashSet<u64> = gone.iter().map(|(number, _)| *number).collect();
-    let left = bare.quotas.held(&snapshot, &[], (&numbers, &HashSet::new()));
+    let left = bare.quotas.held(&snapshot, &[], &numbers, &HashSet::new());
     assert_eq!(left[&OTHER][PLACE_COMMUNICATOR], 256);
     bare.quotas.apply(&before, &left);
     make(&mut ranks[0], "again", 600);
@@ -69,7 +69,7 @@ fn what_is_taken_during_a_reading_is_free_for_nobody() {
     make(&mut ranks[0], "g", 500);
     let (before, snapshot) = (bare.quotas.taken(), bare.read());
     make(&mut ranks[0], "late", 5);
-    let left = bare.quotas.held(&snapshot, &[], (&HashSet::new(), &HashSet::new()));
+    let left = bare.quotas.held(&snapshot, &[], &HashSet::new(), &HashSet::new());
     bare.quotas.apply(&before, &left);
     make(&mut ranks[0], "more", 100);
     assert_eq!(held(&bare, &ranks), [512, 0, 0]);

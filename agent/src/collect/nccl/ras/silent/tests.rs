@@ -123,8 +123,7 @@ impl Office {
         };
         let received = ReceivedAnswer { network: NETWORK, answer, server: &server };
         let mut accounts = Accounts::default();
-        self.claims =
-            self.reported.report(&received, &self.names, (&self.aggregator, &mut accounts));
+        self.claims = self.reported.report(&received, &self.names, &self.aggregator, &mut accounts);
         let events = self.aggregator.drain();
         let records = events.iter().flat_map(records);
         records
