@@ -4,7 +4,7 @@ use super::configuration::Configuration;
 use super::{RunError, sources};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::providers::{self, MetadataProviders};
-use crate::attribute::slurm::{DeviceNumber, JobGrants};
+use crate::attribute::slurm::{DeviceNumber, JobAllocations};
 use crate::collect::Collector;
 use crate::collect::device::partitions::PartitionNodes;
 use crate::collect::device::snapshot::{Control, ProcessSnapshot};
@@ -33,7 +33,7 @@ pub(super) struct Core {
     pub(super) context: Context,
     series_limit: usize,
     pub(super) providers: MetadataProviders,
-    job_allocations: JobGrants,
+    job_allocations: JobAllocations,
 }
 
 impl Core {
@@ -84,8 +84,8 @@ impl Core {
             answers: <_>::default(),
             nccl_processes: <_>::default(),
         };
-        let (series_limit, job_grants) = (settings.series_limit, JobGrants::default());
-        Self { context, series_limit, providers: suppliers, job_allocations: job_grants }
+        let (series_limit, job_allocations) = (settings.series_limit, JobAllocations::default());
+        Self { context, series_limit, providers: suppliers, job_allocations: job_allocations }
     }
 
     /// Starts those who name pods and containers.

@@ -1,9 +1,9 @@
-//! One process's own files in `/proc`: who it is, when it started, where it is.
+//! A process's own files in `/proc`: its identity, its start time, its cgroup.
 //!
-//! Every file is opened through one handle on `/proc/PID`, which stays with that process: when
-//! the process ends and its number goes to another, reads fail (`ESRCH`) instead of answering for
-//! the other. Four reads a process, once, when it is first seen; of one whose first thread has
-//! ended two more for every thread, until one lives.
+//! All files are opened through one handle on `/proc/PID`, which stays with that process: after its
+//! exit, reads fail (`ESRCH`) even if the PID is reused. Four reads for each process, once, when it
+//! is first seen; if its first thread has exited, two more for every thread until a live one is
+//! found.
 
 use super::cgroup::{Placement, parse_proc_cgroup};
 use super::{Host, KernelCgroups, Method, ProcessAttribution};
@@ -20,30 +20,30 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// One process's folder in `/proc`, opened once.
+/// A process's folder in `/proc`, opened once.
 #[derive(Debug)]
 pub(crate) struct Folder(Process);
 
 impl Folder {
-    /// That of the process that has this number now.
+    /// Opens the folder of the process that has this PID now.
     pub(crate) fn open(paths: &Paths, pid: u32) -> Option<Self> {
         Process::new_with_root(paths.proc.join(pid.to_string())).ok().map(Self)
     }
 
-    /// One of its files; of a thread's with [`Folder::thread`]'s word before the name.
+    /// Opens one of its files; a thread's file with [`Folder::thread`]'s prefix.
     pub(crate) fn file(&self, name: &str) -> Option<File> {
         self.0.open_relative(name).ok()
     }
 
-    /// One of its files as text; bytes that are not UTF-8 are replaced.
+    /// Reads one of its files as text; bytes that are not UTF-8 are replaced.
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         let mut bytes = Vec::new();
         self.file(name)?.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Its `stat`; `None` where the file has no name in parentheses between spaces, on which procfs
-    /// panics, or is nothing that [`Life`] reads.
+    /// Its `stat`; `None` if the file has no name in parentheses between spaces, on which procfs
+    /// panics, or does not have the kernel's form.
     fn stat(&self) -> Option<Stat> {
         let text = self.text("stat")?;
         let (before, after) = text.trim().rsplit_once(')')?;
@@ -53,32 +53,32 @@ impl Folder {
         is_whole.then(|| Stat::from_read(text.as_bytes()).ok())?
     }
 
-    /// What comes before the name of a living thread's file: nothing for the first thread,
-    /// `task/TID/` of another where the first has ended. `None` if the process is exiting.
+    /// The path prefix of a live thread's files: empty for the first thread, `task/TID/` for
+    /// another one if the first has exited. `None` if the process is exiting.
     pub(crate) fn thread(&self) -> Option<String> {
         let first = String::new();
-        if self.lives(&first) {
+        if self.is_alive(&first) {
             return Some(first);
         }
-        self.others().into_iter().find(|thread| self.lives(thread))
+        self.other_threads().into_iter().find(|thread| self.is_alive(thread))
     }
 
-    /// The lines of a thread that had not begun to exit when they were read: those of one that has
-    /// are no place of its ([`is_on_its_way_out`]).
+    /// The cgroup lines of a thread that was not exiting when they were read: an exiting thread's
+    /// lines do not show its place ([`is_exiting`]).
     pub(crate) fn cgroup(&self) -> Option<String> {
         let of = |thread: &str| {
             let text = self.text(&format!("{thread}cgroup"))?;
-            self.lives(thread).then_some(text)
+            self.is_alive(thread).then_some(text)
         };
-        of("").or_else(|| self.others().iter().find_map(|thread| of(thread)))
+        of("").or_else(|| self.other_threads().iter().find_map(|thread| of(thread)))
     }
 
-    fn lives(&self, thread: &str) -> bool {
+    fn is_alive(&self, thread: &str) -> bool {
         let text = self.text(&format!("{thread}stat"));
         text.and_then(|text| Life::parse(text.as_bytes())).is_some_and(|life| !life.is_exiting)
     }
 
-    fn others(&self) -> Vec<String> {
+    fn other_threads(&self) -> Vec<String> {
         let Some(entries) = self.file("task").and_then(|folder| Dir::new(folder).ok()) else {
             return Vec::new();
         };
@@ -87,10 +87,10 @@ impl Folder {
     }
 }
 
-/// A living process and the handle that stays with it.
+/// A live process and the handle that stays with it.
 pub(crate) struct Living {
     folder: Folder,
-    /// Before the name of its files: those of a first thread that has ended say nothing.
+    /// The path prefix of its files: those of an exited first thread are useless.
     thread: String,
     /// The process.
     pub(crate) key: ProcKey,
@@ -99,38 +99,39 @@ pub(crate) struct Living {
 }
 
 impl Living {
-    /// The process that has this number now. One that is exiting is not living; one whose first
-    /// thread has ended is, while another lives.
+    /// The process that has this PID now. An exiting process is not alive; one with an exited first
+    /// thread is, while another thread runs.
     pub(crate) fn find(paths: &Paths, pid: u32) -> Option<Self> {
         let folder = Folder::open(paths, pid)?;
         let stat = folder.stat()?;
-        let is_ended = is_on_its_way_out(stat.state, stat.flags);
+        let is_ended = is_exiting(stat.state, stat.flags);
         let thread = if is_ended { folder.thread()? } else { String::new() };
         let key = ProcKey { pid, start_ticks: stat.starttime };
         Some(Self { folder, thread, key, comm: Arc::from(stat.comm) })
     }
 
-    /// This very process, if it lives.
+    /// The process with this identity, if it is alive.
     pub(crate) fn same(paths: &Paths, key: ProcKey) -> Option<Self> {
         Self::find(paths, key.pid).filter(|living| living.key == key)
     }
 
-    /// Whether this very process is still there. A group whose leader ended is, while it has
-    /// other threads. Every holder is asked for now and then, so this is one small read.
+    /// Whether the process with this identity still exists, which it does with any thread left. It
+    /// is called regularly for every process, so it is one small read.
     pub(crate) fn remains(paths: &Paths, key: ProcKey) -> bool {
         Life::read(paths, key.pid).is_some_and(|life| {
             life.start_ticks == key.start_ticks && (!life.is_exiting || life.threads > 1)
         })
     }
 
-    /// Whether this very process is there, be it on its way out: what it holds it may still hold.
+    /// Whether the process with this identity exists, even if it is exiting: it may still hold its
+    /// devices.
     pub(crate) fn is_there(paths: &Paths, key: ProcKey) -> bool {
         Life::read(paths, key.pid).is_some_and(|life| {
             life.start_ticks == key.start_ticks && (!life.is_dead || life.threads > 1)
         })
     }
 
-    /// Real user id; `None` for the number of a thread that does not lead its group.
+    /// Real user id; `None` for a thread id that is not a thread group's.
     pub(crate) fn uid(&self) -> Option<u32> {
         let status = self.read("status")?;
         let field = |name: &str| {
@@ -150,7 +151,7 @@ impl Living {
         ids.try_into().ok()
     }
 
-    /// Whether SIGKILL is pending: the kernel has ended it, and it has not yet begun to exit.
+    /// Whether SIGKILL is pending: the kernel has killed it, and it has not started to exit.
     pub(crate) fn is_killed(&self) -> bool {
         const KILL: u64 = 1 << 8;
         let status = self.read("status").unwrap_or_default();
@@ -161,48 +162,48 @@ impl Living {
         pending.fold(0, |all, set| all | set) & KILL != 0
     }
 
-    /// The process that started it, or that took it over.
+    /// The PID of its parent.
     pub(crate) fn parent(&self) -> Option<u32> {
         u32::try_from(self.folder.stat()?.ppid).ok()
     }
 
-    /// The file it runs, where the agent may look.
+    /// The path of its executable, if the agent may read it.
     pub(crate) fn program(&self) -> Option<PathBuf> {
         if self.thread.is_empty() {
             return self.folder.0.exe().ok();
         }
-        // A first thread that has ended has none any more (`get_task_exe_file`).
+        // An exited first thread has none (`get_task_exe_file`).
         let link = readlinkat(self.folder.file(&self.thread)?, "exe", Vec::new()).ok()?;
         Some(PathBuf::from(OsString::from_vec(link.into_bytes())))
     }
 
-    /// One of its files in `/proc`.
+    /// Opens one of its files in `/proc`.
     pub(crate) fn open(&self, name: &str) -> Option<File> {
         self.folder.file(&format!("{}{name}", self.thread))
     }
 
-    /// Where it is; unknown if it began to exit before this was read.
+    /// Its placement; `None` if it started to exit before this was read.
     pub(crate) fn placement(&self) -> Option<Placement> {
         self.folder.cgroup().map(|text| parse_proc_cgroup(&text))
     }
 
-    /// One of its files as text; bytes that are not UTF-8 are replaced.
+    /// Reads one of its files as text; bytes that are not UTF-8 are replaced.
     pub(crate) fn read(&self, name: &str) -> Option<String> {
         self.folder.text(&format!("{}{name}", self.thread))
     }
 }
 
-/// The part of `/proc/PID/stat` that tells whether its process lives.
+/// The fields of `/proc/PID/stat` that show whether a process is alive.
 #[derive(Debug, PartialEq, Eq)]
 struct Life {
     is_exiting: bool,
-    /// A zombie: all that it held is let go.
+    /// A zombie: it has released everything it held.
     is_dead: bool,
     threads: i64,
     start_ticks: u64,
 }
 
-/// More than the file's 52 numbers and its name of 64 bytes can be.
+/// More than the file's 52 numbers and 64-byte name need.
 const MAX_STAT: usize = 2048;
 
 impl Life {
@@ -213,7 +214,7 @@ impl Life {
         Self::parse(buffer.get(..length)?)
     }
 
-    /// The name is in parentheses and may itself hold them, and any other byte.
+    /// Parses the file. The name is in parentheses and may itself contain them, and any other byte.
     fn parse(text: &[u8]) -> Option<Self> {
         let name_ends = text.iter().rposition(|byte| *byte == b')')?;
         let numbers = std::str::from_utf8(text.get(name_ends + 1..)?).ok()?;
@@ -223,12 +224,12 @@ impl Life {
         let flags = fields.nth(5)?.parse().ok()?;
         let threads = fields.nth(10)?.parse().ok()?;
         let start_ticks = fields.nth(1)?.parse().ok()?;
-        let is_exiting = is_on_its_way_out(state, flags);
+        let is_exiting = is_exiting(state, flags);
         Some(Self { is_exiting, is_dead: is_dead(state), threads, start_ticks })
     }
 }
 
-/// The directory of a container, if the host's process of this number is in it.
+/// A container's cgroup directory, if the host's process with this PID is in it.
 pub(crate) fn container_cgroup(paths: &Paths, pid: u32, id: &ContainerId) -> Option<Arc<str>> {
     let living = Living::find(paths, pid)?;
     let Placement::Known { path, workload } = living.placement()? else { return None };
@@ -246,9 +247,9 @@ pub(crate) fn container_cgroup(paths: &Paths, pid: u32, id: &ContainerId) -> Opt
     path.get(..end).map(|path| Arc::from(path.trim_end_matches('/')))
 }
 
-/// An exiting task's v1 lines say `/` whatever it did (`proc_cgroup_show`, 6.18), so that its
-/// most specific line may be a weaker one.
-fn is_on_its_way_out(state: char, flags: u32) -> bool {
+/// Whether a task is exiting. Its v1 lines are then `/` (`proc_cgroup_show`, 6.18), so its most
+/// specific line may be a weaker one.
+fn is_exiting(state: char, flags: u32) -> bool {
     const PF_EXITING: u32 = 0x4;
     flags & PF_EXITING != 0 || is_dead(state)
 }
@@ -257,7 +258,7 @@ fn is_dead(state: char) -> bool {
     matches!(state, 'Z' | 'X' | 'x')
 }
 
-/// The first source: the living process's own files.
+/// The first resolver: the live process's own files.
 pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut ProcessAttribution) {
     let Some(living) = Living::same(&host.paths, owner.process) else { return };
     owner.comm = Arc::clone(&living.comm);
