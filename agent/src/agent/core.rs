@@ -85,7 +85,7 @@ impl Core {
             nccl_processes: <_>::default(),
         };
         let (series_limit, job_allocations) = (settings.series_limit, JobAllocations::default());
-        Self { context, series_limit, providers: suppliers, job_allocations: job_allocations }
+        Self { context, series_limit, providers: suppliers, job_allocations }
     }
 
     /// Starts those who name pods and containers.

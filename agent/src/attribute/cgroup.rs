@@ -107,7 +107,7 @@ const RUNTIME_PREFIXES: &[&str] =
 /// Prefixes of processes that watch a container from outside it.
 const MONITOR_PREFIXES: &[&str] = &["crio-conmon-", "libpod-conmon-", "lxc.monitor."];
 
-/// Directories whose next component is a machine's name.
+/// Directories directly above a machine's.
 const MACHINE_PARENTS: &[&str] = &["lxc", "lxc.payload"];
 
 /// The kubelet's quality-of-service directories; a guaranteed pod is in none of them.

@@ -57,7 +57,7 @@ impl Workload {
     }
 
     /// Removes the names that only sources of names know.
-    pub(super) fn forget_names(&mut self) {
+    pub(super) fn clear_names(&mut self) {
         self.facts = None;
         self.reconsider();
         if let Some(pod) = &mut self.pod {

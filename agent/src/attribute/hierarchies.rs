@@ -100,7 +100,7 @@ impl Hierarchies {
         }
     }
 
-    /// Where each hierarchy is mounted.
+    /// The hierarchies with their mount points.
     pub(crate) fn mounts(&self) -> Vec<(Hierarchy, PathBuf)> {
         lock(&self.mounts).clone()
     }

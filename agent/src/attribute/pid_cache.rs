@@ -74,7 +74,7 @@ mod tests {
         let all: BTreeMap<_, _> = [one, other].map(|key| (key.pid, key)).into();
         assert_eq!(*identities.of(&[7, 8], 10 * SECOND), all);
         let before = identities.of(&[7, 8], 10 * SECOND);
-        assert!(Arc::ptr_eq(&before, &identities.of(&[7, 8], 11 * SECOND)), "looked at again");
+        assert!(Arc::ptr_eq(&before, &identities.of(&[7, 8], 11 * SECOND)), "looked up again");
 
         // Its PID is reused, and the driver's list is unchanged.
         let later = ProcKey { pid: 7, start_ticks: 1_200 };

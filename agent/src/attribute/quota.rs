@@ -20,7 +20,7 @@ const MAX_OWNERS: usize = 32;
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaKey {
     tenant: OutermostOwner,
-    /// The owner on whose count refusals go.
+    /// The owner that refusals are counted for.
     owner: OwnerId,
 }
 
@@ -49,7 +49,7 @@ impl QuotaKey {
         Some(Self { tenant: OutermostOwner::of(owner_id)?, owner: id })
     }
 
-    /// The owner on whose count refusals go.
+    /// The owner that refusals are counted for.
     pub fn owner(self) -> OwnerId {
         self.owner
     }

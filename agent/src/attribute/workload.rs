@@ -58,7 +58,7 @@ enum Pattern {
     Start(String),
 }
 
-/// A pattern that selects nothing.
+/// An invalid pattern.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no key: write a whole key, or the start of one and a `*` at its end")]
 pub(crate) struct PatternError(String);

@@ -20,28 +20,28 @@ fn render(workload: &Workload) -> String {
         claimed,
     } = workload;
     let or_dash = |text: &Option<Arc<str>>| text.as_deref().unwrap_or("-").to_owned();
-    let mut words = Vec::new();
+    let mut parts = Vec::new();
     if let Some(Pod { uid, qos, name, namespace, container, facts: _ }) = pod {
         assert_eq!((name, namespace, container), (&None, &None, &None));
-        words.push(format!("pod={uid}/{}", qos.unwrap_or("-")));
+        parts.push(format!("pod={uid}/{}", qos.unwrap_or("-")));
     }
-    words.extend(container.iter().map(|id| format!("container={id}")));
+    parts.extend(container.iter().map(|id| format!("container={id}")));
     if let Some(SlurmTask { job, step, task, daemon, in_pod, facts, rank }) = slurm {
         assert_eq!((in_pod, facts, rank), (&false, &None, &None));
         let daemon = if *daemon { "/daemon" } else { "" };
-        words.push(format!("slurm={job}/{}/{}{daemon}", or_dash(step), or_dash(task)));
+        parts.push(format!("slurm={job}/{}/{}{daemon}", or_dash(step), or_dash(task)));
     }
     if let Some(SchedulerUnit { scheduler, id, task }) = allocation {
-        words.push(format!("allocation={scheduler}/{id}/{}", or_dash(task)));
+        parts.push(format!("allocation={scheduler}/{id}/{}", or_dash(task)));
     }
-    words.extend(machine.iter().map(|name| format!("machine={name}")));
-    words.extend(unit.iter().map(|name| format!("unit={name}")));
-    words.extend(claimed.unit.iter().map(|name| format!("claimed-unit={name}")));
-    words.extend(uid.iter().map(|uid| format!("uid={uid}")));
-    words.extend(node.iter().map(|id| format!("node={id}")));
-    words.extend(nested.then(|| "nested".to_owned()));
-    words.extend(user_slice.then(|| "user-slice".to_owned()));
-    if words.is_empty() { "none".to_owned() } else { words.join(" ") }
+    parts.extend(machine.iter().map(|name| format!("machine={name}")));
+    parts.extend(unit.iter().map(|name| format!("unit={name}")));
+    parts.extend(claimed.unit.iter().map(|name| format!("claimed-unit={name}")));
+    parts.extend(uid.iter().map(|uid| format!("uid={uid}")));
+    parts.extend(node.iter().map(|id| format!("node={id}")));
+    parts.extend(nested.then(|| "nested".to_owned()));
+    parts.extend(user_slice.then(|| "user-slice".to_owned()));
+    if parts.is_empty() { "none".to_owned() } else { parts.join(" ") }
 }
 
 fn render_placement(placement: &Placement) -> String {
@@ -108,11 +108,11 @@ fn processes(name: &str) -> Vec<String> {
 /// The parsed placement of each process in a recorded file, with container ids shortened.
 fn placements(name: &str) -> Vec<String> {
     let short = |text: &str| {
-        let words = text.split(' ').map(|word| match word.strip_prefix("container=") {
+        let parts = text.split(' ').map(|part| match part.strip_prefix("container=") {
             Some(id) => format!("container={}", &id[..8]),
-            None => word.to_owned(),
+            None => part.to_owned(),
         });
-        words.collect::<Vec<_>>().join(" ")
+        parts.collect::<Vec<_>>().join(" ")
     };
     let placements = processes(name);
     placements.iter().map(|text| short(&render_placement(&parse_proc_cgroup(text)))).collect()

@@ -35,7 +35,7 @@ fn hybrid_v1_and_v2_mounts_are_distinguished() {
 }
 
 #[test]
-fn a_removed_cgroup_keeps_its_path_for_five_minutes() {
+fn a_removed_cgroup_s_path_stays_known_for_five_minutes() {
     let host = FakeHost::new();
     let hierarchies = Hierarchies::new(&host.paths);
     let path: Arc<str> = Arc::from("/kubepods/a");

@@ -155,7 +155,7 @@ fn a_container_that_names_another_s_directory_gets_none_of_its_names() {
 #[test]
 fn names_that_a_user_or_a_guest_made_are_not_requested() {
     let inner = pod_path(UID, 'a');
-    for (path, asked) in [
+    for (path, requested) in [
         (inner.clone(), vec![LookupKey::Pod(PodUid::new(UID)), LookupKey::Container(id('a'))]),
         (format!("/user.slice/user-1000.slice/user@1000.service{inner}"), Vec::new()),
         (format!("/lxc/guest{inner}"), Vec::new()),
@@ -169,7 +169,7 @@ fn names_that_a_user_or_a_guest_made_are_not_requested() {
         let mut requests = table.names().requests();
         table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
         let all: Vec<_> = std::iter::from_fn(|| requests.try_recv().ok()?).collect();
-        assert_eq!(all, asked, "{path}");
+        assert_eq!(all, requested, "{path}");
     }
 }
 

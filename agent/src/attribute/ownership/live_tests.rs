@@ -1,5 +1,5 @@
 //! Real processes in real cgroups of this host, shaped like pods and Slurm jobs. Needs root and
-//! writable cgroup mounts; skipped with the reason where there are none.
+//! writable cgroup mounts; skipped with the reason without them.
 
 use super::*;
 use crate::attribute::fake::of_path;

@@ -71,7 +71,7 @@ fn path(workload: u64) -> String {
     }
 }
 
-/// What really happened.
+/// The true state of a process.
 struct Life {
     workload: u64,
     /// Whether its PID is in `/proc`.

@@ -283,7 +283,7 @@ impl Fixture {
     }
 }
 
-/// Runs a test whose tasks share one thread.
+/// Runs a test on one thread.
 pub(super) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, test);

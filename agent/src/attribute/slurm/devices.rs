@@ -39,30 +39,16 @@ pub enum DeviceAccess {
 pub enum Undecided {
     /// Not read yet.
     NotRead,
-    /// The job is in cgroup v1, whose `devices.list` does not list what is denied.
+    /// The job is in cgroup v1; its `devices.list` does not list denied devices.
     CgroupV1,
-    /// Slurm has attached no program: `ConstrainDevices` is off, or the step has not started.
+    /// Slurm has attached no program: `ConstrainDevices` is off, or it is not attached yet.
     NoProgram,
     /// The kernel denies the agent access.
     Refused,
     /// The program has an unknown instruction.
     NotUnderstood,
-    /// The job's cgroup is gone.
+    /// The job's cgroup was removed.
     Gone,
-}
-
-impl Undecided {
-    /// The value in `gpuwho jobs`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::NotRead => "not_read",
-            Self::CgroupV1 => "cgroup_v1",
-            Self::NoProgram => "no_program",
-            Self::Refused => "refused",
-            Self::NotUnderstood => "not_understood",
-            Self::Gone => "gone",
-        }
-    }
 }
 
 /// The name of slurmstepd's program (`common_cgroup.c`/`ebpf.c`, 22.05 to 26.05).

@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_recorded_sluid_gives_the_time_the_job_was_submitted() {
-        // Slurm 25.11.8, whose Prolog saw the job start at 1795227696.
+        // Slurm 25.11.8, where Prolog recorded the start of the job at 1795227696.
         let (cluster, ms, sequence) = decoded("s8J1M7XYHE1Z00").unwrap();
         assert_eq!((cluster, ms / 1000, sequence), (2192, 1_795_227_695, 0));
     }

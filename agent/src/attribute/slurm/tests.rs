@@ -30,9 +30,9 @@ fn labels(table: &Ownership, process: ProcKey) -> Vec<String> {
         task.detail_job(&mut set);
         task.detail_task(&mut set);
     }
-    let mut words = text(&set);
-    words.push(owner.method.as_str().to_owned());
-    words
+    let mut values = text(&set);
+    values.push(owner.method.as_str().to_owned());
+    values
 }
 
 fn with_slurm(host: &FakeHost, slurm: Settings) -> Ownership {
@@ -224,7 +224,7 @@ fn a_drop_file_of_an_earlier_run_is_rejected() {
     let earlier = ["SLURM_JOB_ID=123", "SLURM_JOB_SLUID=sDNDM7XZ1HGS00", "SLURM_JOB_ACCOUNT=ml"];
     drop_file(&host, 123, &earlier);
     open(&host, &table, KEY, &format!("{path}/user/task_0"), &[]);
-    assert!(!labels(&table, KEY).iter().any(|word| word.starts_with("slurm.job.account")));
+    assert!(!labels(&table, KEY).iter().any(|value| value.starts_with("slurm.job.account")));
 }
 
 #[test]
@@ -282,11 +282,11 @@ fn a_parent_that_is_slurmstepd_names_the_job_without_cgroups() {
     host.set_parent(KEY, 60);
     host.write(KEY, "environ", "SLURM_JOB_ID=99\0SLURM_JOB_UID=1000\0SLURM_JOB_NAME=forged\0");
     table.process(KEY.pid, 10 * SECOND);
-    let mut words = labels(&table, KEY);
-    assert_eq!(words.pop().unwrap(), "slurmstepd");
+    let mut values = labels(&table, KEY);
+    assert_eq!(values.pop().unwrap(), "slurmstepd");
     let expected = ["slurm.job.id=42", "slurm.step.id=batch", "slurm.job.user=ada"];
-    assert_eq!(words[..3], expected);
-    assert!(!words.iter().any(|word| word.contains("forged")), "{words:?}");
+    assert_eq!(values[..3], expected);
+    assert!(!values.iter().any(|value| value.contains("forged")), "{values:?}");
 
     // The same parents, but the process named slurmstepd is a user's.
     daemon(&host, 50, 1000, "slurmstepd", "slurmstepd: [42.batch]");
@@ -356,7 +356,7 @@ fn environments_are_not_read_if_the_operator_forbids_it() {
     let table = with_slurm(&host, slurm);
     let path = format!("{SCOPE}/job_42/step_0/user/task_0");
     open(&host, &table, KEY, &path, &["SLURM_JOB_ID=42", "SLURM_JOB_NAME=secret"]);
-    assert!(!labels(&table, KEY).iter().any(|word| word.contains("secret")));
+    assert!(!labels(&table, KEY).iter().any(|value| value.contains("secret")));
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn facts_learned_later_reach_the_known_processes() {
     let table = Ownership::new(&host.paths);
     let path = format!("{SCOPE}/job_42/step_0/user/task_0");
     open(&host, &table, KEY, &path, &[]);
-    assert!(!labels(&table, KEY).iter().any(|word| word.contains("train")));
+    assert!(!labels(&table, KEY).iter().any(|value| value.contains("train")));
     let second = ProcKey { pid: 8, start_ticks: 100 };
     open(&host, &table, second, &path, &["SLURM_JOB_ID=42", "SLURM_JOB_NAME=train"]);
     table.expire(2 * SECOND);

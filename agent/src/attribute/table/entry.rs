@@ -90,7 +90,7 @@ impl ProcessEntry {
     /// A resolution of its names only.
     pub(super) fn name_resolution(&self) -> Resolution {
         let mut owner = (*self.attribution).clone();
-        owner.workload.forget_names();
+        owner.workload.clear_names();
         let (cgroups, epoch) = (self.cgroups.clone(), self.epoch);
         Resolution { attribution: owner, cgroups, epoch, moved: false, placed: true }
     }

@@ -14,7 +14,7 @@ struct Mark {
     required: &'static [(&'static str, &'static str)],
 }
 
-/// Where the workload's kind comes from.
+/// The source of the workload's kind.
 enum Kind {
     /// Always this one.
     Is(&'static str),

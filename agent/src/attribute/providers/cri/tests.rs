@@ -190,7 +190,7 @@ fn a_container_started_later_is_looked_up_by_id_without_events() {
     without_events(&world);
     let (node, _server) = start(&world);
     // The refusal of events comes after the first list.
-    node.wait_for_report("cri", |report| report.reason.contains("is asked"));
+    node.wait_for_report("cri", |report| report.reason.contains("is polled"));
     {
         let mut world = world.lock().unwrap();
         world.pods.push(sandbox('2', OTHER, "serve-0"));
@@ -293,7 +293,7 @@ fn a_runtime_that_was_upgraded_under_its_socket_is_asked_for_events_at_the_next_
     let world = world();
     without_events(&world);
     let (node, server) = start(&world);
-    node.wait_for_report("cri", |report| report.reason.contains("is asked"));
+    node.wait_for_report("cri", |report| report.reason.contains("is polled"));
     drop(server);
     world.lock().unwrap().events = Some(Vec::new());
     let _server = runtime(&world, &node.sockets[0]);

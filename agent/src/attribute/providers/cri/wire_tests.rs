@@ -5,7 +5,7 @@ use crate::attribute::providers::fake_kubelet::written;
 use prost::Message as _;
 use std::collections::BTreeMap;
 
-/// A map with one entry, whose key is the field's name.
+/// A map with one entry; its key is the field's name.
 fn map(field: &str, value: &str) -> BTreeMap<String, String> {
     [(field.to_owned(), value.to_owned())].into()
 }

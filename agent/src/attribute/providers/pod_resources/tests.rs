@@ -86,11 +86,11 @@ fn the_kubelet_s_list_is_the_allocations() {
         runs(&fixture, "u1", "a");
         runs(&fixture, "u2", "b");
         start(&fixture, QUICK);
-        fixture.until("two grants", |fixture| allocated(fixture).len() == 2).await;
+        fixture.until("two allocations", |fixture| allocated(fixture).len() == 2).await;
         let text = "2 devices allocated of 2";
         fixture.until("ready", |fixture| reports(fixture, SourceState::Ready, text)).await;
         kubelet.reply("List", list(&["a"]));
-        fixture.until("one grant", |fixture| allocated(fixture).len() == 1).await;
+        fixture.until("one allocation", |fixture| allocated(fixture).len() == 1).await;
     });
 }
 
@@ -224,12 +224,14 @@ fn a_new_pod_is_requested_at_once_and_the_others_allocations_stay() {
         kubelet.reply("List", list(&["a"])).reply("Get", one("b", &[B]));
         runs(&fixture, "u1", "a");
         start(&fixture, NEVER);
-        fixture.until("the listed grant", |fixture| allocated(fixture).len() == 1).await;
+        fixture.until("the listed allocation", |fixture| allocated(fixture).len() == 1).await;
         runs(&fixture, "u2", "b");
-        fixture.until("the new pod's grant too", |fixture| allocated(fixture).len() == 2).await;
+        fixture
+            .until("the new pod's allocation too", |fixture| allocated(fixture).len() == 2)
+            .await;
         assert_eq!(kubelet.calls("List").len(), 1);
-        let asked = GetPodResourcesRequest { pod_name: "b".into(), pod_namespace: "ml".into() };
-        assert_eq!(kubelet.calls("Get"), [asked.encode_to_vec()]);
+        let request = GetPodResourcesRequest { pod_name: "b".into(), pod_namespace: "ml".into() };
+        assert_eq!(kubelet.calls("Get"), [request.encode_to_vec()]);
         // Reported again by another provider, it is not new.
         runs(&fixture, "u2", "b");
         runs(&fixture, "u3", "c");
@@ -246,7 +248,7 @@ fn a_kubelet_without_single_pod_requests_is_asked_once() {
         kubelet.reply("List", list(&["a"]));
         runs(&fixture, "u1", "a");
         start(&fixture, ON_NEWS);
-        fixture.until("the grant", |fixture| allocated(fixture).len() == 1).await;
+        fixture.until("the allocation", |fixture| allocated(fixture).len() == 1).await;
         for number in 2..6 {
             runs(&fixture, &format!("u{number}"), &format!("b{number}"));
             kubelet.called("List", number).await;
@@ -267,13 +269,13 @@ fn the_same_list_in_another_order_is_not_processed_again() {
         runs(&fixture, "u1", "a");
         runs(&fixture, "u2", "b");
         start(&fixture, QUICK);
-        fixture.until("three grants", |fixture| allocated(fixture).len() == 3).await;
+        fixture.until("three allocations", |fixture| allocated(fixture).len() == 3).await;
         let before = fixture.ownership.allocations().all();
         all.pod_resources[0].containers[0].devices.reverse();
         all.pod_resources.reverse();
         kubelet.reply("List", Reply::Message(all.encode_to_vec()));
-        let asked = kubelet.calls("List").len();
-        kubelet.called("List", asked + 3).await;
+        let calls = kubelet.calls("List").len();
+        kubelet.called("List", calls + 3).await;
         let after = fixture.ownership.allocations().all();
         assert!(std::sync::Arc::ptr_eq(&before[0], &after[0]));
     });
@@ -292,7 +294,7 @@ fn while_a_provider_follows_pods_the_list_waits_for_a_change() {
         start(&fixture, RESTLESS);
         kubelet.called("List", 1).await;
         runs(&fixture, "u1", "a");
-        fixture.until("the grant", |fixture| allocated(fixture).len() == 1).await;
+        fixture.until("the allocation", |fixture| allocated(fixture).len() == 1).await;
         kubelet.called("List", 2).await;
         runs(&fixture, "u2", "b");
         kubelet.called("List", 3).await;
@@ -320,12 +322,12 @@ fn an_empty_list_after_a_restart_ends_no_allocation_of_a_running_pod() {
         std::fs::remove_file(fixture.socket()).unwrap();
         let kubelet = Fake::listen(&fixture.socket());
         kubelet.reply("List", list(&[]));
-        let text = "leaves out 2 pods";
-        fixture.until("told", |fixture| reports(fixture, SourceState::Degraded, text)).await;
+        let text = "leaves out 2 running pods";
+        fixture.until("degraded", |fixture| reports(fixture, SourceState::Degraded, text)).await;
         assert_eq!(allocated(&fixture), before);
         // The runtime reports the end of one meanwhile.
         fixture.ownership.gone(Provider::Cri, &LookupKey::Pod(PodUid::new("u2")));
-        fixture.until("one grant", |fixture| allocated(fixture).len() == 1).await;
+        fixture.until("one allocation", |fixture| allocated(fixture).len() == 1).await;
         kubelet.reply("List", list(&["a"]));
         fixture.until("ready", |fixture| reports(fixture, SourceState::Ready, "1 devices")).await;
         assert_eq!(allocated(&fixture), before[..1]);
@@ -348,8 +350,8 @@ fn a_kubelet_that_restarts_between_two_lists_and_lists_only_static_pods_ends_no_
         let alone = ListPodResourcesResponse { pod_resources: vec![proxy] };
         kubelet.reply("List", Reply::Message(alone.encode_to_vec()));
         runs(&fixture, "u2", "b");
-        let text = "leaves out 1 pods";
-        fixture.until("kept", |fixture| reports(fixture, SourceState::Degraded, text)).await;
+        let text = "leaves out 1 running pods";
+        fixture.until("degraded", |fixture| reports(fixture, SourceState::Degraded, text)).await;
         assert_eq!(allocated(&fixture).len(), 1);
     });
 }

@@ -223,10 +223,10 @@ mod tests {
 
     #[test]
     fn a_request_is_what_kubernetes_writes() {
-        let asked = GetPodResourcesRequest {
+        let request = GetPodResourcesRequest {
             pod_name: "trainer-0".into(),
             pod_namespace: "research".into(),
         };
-        assert_eq!(asked.encode_to_vec(), written("pod-resources-ask"));
+        assert_eq!(request.encode_to_vec(), written("pod-resources-ask"));
     }
 }

@@ -204,8 +204,8 @@ fn a_pod_that_a_watch_did_not_deliver_is_requested() {
         fixture.until("ready", |fixture| state(fixture) == Some(SourceState::Ready)).await;
         fixture.request(LookupKey::Pod(PodUid::new("u9")));
         fixture.until("known", |fixture| knows(fixture, "u9")).await;
-        let asked = GetPodRequest { pod_uid: "u9".into() }.encode_to_vec();
-        assert_eq!(kubelet.calls("GetPod"), [asked]);
+        let request = GetPodRequest { pod_uid: "u9".into() }.encode_to_vec();
+        assert_eq!(kubelet.calls("GetPod"), [request]);
     });
 }
 

@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_request_is_what_kubernetes_writes() {
-        let asked = GetPodRequest { pod_uid: "u1".into() };
-        assert_eq!(asked.encode_to_vec(), written("pods-ask"));
+        let request = GetPodRequest { pod_uid: "u1".into() };
+        assert_eq!(request.encode_to_vec(), written("pods-ask"));
     }
 }

@@ -12,13 +12,13 @@ fn recorded(name: &str) -> Vec<Instruction> {
 fn assemble(line: &str) -> Instruction {
     let (code, rest) = line.split_once('(').unwrap().1.split_once(") ").unwrap();
     let code = u8::from_str_radix(code, 16).unwrap();
-    let words: Vec<&str> = rest.split(' ').collect();
-    let register = |word: &str| -> u8 { word[1..].parse().unwrap() };
-    let number = |word: &str| -> i32 {
-        let hex = word.strip_prefix("0x").map(|hex| i64::from_str_radix(hex, 16).unwrap());
-        i32::try_from(hex.unwrap_or_else(|| word.parse().unwrap())).unwrap()
+    let tokens: Vec<&str> = rest.split(' ').collect();
+    let register = |token: &str| -> u8 { token[1..].parse().unwrap() };
+    let number = |token: &str| -> i32 {
+        let hex = token.strip_prefix("0x").map(|hex| i64::from_str_radix(hex, 16).unwrap());
+        i32::try_from(hex.unwrap_or_else(|| token.parse().unwrap())).unwrap()
     };
-    match words.as_slice() {
+    match tokens.as_slice() {
         [target, "=", "*(u32", _, field] => {
             let offset = field.strip_suffix(')').unwrap().strip_prefix('+').unwrap();
             instruction(code, register(target), offset.parse().unwrap(), 0)

@@ -14,15 +14,15 @@ fn numbered(job: u32) -> (SlurmJobId, Facts) {
 }
 
 /// Every trusted label, as text.
-fn believed(claims: &SlurmEnv, name: &SlurmJobId, facts: &Facts, uid: u32) -> Option<Vec<String>> {
+fn trusted(claims: &SlurmEnv, name: &SlurmJobId, facts: &Facts, uid: u32) -> Option<Vec<String>> {
     let labels = labels(claims, JobIdentity { name, facts }, uid)?;
-    let word = |label: Label| labels.value(label).map(|value| format!("{label:?}={value}"));
-    Some(LABELS.iter().filter_map(|row| word(row.label)).collect())
+    let text = |label: Label| labels.value(label).map(|value| format!("{label:?}={value}"));
+    Some(LABELS.iter().filter_map(|row| text(row.label)).collect())
 }
 
 fn of_job(claims: &SlurmEnv, job: u32, uid: u32) -> Option<Vec<String>> {
     let (name, facts) = numbered(job);
-    believed(claims, &name, &facts, uid)
+    trusted(claims, &name, &facts, uid)
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_heterogeneous_component_has_its_own_facts_from_the_leaders_environment() {
     };
     let component = recorded("environ-het-component-22.05.8.txt");
     assert_eq!(of_job(&component, 21, 20002), Some(of_component("21", "1", "debug", "gpu02")));
-    // The environment says `SLURM_JOB_PARTITION=debug`; this component runs in `gpu`.
+    // The environment contains `SLURM_JOB_PARTITION=debug`; this component runs in `gpu`.
     let leader = recorded("environ-het-leader-22.05.8.txt");
     assert_eq!(of_job(&leader, 20, 20002), Some(of_component("20", "0", "gpu", "gpu01")));
 }
@@ -109,7 +109,7 @@ fn a_leaders_environment_without_components_gives_a_component_the_shared_facts()
                    SLURM_JOB_PARTITION=gpu\0SLURM_JOB_ACCOUNT=ml\0SLURM_JOB_NAME=het\0\
                    SLURM_CLUSTER_NAME=lab\0";
     let claims = SlurmEnv::read(environ.as_bytes(), 0).unwrap();
-    let all = believed(&claims, &name, &facts, 20001).unwrap();
+    let all = trusted(&claims, &name, &facts, 20001).unwrap();
     assert_eq!(all, ["Cluster=lab", "User=alice", "Uid=20001", "Name=het"]);
 }
 
@@ -137,7 +137,7 @@ fn a_user_that_contradicts_the_kernel_is_removed() {
 fn only_the_sluid_connects_an_environment_to_a_cgroup_with_an_unknown_number() {
     let name = SlurmJobId::new("sDNDM7XZ1H3600");
     let of = |text: &str, facts: &Facts| {
-        believed(&SlurmEnv::read(text.as_bytes(), 0).unwrap(), &name, facts, 7)
+        trusted(&SlurmEnv::read(text.as_bytes(), 0).unwrap(), &name, facts, 7)
     };
     let unknown = Facts::default();
     let own = "SLURM_JOB_ID=5\0SLURM_JOB_SLUID=sDNDM7XZ1H3600\0SLURM_JOB_NAME=a\0";

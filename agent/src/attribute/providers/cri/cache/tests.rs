@@ -159,8 +159,8 @@ fn an_event_updates_what_it_contains_and_a_deletion_ends_its_container() {
 #[test]
 fn an_image_has_the_name_that_the_pod_requested() {
     let digest = || format!("sha256:{}", "c".repeat(64));
-    let spec = |image: &str, asked: &str| {
-        Some(ImageSpec { image: image.into(), user_specified_image: asked.into() })
+    let spec = |image: &str, requested: &str| {
+        Some(ImageSpec { image: image.into(), user_specified_image: requested.into() })
     };
     let named = |spec: Option<ImageSpec>, reference: String| {
         image(spec.as_ref(), &reference).map(|name| name.to_string())

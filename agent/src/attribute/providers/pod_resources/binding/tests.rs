@@ -128,7 +128,7 @@ fn a_container_s_host_resources_come_with_its_device() {
     list[1].cpu_ids = vec![4];
     list[1].memory = vec![memory("memory", 7, &[])];
     let outcome = Binding::default().bind(list, &names(), &ownership);
-    let beside =
+    let pinned =
         outcome.allocations.iter().map(|allocation| allocation.details.pinned.as_deref().cloned());
     let expected = [
         Some(PinnedResources {
@@ -140,7 +140,7 @@ fn a_container_s_host_resources_come_with_its_device() {
         Some(PinnedResources { cpus: [4].into(), memory: 7, ..PinnedResources::default() }),
         None,
     ];
-    assert_eq!(beside.collect::<Vec<_>>(), expected);
+    assert_eq!(pinned.collect::<Vec<_>>(), expected);
 }
 
 #[test]
