@@ -18,7 +18,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Creates a part; without an identified owner it is unattributed, whatever the method.
+    /// Creates a part; without an identified owner its method is `none`, unless it is unsplittable.
     fn new(owner_id: OwnerId, method: ShareMethod, weight: impl Into<u128>) -> Self {
         let is_known = owner_id != OwnerId::UNATTRIBUTED || method == ShareMethod::Unsplittable;
         let method = if is_known { method } else { ShareMethod::Nobody };
