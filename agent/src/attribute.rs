@@ -1,5 +1,5 @@
-//! Whose work it is: from what the kernel and the node's own files say about a process to its
-//! owner. Nothing here is guessed, and nothing asks the Kubernetes API.
+//! Attribution: from what the kernel and the node's own files say about a process to its owner.
+//! Nothing is guessed, and nothing asks the Kubernetes API.
 
 pub mod allocations;
 pub mod cgroup;
@@ -36,114 +36,114 @@ use slurm::{Slurm, SlurmTask};
 use std::sync::Arc;
 use users::Users;
 
-/// What the kernel saw, as a source of evidence reports it. Times are nanoseconds of
+/// A kernel observation, as a source of evidence reports it. Times are nanoseconds of
 /// `CLOCK_BOOTTIME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evidence {
     /// A process opened an accelerator's device node.
     Opened(Opened),
-    /// A holder's child got the holder's open files.
+    /// A child inherited the open files of a process that holds a device.
     Forked {
-        /// The holder.
+        /// The parent.
         parent: ProcKey,
-        /// The child, now a holder too.
+        /// The child, which now holds the device too.
         child: Opened,
     },
-    /// A holder became another program.
+    /// A process that holds a device executed another program.
     Execed {
-        /// The holder.
+        /// The process.
         process: ProcKey,
         /// Its new command name.
         comm: Arc<str>,
     },
-    /// A holder was moved to another cgroup.
+    /// A process that holds a device was moved to another cgroup.
     Moved {
-        /// The holder.
+        /// The process.
         process: ProcKey,
-        /// Where it is now.
+        /// Its new cgroups.
         cgroups: KernelCgroups,
     },
-    /// A holder's last thread ended.
+    /// The last thread of a process that holds a device exited.
     Exited {
-        /// The holder.
+        /// The process.
         process: ProcKey,
-        /// When.
+        /// Time of the exit.
         at_ns: u64,
     },
-    /// A cgroup directory was made: the one chance to learn the path of a short-lived one.
+    /// A cgroup directory was made: the only chance to learn the path of a short-lived one.
     CgroupMade {
-        /// Its number.
+        /// Its id.
         id: CgroupId,
         /// Its path within its hierarchy.
         path: Arc<str>,
     },
     /// A cgroup directory was removed. Its path stays known for the processes that were in it.
     CgroupRemoved {
-        /// Its number.
+        /// Its id.
         id: CgroupId,
     },
 }
 
-/// A process seen to hold an accelerator.
+/// A process that opened an accelerator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Who.
+    /// The process.
     pub process: ProcKey,
     /// Real user id, in the host's user namespace.
     pub uid: u32,
-    /// Command name at that moment.
+    /// Command name at the open.
     pub comm: Arc<str>,
-    /// The cgroups it was in, as numbers.
+    /// Ids of the cgroups it was in.
     pub cgroups: KernelCgroups,
-    /// The node's path or device number, as the source saw it.
+    /// The node's path or device number, as the source reports it.
     pub node: Arc<str>,
-    /// When.
+    /// Time of the open.
     pub at_ns: u64,
 }
 
-/// The cgroups of a process as the kernel numbers them; a hierarchy that is not mounted or that
-/// the process is not in has no entry.
+/// The ids of a process's cgroups; a hierarchy that is not mounted, or that the process is not in,
+/// has no entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelCgroups(pub Vec<CgroupId>);
 
 impl KernelCgroups {
-    /// The number in one hierarchy.
+    /// The id in one hierarchy.
     pub fn get(&self, hierarchy: Hierarchy) -> Option<u64> {
         self.0.iter().find(|cgroup| cgroup.hierarchy == hierarchy).map(|cgroup| cgroup.id)
     }
 }
 
-/// What a cgroup path says about the work in it.
+/// The units of work that a cgroup path names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workload {
-    /// The container: the pod's own, or the outermost where there is no pod.
+    /// The container: the pod's own, or the outermost outside pods.
     pub container: Option<ContainerId>,
     /// The pod.
     pub pod: Option<Pod>,
     /// The Slurm job.
     pub slurm: Option<SlurmTask>,
-    /// What another scheduler calls its unit of work.
+    /// The unit of work of another scheduler.
     pub allocation: Option<SchedulerUnit>,
     /// The LXC, nspawn or libvirt machine.
     pub machine: Option<Arc<str>>,
     /// The systemd unit (service or scope).
     pub unit: Option<Arc<str>>,
-    /// The user a slice or a Slurm v1 path names.
+    /// The user named by a slice or a Slurm v1 path.
     pub uid: Option<u32>,
-    /// The container that is the node of a nested kubelet (kind, k3d), where `pod` is inside it.
+    /// The container that is the node of a nested kubelet (kind, k3d), if `pod` is inside it.
     pub node: Option<ContainerId>,
-    /// `pod` was named inside a container, a machine or a user's slice, where others than the
-    /// host's root can name directories: a claim, unless the operator says otherwise.
+    /// `pod` was named inside a container, a machine or a user's slice, where not only the host's
+    /// root can name directories: it is a claim, unless the operator allows nested pods.
     pub nested: bool,
-    /// Below `user-N.slice`: user `uid` can name everything but the slice itself.
+    /// Below `user-N.slice`: user `uid` can name everything except the slice itself.
     pub user_slice: bool,
-    /// What the container's runtime says about it.
+    /// The container runtime's facts about the container.
     pub facts: Option<Arc<ContainerFacts>>,
-    /// What the work says of itself, and nothing proves.
+    /// Claims of the workload about itself, without proof.
     pub claimed: SelfClaims,
 }
 
-/// A pod, as far as the node tells.
+/// A pod, as far as it is known on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// Its UID.
@@ -154,13 +154,13 @@ pub struct Pod {
     pub name: Option<Arc<str>>,
     /// Namespace, from the same.
     pub namespace: Option<Arc<str>>,
-    /// Container name, where the runtime or the log directory tells.
+    /// Container name, from the runtime or the log directory.
     pub container: Option<Arc<str>>,
-    /// What the kubelet or the runtime says beyond the names.
+    /// Further facts from the kubelet or the runtime.
     pub facts: Option<Arc<PodFacts>>,
 }
 
-/// The unit of work of a scheduler whose paths name it.
+/// The unit of work of a scheduler that appears in the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerUnit {
     /// `nomad`, `htcondor` or `ecs`.
@@ -171,21 +171,21 @@ pub struct SchedulerUnit {
     pub task: Option<Arc<str>>,
 }
 
-/// How an owner was found.
+/// How the owner was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// `/proc/PID/cgroup` of the living process.
+    /// `/proc/PID/cgroup` of the live process.
     Proc,
-    /// The cgroup numbers the kernel captured; the process may be gone.
+    /// The cgroup ids the kernel captured; the process may be gone.
     Kernel,
-    /// A slurmstepd among its parents; no cgroup says whose it is.
+    /// A slurmstepd among its parents; no cgroup identifies the owner.
     Slurmstepd,
-    /// Not yet: the process is known, its cgroup's path is not.
+    /// Not yet found: the process is known, its cgroup's path is not.
     Pending,
 }
 
 impl Method {
-    /// The word on the record.
+    /// The value of the `gpuwho.owner.method` attribute.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Proc => "cgroup",
@@ -196,7 +196,7 @@ impl Method {
     }
 }
 
-/// What the resolvers read: the node's own files, each cached by its resolver.
+/// The sources of the resolvers: the node's own files, each cached by its resolver.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) paths: Paths,
@@ -206,28 +206,28 @@ pub(crate) struct Host {
     pub(crate) users: Users,
     pub(crate) owners: OwnerRegistry,
     pub(crate) slurm: Slurm,
-    /// Whether pods of clusters in containers, machines and services are believed.
+    /// Whether pods of clusters inside containers, machines and services are identities.
     pub(crate) nested: bool,
 }
 
-/// What the operator has said.
+/// The operator's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// About Slurm.
+    /// Settings of Slurm.
     pub slurm: slurm::Settings,
-    /// The host runs nodes of other clusters (kind, k3d): their pods are identities.
+    /// The host runs nodes of other clusters (kind, k3d); their pods are identities.
     pub nested: bool,
 }
 
 impl Settings {
-    /// What holds where nobody has said anything.
+    /// The settings without configuration.
     pub fn default_settings(paths: &Paths) -> Self {
         Self { slurm: slurm::Settings::default_settings(paths), nested: false }
     }
 }
 
 impl Host {
-    /// What a tenant can make hang is read through `files`.
+    /// Files that a tenant can make hang are read through `files`.
     pub(crate) fn new(settings: Settings, files: &TenantFiles) -> Self {
         let paths = files.paths();
         let hierarchies = Hierarchies::new(paths);
@@ -244,16 +244,16 @@ impl Host {
     }
 }
 
-/// A step of resolution: adds to the owner what it knows and leaves the rest.
+/// A resolution step: adds what it knows to the attribution and leaves the rest.
 pub(crate) type Resolve = fn(&Host, &KernelCgroups, &mut ProcessAttribution);
 
-/// What says where a process is, the most direct first. A source that cannot tell leaves the owner
-/// as it is.
+/// The resolvers of a process's cgroup, the most direct first. A resolver without an answer leaves
+/// the attribution unchanged.
 pub(crate) const PLACES: &[(&str, Resolve)] =
     &[("proc", process::resolve), ("kernel", hierarchies::resolve)];
 
-/// What gives names to the place that was found, in order of precedence: of two that know a name
-/// the first counts. All of it is in memory; what is not there is asked for and comes later.
+/// The resolvers of names for the cgroup found, in order of precedence: the first that knows a name
+/// counts. All of them read memory; a missing name is requested and arrives later.
 pub(crate) const NAMES: &[(&str, Resolve)] = &[
     ("delegated", delegated::resolve),
     ("runtime", names::resolve),
@@ -263,7 +263,7 @@ pub(crate) const NAMES: &[(&str, Resolve)] = &[
     ("users", users::resolve),
 ];
 
-/// A process and all that is known about whose it is.
+/// A process and everything known about its owner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessAttribution {
     /// The process.
@@ -272,24 +272,24 @@ pub struct ProcessAttribution {
     pub comm: Arc<str>,
     /// Real user id.
     pub uid: u32,
-    /// User name, where the host knows one.
+    /// User name, if the host has one.
     pub user: Option<Arc<str>>,
     /// Most specific cgroup path.
     pub cgroup: Option<Arc<str>>,
-    /// What the path and the node's files say.
+    /// The workload, from the path and the node's files.
     pub workload: Workload,
-    /// How it was found.
+    /// How the owner was found.
     pub method: Method,
-    /// Device nodes it was seen to open.
+    /// Device nodes that it opened.
     pub nodes: Vec<Arc<str>>,
-    /// When it ended, in nanoseconds of `CLOCK_BOOTTIME`.
+    /// Time of its exit, in nanoseconds of `CLOCK_BOOTTIME`.
     pub exited_ns: Option<u64>,
-    /// The one whose account its use of a device goes on.
+    /// The owner whose account its device use goes to.
     pub owner: OwnerId,
 }
 
 impl ProcessAttribution {
-    /// The small identity that is on every point about the process; what is not known is not there.
+    /// The small identity for every point about the process; unknown parts are absent.
     pub fn attributes(&self) -> AttrSet {
         let mut set = AttrSet::new();
         set.set(&attr::PROCESS_PID, i64::from(self.process.pid));
@@ -302,7 +302,7 @@ impl ProcessAttribution {
         set
     }
 
-    /// Everything known, for `gpu.process.info`.
+    /// All attributes, for `gpu.process.info`.
     pub fn details(&self) -> AttrSet {
         let mut set = self.attributes();
         self.workload.detail(&mut set);
@@ -317,27 +317,28 @@ impl ProcessAttribution {
         set
     }
 
-    /// The earliest moment it can have started, in nanoseconds of `CLOCK_BOOTTIME`.
+    /// The earliest possible start time, in nanoseconds of `CLOCK_BOOTTIME`.
     pub fn started_ns(&self) -> u64 {
         table::started_ns(self.process)
     }
 
-    /// The user's name, or the number where no name is known.
+    /// The user's name, or the number if the name is unknown.
     pub fn user_text(&self) -> Arc<str> {
         self.user.clone().unwrap_or_else(|| Arc::from(self.uid.to_string()))
     }
 
-    /// Whether nothing that a source of names could tell is missing.
+    /// Whether no name that a source may know is missing.
     fn is_named(&self) -> bool {
         let pod = self.workload.pod.as_ref();
-        // A pod's sandbox is in none of its containers: its runtime knows it and has no name.
+        // A pod's sandbox is in none of its containers: the runtime has facts about it, but no
+        // name.
         let is_known = |pod: &Pod| pod.container.is_some() || self.workload.facts.is_some();
         pod.is_none_or(|pod| pod.name.is_some() && is_known(pod))
     }
 }
 
 impl Pod {
-    /// A pod of which only the UID is known.
+    /// A pod with only its UID known.
     pub fn unnamed(uid: PodUid) -> Self {
         Self { uid, qos: None, name: None, namespace: None, container: None, facts: None }
     }

@@ -1,7 +1,7 @@
 //! Checks of the host for `gpuwho doctor`.
 
 use crate::attribute::ownership::Ownership;
-use crate::attribute::slurm::Granted;
+use crate::attribute::slurm::DeviceAccess;
 use crate::config::Settings;
 use crate::host::{self, CgroupNamespace};
 use crate::privilege;
@@ -101,7 +101,8 @@ fn slurm(settings: &Settings) -> Finding {
     if jobs.is_empty() {
         return Finding::new("slurm", "absent", "no job has a cgroup on this host", "");
     }
-    let reported = jobs.iter().filter(|job| matches!(job.granted, Granted::Devices { .. })).count();
+    let reported =
+        jobs.iter().filter(|job| matches!(job.devices, DeviceAccess::Known { .. })).count();
     let files = settings.attribution.slurm.jobs.display();
     let (names, remedy) = if settings.attribution.slurm.jobs.is_dir() {
         (format!("names from {files}"), "")

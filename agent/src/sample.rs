@@ -223,9 +223,9 @@ impl Histogram {
 /// One reading.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// What was read.
+    /// The metric.
     pub metric: &'static MetricDef,
-    /// What it is about.
+    /// The subject.
     pub subject: Subject,
     /// Values of the metric's closed dimensions.
     pub dims: DimIndexes,

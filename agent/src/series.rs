@@ -503,11 +503,11 @@ mod tests {
         let all = || vec![on(1), on(2), power.clone(), on(3), energy.clone()];
         let reported = ["gpu.process.info", "gpu.power", "gpu.energy"];
         assert_eq!(tick(&mut registry, 10, all()), reported, "the devices' and the first process");
-        assert_eq!(tick(&mut registry, 20, all()), reported, "the same ones go on");
+        assert_eq!(tick(&mut registry, 20, all()), reported, "the same ones continue");
         let report = registry.report().unwrap();
         assert_eq!(report.state, SourceState::Degraded);
-        let reason = "2 series are left out: there are 3 and may be 3 (agent.series_limit); the \
-                      most, 4, are of unattributed";
+        let reason = "2 series are dropped: 3 exist and the limit is 3 (agent.series_limit); most \
+                      of them (4) are of unattributed";
         assert_eq!(report.reason, reason);
         assert_eq!(report.dropped, [(DropReason::SeriesLimit, 4)]);
         tick(&mut registry, 30, vec![power.clone(), energy.clone()]);

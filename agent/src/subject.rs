@@ -80,7 +80,7 @@ impl KindDef {
     }
 }
 
-/// Where identities are looked up.
+/// The registries of identities.
 #[derive(Debug)]
 pub struct Registries<'a> {
     /// Devices and instances.

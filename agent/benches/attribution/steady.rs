@@ -4,7 +4,7 @@ use crate::scene::{self, BEGAN_NS, Host, Place, SECOND_NS, TICK};
 use gpuwho::accounting::Accounting;
 use gpuwho::attribute::allocations::DeviceName;
 use gpuwho::attribute::ownership::Ownership;
-use gpuwho::attribute::slurm::JobGrants;
+use gpuwho::attribute::slurm::JobAllocations;
 use gpuwho::catalog::attributes::AttrSet;
 use gpuwho::export::EnrichedBatch;
 use gpuwho::export::otlp::Resource;
@@ -84,7 +84,7 @@ struct Tick {
     registry: SeriesRegistry,
     accounting: Accounting,
     encoder: Encoder,
-    allocations: JobGrants,
+    allocations: JobAllocations,
     out: EnrichedBatch,
     _host: Host,
 }
@@ -157,7 +157,7 @@ impl Tick {
             registry: SeriesRegistry::new(Arc::clone(&inventory), ownership.clone()),
             accounting: Accounting::new(Duration::from_secs(TICK)),
             encoder: Encoder::new(&resource, Limits::default()),
-            allocations: JobGrants::default(),
+            allocations: JobAllocations::default(),
             out: EnrichedBatch::default(),
             ownership,
             inventory,

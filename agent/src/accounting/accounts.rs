@@ -11,7 +11,7 @@ use crate::sample::{Batch, GpuOwner};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-/// Accounts of a device: more than the containers that share one device in practice. An amount
+/// Accounts of a device: more than the containers that share one device in practice. A number
 /// takes 72 bytes.
 pub(super) const MAX_ACCOUNTS: usize = 64;
 /// An account of an owner that is absent this long is removed.

@@ -221,12 +221,12 @@ fn may_hide(owner_id: OwnerId, reading: &Reading, ownership: &Ownership) -> bool
         }
         _ => None,
     };
-    let granted = pod(owner_id);
+    let own_pod = pod(owner_id);
     reading.processes.iter().any(|on| {
         let is_pod = |(pod_of, _): &(_, bool)| {
             pod(on.owner).is_some_and(|(other, is_named)| other == *pod_of && !is_named)
         };
-        on.owner == OwnerId::UNATTRIBUTED || granted.as_ref().is_some_and(is_pod)
+        on.owner == OwnerId::UNATTRIBUTED || own_pod.as_ref().is_some_and(is_pod)
     })
 }
 

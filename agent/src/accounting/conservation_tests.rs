@@ -74,7 +74,7 @@ fn step() -> impl Strategy<Value = Step> {
         processes.sort_by_key(|(pid, ..)| *pid);
         processes.dedup_by_key(|(pid, ..)| *pid);
         let busy = busy.filter(|_| cut.is_none());
-        Step::Read(Reads { busy, used, joules, processes, unidentified: unidentified, cut })
+        Step::Read(Reads { busy, used, joules, processes, unidentified, cut })
     });
     prop_oneof![8 => reads, 1 => Just(Step::Missed)]
 }
@@ -85,7 +85,7 @@ fn tick() -> impl Strategy<Value = Tick> {
     (seconds, [step(), step()], allocations).prop_map(|(seconds, devices, allocations)| Tick {
         seconds,
         devices,
-        allocations: allocations,
+        allocations,
     })
 }
 
@@ -243,10 +243,10 @@ impl Model {
     }
 
     fn counts_no_more_than_was_read(&self) -> Result<(), TestCaseError> {
-        for (index, most) in self.pauses.into_iter().enumerate() {
+        for (index, max) in self.pauses.into_iter().enumerate() {
             let of = |name| self.of(self.gpu(index), name);
             let (accounted, busy) = (of("gpu.accounted.time"), of("gpu.busy.time"));
-            prop_assert!(accounted <= most + 1e-6, "{} of {} s", accounted, most);
+            prop_assert!(accounted <= max + 1e-6, "{} of {} s", accounted, max);
             prop_assert!(busy <= accounted + 1e-6, "{} of {} s", busy, accounted);
             prop_assert!(of("gpu.unattributed.time") <= busy + 1e-6);
         }

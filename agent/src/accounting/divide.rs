@@ -18,7 +18,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Creates a part; without an identified owner it is unattributed, whatever the method.
+    /// Creates a part; without an identified owner its method is `none`, unless it is unsplittable.
     fn new(owner_id: OwnerId, method: ShareMethod, weight: impl Into<u128>) -> Self {
         let is_known = owner_id != OwnerId::UNATTRIBUTED || method == ShareMethod::Unsplittable;
         let method = if is_known { method } else { ShareMethod::Nobody };
@@ -71,7 +71,7 @@ pub(super) fn busy(reading: &Reading, parts: &mut Vec<Part>) {
         Occupancy::Several => {
             parts.extend(reading.processes.iter().map(|on| {
                 if on.serves {
-                    // The clients' work; the driver does not say whose.
+                    // The clients' work; the driver does not name the client.
                     Part::unsplittable(on.busy())
                 } else {
                     Part::new(on.owner, ShareMethod::Sampled, on.busy())
@@ -172,8 +172,8 @@ fn idle(reading: &Reading, allocations: &[Bound], parts: &mut Vec<Part>) {
 }
 
 /// Divides the energy of a device in MIG mode: an instance's part is its share of the compute
-/// slices of all instances. It goes to the only owner in the instance, else to the owner of its
-/// allocation.
+/// slices of all instances. It goes to the only owner in the instance; that of an instance without
+/// processes to the owner of its allocation.
 fn instances(reading: &Reading, allocations: &[Bound], parts: &mut Vec<Part>) {
     parts.clear();
     for slice in &reading.instances {

@@ -140,7 +140,7 @@ fn an_instance_s_energy_is_unattributed_with_two_owners_or_an_unidentified_proce
         let processes =
             [(1, 7), (2, 8), (3, 9)].map(|(pid, job)| (rig.process(pid, job), 100, 0.0));
         let (inside, instances) = (vec![a, a, b], vec![a, b]);
-        let read = Read { inside, instances, unidentified: unidentified, ..read(&processes) };
+        let read = Read { inside, instances, unidentified, ..read(&processes) };
         interval(&mut rig, &Read { busy: None, joules: Some(5000.0), ..read }, ENERGY)
     };
     let split = [("job 9", "instance", 400.0), ("unattributed", "unsplittable", 600.0)];

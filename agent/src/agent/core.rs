@@ -4,7 +4,7 @@ use super::configuration::Configuration;
 use super::{RunError, sources};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::providers::{self, MetadataProviders};
-use crate::attribute::slurm::{DeviceNumber, JobGrants};
+use crate::attribute::slurm::{DeviceNumber, JobAllocations};
 use crate::collect::Collector;
 use crate::collect::device::partitions::PartitionNodes;
 use crate::collect::device::snapshot::{Control, ProcessSnapshot};
@@ -33,7 +33,7 @@ pub(super) struct Core {
     pub(super) context: Context,
     series_limit: usize,
     pub(super) providers: MetadataProviders,
-    job_allocations: JobGrants,
+    job_allocations: JobAllocations,
 }
 
 impl Core {
@@ -83,7 +83,7 @@ impl Core {
             late: <_>::default(),
             nccl_processes: <_>::default(),
         };
-        let (series_limit, job_allocations) = (settings.series_limit, JobGrants::default());
+        let (series_limit, job_allocations) = (settings.series_limit, JobAllocations::default());
         Self { context, series_limit, providers, job_allocations }
     }
 

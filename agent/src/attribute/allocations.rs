@@ -1,5 +1,5 @@
-//! What was granted to whom: the devices that the kubelet or Slurm has allocated on this node, used
-//! or not. Each source replaces its own list as a whole; one that is down leaves its last.
+//! The allocated devices: those that the kubelet or Slurm has allocated on this node, used or not.
+//! Each source replaces its own list as a whole; if a source is down, its last list stays.
 
 use super::owner::OwnerId;
 use crate::catalog::attributes::{self as attr, AttrSet};
@@ -8,7 +8,7 @@ use crate::ids::GpuUuid;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A device as an allocator names it; it is bound to a device of the inventory where it is used.
+/// A device as an allocator names it; bound to a device of the inventory on use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeviceName {
     /// The vendor's UUID of a device or of a part of one (`GPU-…`, `MIG-…`).
@@ -21,26 +21,27 @@ pub enum DeviceName {
     Pci(Arc<str>),
     /// Serial number.
     Serial(Arc<str>),
-    /// A number that may be its index or its node's minor (a site's mapping files): it names a
-    /// device only where both readings of it name no other.
+    /// A number that may be an index or a node's minor (a site's mapping files): it names a device
+    /// only if both readings match no other device.
     Number(u32),
-    /// The MIG part of a device: the device's number as above, and the GPU instance's id.
+    /// A device's MIG instance: the device's number as above, and the GPU instance's id.
     Part(u32, u32),
-    /// The device of a node, by its name below `/dev` or its number (Slurm's device program).
+    /// The device of a node, by the node's name below `/dev` or its number (Slurm's device
+    /// program).
     Node(Arc<str>),
-    /// The partition behind nodes of its own (Slurm's device program).
+    /// A partition with nodes of its own (Slurm's device program).
     Instance {
         /// The node of the whole device.
         device: Arc<str>,
         /// GPU instance id.
         gpu_instance: u32,
-        /// Compute instance id, where its node is there as well.
+        /// Compute instance id, if its node is allowed too.
         compute_instance: Option<u32>,
     },
 }
 
 impl DeviceName {
-    /// The device after which a mapping file is named: `0`, `0.3` for a MIG instance, or a UUID.
+    /// The device that a mapping file's name denotes: `0`, `0.3` for a MIG instance, or a UUID.
     pub fn of_map(name: &str) -> Option<Self> {
         if name.starts_with("GPU-") || name.starts_with("MIG-") {
             return Some(Self::Uuid(GpuUuid::new(name)));
@@ -61,32 +62,32 @@ impl DeviceName {
     }
 }
 
-/// One device granted to one owner.
+/// One device allocated to one owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// What.
+    /// The device.
     pub device: DeviceName,
-    /// To whom.
+    /// The owner.
     pub owner: OwnerId,
-    /// By whom.
+    /// The allocator.
     pub source: GrantSource,
-    /// Alone or with others.
+    /// Exclusive or shared.
     pub kind: GrantKind,
-    /// What else the allocator says of it.
+    /// Further details from the allocator.
     pub details: AllocationDetails,
 }
 
-/// What a grant was asked for by, which part of the device it is, and what came with it.
+/// The requested resource of an allocation, its part of the device, and what came with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AllocationDetails {
-    /// The name it was asked for by: `nvidia.com/gpu`, a claim, a gres.
+    /// The requested resource: `nvidia.com/gpu`, a claim, a gres.
     pub resource: Option<Arc<str>>,
-    /// Which part, where several owners were granted the same device: the replica's number.
+    /// The replica's number, if several owners have the same device.
     pub replica: Option<Arc<str>>,
-    /// What the driver of a claim calls the device.
+    /// The device as the driver of a claim names it.
     pub claimed: Option<Arc<DraDevice>>,
-    /// What was set aside on the host with it.
-    pub beside: Option<Arc<PinnedResources>>,
+    /// Resources of the host pinned to the container.
+    pub pinned: Option<Arc<PinnedResources>>,
 }
 
 /// A device of a claim of dynamic resource allocation, as its driver names it.
@@ -94,33 +95,33 @@ pub struct AllocationDetails {
 pub struct DraDevice {
     /// `gpu.nvidia.com`, ….
     pub driver: String,
-    /// The pool of the driver's devices: the node's, as a rule.
+    /// The driver's device pool, usually the node's.
     pub pool: String,
     /// Its name in the pool.
     pub device: String,
-    /// CDI names by which the runtime found it.
+    /// CDI names by which the runtime found the device.
     pub cdi: Vec<String>,
 }
 
-/// What a container has for itself on the host, beside its device.
+/// The host resources that a container has for itself, in addition to its device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PinnedResources {
-    /// NUMA nodes of the device, as its plugin says.
+    /// NUMA nodes of the device, from its plugin.
     pub numa: BTreeSet<i64>,
-    /// CPUs that are its alone (the kubelet's CPU manager).
+    /// Exclusive CPUs (the kubelet's CPU manager).
     pub cpus: BTreeSet<i64>,
-    /// Bytes of memory that are its alone (the kubelet's memory manager).
+    /// Bytes of exclusive memory (the kubelet's memory manager).
     pub memory: u64,
     /// NUMA nodes of that memory.
     pub memory_numa: BTreeSet<i64>,
 }
 
-/// A grant's words by number, which no other words get; meaningless outside this process of the
-/// agent.
+/// The number of an allocation's details; a number is not reused, and has no meaning outside this
+/// process of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AllocationId(u32);
 
-/// Every grant, by source, and what there is to grant.
+/// All allocations by source, and all allocatable devices.
 #[derive(Clone, Debug, Default)]
 pub struct AllocationRegistry(Arc<Mutex<AllocationIndex>>);
 
@@ -129,14 +130,14 @@ struct AllocationIndex {
     lists: BTreeMap<&'static str, Arc<[Allocation]>>,
     allocatable: Arc<[DeviceName]>,
     ids: HashMap<AllocationDetails, AllocationId>,
-    words: HashMap<AllocationId, Arc<AllocationDetails>>,
-    /// Words in no list when one was last replaced; their series end meanwhile.
+    details: HashMap<AllocationId, Arc<AllocationDetails>>,
+    /// Details in no list at the last replacement; their series end meanwhile.
     idle: HashSet<AllocationId>,
     next: u32,
 }
 
 impl AllocationDetails {
-    /// Everything that is told, for `gpu.allocation.info`.
+    /// Adds the attributes for `gpu.allocation.info`.
     pub fn describe(&self, set: &mut AttrSet) {
         set.set_some(&attr::GRANT_RESOURCE, self.resource.clone());
         set.set_some(&attr::GRANT_REPLICA, self.replica.clone());
@@ -151,17 +152,17 @@ impl AllocationDetails {
                 set.set_some(key, Some(text.as_str()).filter(|text| !text.is_empty()));
             }
         }
-        if let Some(beside) = &self.beside {
-            set.set_some(&attr::GRANT_NUMA, ranges(&beside.numa));
-            set.set_some(&attr::GRANT_CPUS, ranges(&beside.cpus));
-            let memory = i64::try_from(beside.memory).unwrap_or(i64::MAX);
+        if let Some(pinned) = &self.pinned {
+            set.set_some(&attr::GRANT_NUMA, ranges(&pinned.numa));
+            set.set_some(&attr::GRANT_CPUS, ranges(&pinned.cpus));
+            let memory = i64::try_from(pinned.memory).unwrap_or(i64::MAX);
             set.set_some(&attr::GRANT_MEMORY, Some(memory).filter(|memory| *memory > 0));
-            set.set_some(&attr::GRANT_MEMORY_NUMA, ranges(&beside.memory_numa));
+            set.set_some(&attr::GRANT_MEMORY_NUMA, ranges(&pinned.memory_numa));
         }
     }
 }
 
-/// Numbers as the kernel lists CPUs: `0-3,8`.
+/// Numbers in the kernel's CPU list format: `0-3,8`.
 fn ranges(numbers: &BTreeSet<i64>) -> Option<Arc<str>> {
     let mut ranges: Vec<(i64, i64)> = Vec::new();
     for &number in numbers {
@@ -170,15 +171,15 @@ fn ranges(numbers: &BTreeSet<i64>) -> Option<Arc<str>> {
             _ => ranges.push((number, number)),
         }
     }
-    let words = ranges.iter().map(|(first, last)| {
+    let texts = ranges.iter().map(|(first, last)| {
         if first == last { first.to_string() } else { format!("{first}-{last}") }
     });
-    let words: Vec<_> = words.collect();
-    (!words.is_empty()).then(|| words.join(",").into())
+    let texts: Vec<_> = texts.collect();
+    (!texts.is_empty()).then(|| texts.join(",").into())
 }
 
 impl AllocationRegistry {
-    /// A source's whole list, in place of its last.
+    /// Replaces a source's list.
     pub fn replace(&self, source: &'static str, allocations: Vec<Allocation>) {
         let mut known = self.lock();
         if known.lists.get(source).is_some_and(|list| **list == *allocations) {
@@ -188,8 +189,8 @@ impl AllocationRegistry {
         known.number();
     }
 
-    /// Everything that the node's allocator has to grant, one for each part; nothing where it does
-    /// not tell.
+    /// Sets what the node's allocator can allocate, one entry for each part; empty if the allocator
+    /// does not report it.
     pub fn offer(&self, devices: Vec<DeviceName>) {
         let mut known = self.lock();
         if *known.allocatable != *devices {
@@ -197,29 +198,29 @@ impl AllocationRegistry {
         }
     }
 
-    /// What was offered last.
+    /// The allocatable devices as last set.
     pub fn offered(&self) -> Arc<[DeviceName]> {
         Arc::clone(&self.lock().allocatable)
     }
 
-    /// How many a source has listed.
+    /// The number of a source's allocations.
     pub fn count(&self, source: &str) -> usize {
         self.lock().lists.get(source).map_or(0, |list| list.len())
     }
 
-    /// Every source's list.
+    /// The lists of all sources.
     pub fn all(&self) -> Vec<Arc<[Allocation]>> {
         self.lock().lists.values().map(Arc::clone).collect()
     }
 
-    /// The number of a listed grant's words.
+    /// The number of a listed allocation's details.
     pub fn id(&self, allocation: &Allocation) -> Option<AllocationId> {
         self.lock().ids.get(&allocation.details).copied()
     }
 
-    /// The words of a number; the `Arc` never changes.
+    /// The details of a number; they never change.
     pub fn details(&self, id: AllocationId) -> Option<Arc<AllocationDetails>> {
-        self.lock().words.get(&id).map(Arc::clone)
+        self.lock().details.get(&id).map(Arc::clone)
     }
 
     fn lock(&self) -> MutexGuard<'_, AllocationIndex> {
@@ -228,9 +229,9 @@ impl AllocationRegistry {
 }
 
 impl AllocationIndex {
-    /// Numbers new words, and forgets those that no list has had for two changes.
+    /// Numbers new details, and removes those in no list for two changes.
     fn number(&mut self) {
-        let Self { lists, ids, words, idle, next, .. } = self;
+        let Self { lists, ids, details, idle, next, .. } = self;
         let listed =
             lists.values().flat_map(|list| list.iter()).map(|allocation| &allocation.details);
         let mut used = HashSet::new();
@@ -238,15 +239,15 @@ impl AllocationIndex {
             let id = *ids.entry(reported.clone()).or_insert_with(|| {
                 let id = AllocationId(*next);
                 *next = next.wrapping_add(1);
-                words.insert(id, Arc::new(reported.clone()));
+                details.insert(id, Arc::new(reported.clone()));
                 id
             });
             used.insert(id);
         }
         let is_over = |id: &AllocationId| !used.contains(id) && idle.contains(id);
         ids.retain(|_, id| !is_over(id));
-        words.retain(|id, _| !is_over(id));
-        *idle = words.keys().filter(|id| !used.contains(id)).copied().collect();
+        details.retain(|id, _| !is_over(id));
+        *idle = details.keys().filter(|id| !used.contains(id)).copied().collect();
     }
 }
 
@@ -273,9 +274,9 @@ mod tests {
     }
 
     #[test]
-    fn everything_an_allocator_says_is_told_and_what_it_does_not_say_is_not() {
+    fn the_allocator_s_details_become_attributes_and_absent_ones_do_not() {
         let text = |text: &str| AttrValue::from(text);
-        let words = AllocationDetails {
+        let details = AllocationDetails {
             resource: Some("one-gpu".into()),
             replica: None,
             claimed: Some(Arc::new(DraDevice {
@@ -284,7 +285,7 @@ mod tests {
                 device: "gpu-3".into(),
                 cdi: vec!["a/b=c".into(), "a/b=d".into()],
             })),
-            beside: Some(Arc::new(PinnedResources {
+            pinned: Some(Arc::new(PinnedResources {
                 numa: [1].into(),
                 cpus: [2, 3, 4, 8, 10, 11].into(),
                 memory: 1 << 30,
@@ -292,7 +293,7 @@ mod tests {
             })),
         };
         let mut reported = AttrSet::new();
-        words.describe(&mut reported);
+        details.describe(&mut reported);
         let mut expected = AttrSet::new();
         for (key, value) in [
             (&attr::GRANT_RESOURCE, text("one-gpu")),
@@ -311,7 +312,7 @@ mod tests {
         let mut reported = AttrSet::new();
         let nothing = AllocationDetails {
             claimed: Some(Arc::default()),
-            beside: Some(Arc::default()),
+            pinned: Some(Arc::default()),
             ..AllocationDetails::default()
         };
         nothing.describe(&mut reported);
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn words_keep_their_number_while_they_are_listed_and_for_one_change_more() {
+    fn details_have_their_number_while_listed_and_for_one_more_change() {
         let allocation = |replica: &str| Allocation {
             device: DeviceName::Index(0),
             owner: OwnerId::UNATTRIBUTED,

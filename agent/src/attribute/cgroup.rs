@@ -1,9 +1,9 @@
-//! The cgroup path parser: what a path says about the work in it.
+//! The cgroup path parser: from a path to the units of work in it.
 //!
-//! Reads nothing but its argument. A path is walked once, component by component, through the
-//! ordered table [`RULES`]; time is linear in its length and no input makes it fail. What counts
-//! as the truth when names nest is decided in `docs/decisions/0003-nested-pods.md`: the outer
-//! name was written by the host, the inner one perhaps by the work itself.
+//! Reads nothing but its argument. It walks a path once, component by component, through the
+//! ordered table [`RULES`]; time is linear in the length, and no input makes it fail.
+//! `docs/decisions/0003-nested-pods.md` decides which of several nested names counts: the host
+//! wrote the outer name, the workload may have written the inner one.
 
 mod precedence;
 mod schedulers;
@@ -16,26 +16,26 @@ use precedence::{contradicts, specificity};
 use shapes::{is_container_id, number, pod_uid, unescape};
 use std::sync::Arc;
 
-/// What all cgroup lines of one process say together.
+/// The result of all cgroup lines of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// The most specific line's path and meaning.
+    /// The most specific line.
     Known {
         /// The path, without the kernel's ` (deleted)`.
         path: Arc<str>,
-        /// What it says; empty for a plain host process.
+        /// The workload; empty for a plain host process.
         workload: Box<Workload>,
     },
-    /// Paths are relative to another cgroup namespace (`/..`): they say nothing here.
+    /// Paths are relative to another cgroup namespace (`/..`) and identify nothing here.
     WrongNamespace,
-    /// Two hierarchies name different pods, containers or jobs: the process is on its way from
-    /// one to the other, or somebody lies. Neither is taken.
+    /// Two hierarchies name different pods, containers or jobs: the process is being moved, or a
+    /// name is forged. Neither counts.
     Disagree,
-    /// No line at all.
+    /// There is no line.
     Nothing,
 }
 
-/// Text of `/proc/PID/cgroup` to the most specific placement over its lines (`id:controllers:path`).
+/// Parses `/proc/PID/cgroup` (`id:controllers:path` lines) into the most specific placement.
 ///
 /// Lines of one process may differ: v1 hierarchies that do not constrain a job stay at `/`, and a
 /// systemd-driven v1 host shows only the pod's slice in `devices` (runc 1.1, systemd 252).
@@ -43,7 +43,7 @@ pub fn parse_proc_cgroup(text: &str) -> Placement {
     most_specific(&text.lines().filter_map(line_path).collect::<Vec<_>>())
 }
 
-/// The most specific of several paths of one process.
+/// Parses several paths of one process into the most specific placement.
 pub fn most_specific(paths: &[&str]) -> Placement {
     let mut seen: Vec<(&str, Workload)> = Vec::new();
     for path in paths {
@@ -53,7 +53,7 @@ pub fn most_specific(paths: &[&str]) -> Placement {
         }
         seen.push((path, parse_path(path)));
     }
-    // The first of equals: `max_by_key` would take the last.
+    // The first of equals: `max_by_key` alone would return the last.
     let best = seen.iter().rev().max_by_key(|(_, workload)| specificity(workload));
     let Some((path, workload)) = best else { return Placement::Nothing };
     if seen.iter().any(|(_, other)| contradicts(workload, other)) {
@@ -62,7 +62,7 @@ pub fn most_specific(paths: &[&str]) -> Placement {
     Placement::Known { path: Arc::from(*path), workload: Box::new(workload.clone()) }
 }
 
-/// One path to what it says.
+/// Parses one path.
 pub fn parse_path(path: &str) -> Workload {
     let path = path.strip_suffix(DELETED).unwrap_or(path);
     let mut walk = Walk::default();
@@ -83,10 +83,10 @@ pub fn parse_path(path: &str) -> Workload {
 /// Appended by the kernel to the path of a process whose cgroup was removed (`proc_cgroup_show`).
 const DELETED: &str = " (deleted)";
 
-/// Takes a component it recognises; the first that does ends the search.
+/// Handles a component if it recognises it; the first rule that does ends the search.
 type Rule = for<'a> fn(&mut Walk<'a>, &'a str) -> bool;
 
-/// Every rule, in order of precedence, with the name it has in documents and test output.
+/// All rules in order of precedence, with their names in documents and test output.
 const RULES: &[(&str, Rule)] = &[
     ("slice:prefix:id", triple),
     ("monitor", monitor),
@@ -100,22 +100,22 @@ const RULES: &[(&str, Rule)] = &[
     ("unit", unit),
 ];
 
-/// How runtimes write a container's id into a component, beside the bare id.
+/// Prefixes that runtimes put before a container's id in a component.
 const RUNTIME_PREFIXES: &[&str] =
     &["cri-containerd-", "crio-", "docker-", "libpod-payload-", "libpod-", "nerdctl-"];
 
-/// Processes that watch a container from beside it.
+/// Prefixes of processes that watch a container from outside it.
 const MONITOR_PREFIXES: &[&str] = &["crio-conmon-", "libpod-conmon-", "lxc.monitor."];
 
-/// Directories whose next component is a machine's name.
+/// Directories directly above a machine's.
 const MACHINE_PARENTS: &[&str] = &["lxc", "lxc.payload"];
 
 /// The kubelet's quality-of-service directories; a guaranteed pod is in none of them.
 const QOS: &[&str] = &["burstable", "besteffort"];
 
-/// Services that keep other people's work below themselves: runtimes whose cgroup driver is not the
-/// kubelet's, and schedulers that begin their slots there. They are root's; any other may let a user
-/// make its directories (`Delegate=yes`).
+/// Services of root with the work of others below them: runtimes with another cgroup driver than
+/// the kubelet's, and schedulers that make their slots there. Any other service may let a user make
+/// its directories (`Delegate=yes`).
 const RUNTIME_UNITS: &[&str] = &[
     "condor.service",
     "containerd.service",
@@ -133,18 +133,18 @@ const RUNTIME_UNITS: &[&str] = &[
     "snap.microk8s.daemon-containerd.service",
 ];
 
-/// What has been seen of a path so far.
+/// The state of a walk along a path.
 #[derive(Default)]
 struct Walk<'a> {
     found: Workload,
     previous: &'a str,
     kube: Kube,
     slurm: slurm::State,
-    /// Below here the names are the work's own.
+    /// Whether the remaining names are the workload's own.
     sealed: bool,
 }
 
-/// Where in a kubelet's tree (cgroupfs driver) the walk is.
+/// The position in a kubelet's tree (cgroupfs driver).
 #[derive(Clone, Copy, Default, PartialEq)]
 enum Kube {
     #[default]
@@ -153,10 +153,10 @@ enum Kube {
 }
 
 impl Workload {
-    /// Whether what is named below the unit may be named by the unit's own user.
+    /// Whether the unit's own user may have made the names below the unit.
     pub(super) fn is_in_unit(&self) -> bool {
         let is_runtime = |unit: &str| {
-            // `containerd@second.service`: an instance of the template is what the template is.
+            // `containerd@second.service`: an instance counts as its template.
             let template = unit.split_once('@').map(|(name, _)| format!("{name}.service"));
             RUNTIME_UNITS.contains(&template.as_deref().unwrap_or(unit))
         };
@@ -165,7 +165,7 @@ impl Workload {
 }
 
 impl Walk<'_> {
-    /// Whether names from here on may have been written by somebody who is not the host's root.
+    /// Whether someone other than the host's root may have written the following names.
     fn is_delegated(&self) -> bool {
         self.is_guests() || self.found.is_in_unit()
     }
@@ -201,7 +201,7 @@ fn triple<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     true
 }
 
-/// `crio-conmon-ID.scope`, `conmon`: beside a container, not in it.
+/// `crio-conmon-ID.scope`, `conmon`: next to a container, not in it.
 fn monitor<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     let watches = MONITOR_PREFIXES.iter().any(|prefix| component.starts_with(prefix));
     if watches {
@@ -267,7 +267,7 @@ fn container<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     true
 }
 
-/// A container inside a container is the outer one's own business: the first id stays.
+/// A container inside a container belongs to the outer one: the first id counts.
 fn take_outermost(walk: &mut Walk<'_>, id: &str) {
     if walk.found.container.is_none() {
         walk.take_container(id);
@@ -293,7 +293,7 @@ fn machine<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     true
 }
 
-/// Nomad, HTCondor and ECS name their own unit of work in the path.
+/// Nomad, HTCondor and ECS put their own unit of work in the path.
 fn scheduler<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     if walk.is_delegated() || walk.found.pod.is_some() || walk.found.allocation.is_some() {
         return false;
@@ -304,11 +304,11 @@ fn scheduler<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     taken
 }
 
-/// `user-N.slice`: the user may name everything below.
+/// `user-N.slice`: the user can name everything below.
 fn user_slice<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     let uid = component.strip_prefix("user-").and_then(|rest| rest.strip_suffix(".slice"));
     let Some(uid) = uid.and_then(number) else { return false };
-    // Below a pod or a job the name is the work's own.
+    // Below a pod or a job, the workload made this name.
     let is_inside = walk.is_delegated() || walk.found.pod.is_some() || walk.found.slurm.is_some();
     if walk.previous != "user.slice" || is_inside {
         return false;
@@ -318,21 +318,22 @@ fn user_slice<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     true
 }
 
-/// The `.service` or `.scope` that is no container's, above the first container: the first, because
-/// what is below one may be its own names. What a machine's or a user's own service manager calls a
-/// unit is a claim: in a user's slice the first is the login's or that manager itself.
+/// The first `.service` or `.scope` above the first container that is not a container's. Only the
+/// first counts, because the unit may have made the names below it. A unit named by a machine's or
+/// a user's own service manager is a claim: in a user's slice, the first unit is the login session
+/// or that manager itself.
 fn unit<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     let is_unit = |kind| component.strip_suffix(kind).is_some_and(|name| !name.is_empty());
-    // `init.scope` holds only systemd itself.
+    // `init.scope` contains only systemd itself.
     if !(is_unit(".service") || is_unit(".scope"))
         || component == "init.scope"
         || walk.found.container.is_some()
     {
         return false;
     }
-    let is_anothers =
+    let is_claimed =
         walk.found.machine.is_some() || (walk.found.user_slice && walk.found.unit.is_some());
-    if is_anothers {
+    if is_claimed {
         walk.found.claimed.unit = Some(Arc::from(component));
         return true;
     }
@@ -343,15 +344,15 @@ fn unit<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     true
 }
 
-/// The path of a `/proc/PID/cgroup` line. The kernel writes it as it is: a directory name cannot
-/// hold a newline (`cgroup_mkdir` refuses it), everything else stays unescaped.
+/// The path of a `/proc/PID/cgroup` line. The kernel writes it unescaped: a directory name cannot
+/// contain a newline (`cgroup_mkdir` refuses it).
 fn line_path(line: &str) -> Option<&str> {
     let (_id, rest) = line.split_once(':')?;
     let (_controllers, path) = rest.split_once(':')?;
     path.starts_with('/').then_some(path)
 }
 
-/// A path that leaves the reader's cgroup namespace.
+/// Whether a path leaves the reader's cgroup namespace.
 fn is_outside(path: &str) -> bool {
     path == "/.." || path.starts_with("/../")
 }

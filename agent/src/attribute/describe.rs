@@ -1,4 +1,4 @@
-//! A workload's names: the attributes that they are, and which of them stay when their source is away.
+//! A workload's names as attributes, and which of them stay while their source is unavailable.
 
 use super::{Pod, Workload};
 use crate::catalog::attributes::{self as attr, AttrSet};
@@ -16,7 +16,7 @@ impl Workload {
         set.set_some(&attr::SYSTEMD_UNIT, self.unit.clone());
     }
 
-    /// The pod, the job, the allocation: without the container's and the step's own numbers.
+    /// The pod, the job, the allocation, without the ids of the container and the step.
     pub(super) fn name(&self, set: &mut AttrSet) {
         if let Some(pod) = &self.pod {
             set.set(&attr::K8S_POD_UID, pod.uid.as_str());
@@ -40,7 +40,7 @@ impl Workload {
         }
     }
 
-    /// The long tail of identity: labels, image, node.
+    /// The attributes for info series: labels, image, node.
     pub(super) fn detail(&self, set: &mut AttrSet) {
         if let Some(facts) = &self.facts {
             set.set_some(&attr::CONTAINER_IMAGE_NAME, facts.image.clone());
@@ -56,8 +56,8 @@ impl Workload {
         }
     }
 
-    /// Takes away what only the sources of names know.
-    pub(super) fn forget_names(&mut self) {
+    /// Removes the names that only sources of names know.
+    pub(super) fn clear_names(&mut self) {
         self.facts = None;
         self.reconsider();
         if let Some(pod) = &mut self.pod {
@@ -65,16 +65,16 @@ impl Workload {
         }
     }
 
-    /// Keeps the names that `before` had for the same things and that nobody can tell now: a
-    /// source that is down never blanks an owner.
+    /// Restores the names that `before` had for the same things and that no source provides now: a
+    /// source that is down never removes an owner's names.
     pub(super) fn keep_names(&mut self, before: &Self) {
-        // A runtime that has confirmed a service's container may be away by now.
+        // The runtime that confirmed a service's container may be unavailable now.
         if self.unconfirmed().is_some_and(|id| before.container.as_ref() == Some(id))
             && self.unit == before.unit
         {
             self.reconsider();
         }
-        let reported = self.facts.is_some();
+        let has_facts = self.facts.is_some();
         if self.container.is_some() && self.container == before.container {
             self.facts = self.facts.take().or_else(|| before.facts.clone());
         }
@@ -93,7 +93,7 @@ impl Workload {
         pod.name = pod.name.take().or_else(|| known.name.clone());
         pod.namespace = pod.namespace.take().or_else(|| known.namespace.clone());
         pod.facts = pod.facts.take().or_else(|| known.facts.clone());
-        if self.container == before.container && !reported {
+        if self.container == before.container && !has_facts {
             pod.container = pod.container.take().or_else(|| known.container.clone());
         }
     }

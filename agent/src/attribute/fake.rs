@@ -1,5 +1,5 @@
-//! A host made of files, for the tests of this module: what `/proc`, the cgroup mounts and the
-//! pod logs hold, in the kernel's own formats.
+//! A host made of files, for the tests of this module: the contents of `/proc`, the cgroup mounts
+//! and the pod logs, in the kernel's formats.
 
 use super::{CgroupId, KernelCgroups, Opened, Workload};
 use crate::ids::{Hierarchy, ProcKey};
@@ -15,7 +15,7 @@ pub(crate) struct FakeHost {
 }
 
 impl FakeHost {
-    /// One unified hierarchy, one user, no process, no pod.
+    /// A host with one unified hierarchy and one user, without processes and pods.
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::under(dir.path());
@@ -30,7 +30,7 @@ impl FakeHost {
         Self { paths, _dir: dir }
     }
 
-    /// A process appears, or changes.
+    /// Starts or changes a process.
     pub(crate) fn start(&self, process: ProcKey, comm: &str, cgroup: &str) {
         let dir = self.paths.proc.join(process.pid.to_string());
         fs::create_dir_all(&dir).unwrap();
@@ -42,7 +42,7 @@ impl FakeHost {
         fs::write(dir.join("cgroup"), cgroup).unwrap();
     }
 
-    /// It has another thread.
+    /// Adds a thread.
     pub(crate) fn thread(&self, process: ProcKey, thread: u32, state: char, cgroup: &str) {
         let task = self.paths.proc.join(format!("{}/task/{thread}", process.pid));
         fs::create_dir_all(&task).unwrap();
@@ -53,38 +53,38 @@ impl FakeHost {
         fs::write(task.join("cgroup"), cgroup).unwrap();
     }
 
-    /// It, or one of its threads (`task/TID`), has a file open.
+    /// Opens a file in a process or one of its threads (`task/TID`).
     pub(crate) fn hold(&self, process: ProcKey, thread: &str, file: &str) {
         let files = self.paths.proc.join(process.pid.to_string()).join(thread).join("fd");
         fs::create_dir_all(&files).unwrap();
         std::os::unix::fs::symlink(file, files.join("3")).unwrap();
     }
 
-    /// Its state and kernel flags change.
+    /// Sets the state and the kernel flags.
     pub(crate) fn rewrite_stat(&self, process: ProcKey, state: char, flags: u32) {
         let dir = self.paths.proc.join(process.pid.to_string());
         let comm = fs::read_to_string(dir.join("comm")).unwrap();
         fs::write(dir.join("stat"), stat(process, &comm, state, flags)).unwrap();
     }
 
-    /// One of its files holds something else.
+    /// Overwrites one of its files.
     pub(crate) fn write(&self, process: ProcKey, file: &str, bytes: impl AsRef<[u8]>) {
         fs::write(self.paths.proc.join(process.pid.to_string()).join(file), bytes).unwrap();
     }
 
-    /// It has another parent.
+    /// Sets its parent.
     pub(crate) fn set_parent(&self, process: ProcKey, parent: u32) {
         let file = self.paths.proc.join(process.pid.to_string()).join("stat");
         let text = fs::read_to_string(&file).unwrap();
         fs::write(file, text.replacen(" S 1 ", &format!(" S {parent} "), 1)).unwrap();
     }
 
-    /// A process is gone.
+    /// Removes a process.
     pub(crate) fn end(&self, process: ProcKey) {
         fs::remove_dir_all(self.paths.proc.join(process.pid.to_string())).unwrap();
     }
 
-    /// The kubelet has a pod.
+    /// Adds a pod's log directory.
     pub(crate) fn pod(&self, namespace: &str, name: &str, uid: &str, containers: &[&str]) {
         let dir = self.paths.pod_logs.join(format!("{namespace}_{name}_{uid}"));
         fs::create_dir_all(&dir).unwrap();
@@ -94,7 +94,7 @@ impl FakeHost {
     }
 }
 
-/// What the cgroup's path said, without what was read of the job besides.
+/// The cgroup path's workload, without facts read of the job.
 pub(crate) fn of_path(workload: &Workload) -> Workload {
     let mut workload = workload.clone();
     if let Some(task) = &mut workload.slurm {
@@ -103,7 +103,7 @@ pub(crate) fn of_path(workload: &Workload) -> Workload {
     workload
 }
 
-/// 52 fields, as Linux 6.18 writes them.
+/// Builds the 52 fields, as Linux 6.18 writes them.
 fn stat(process: ProcKey, comm: &str, state: char, flags: u32) -> String {
     let ProcKey { pid, start_ticks } = process;
     format!(
@@ -112,7 +112,7 @@ fn stat(process: ProcKey, comm: &str, state: char, flags: u32) -> String {
     )
 }
 
-/// A cgroup of the unified hierarchy.
+/// Ids of a cgroup in the unified hierarchy.
 pub(crate) fn v2(id: u64) -> CgroupId {
     CgroupId { hierarchy: Hierarchy::V2, id }
 }

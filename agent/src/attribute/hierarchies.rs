@@ -1,11 +1,11 @@
-//! The host's cgroup hierarchies, and the path of a cgroup that is known by its number.
+//! The host's cgroup hierarchies, and the path of a cgroup by its id.
 //!
-//! Paths come from the kernel's own announcements (`cgroup_mkdir` carries number and path), else
-//! from opening the number as a file handle (two system calls), else, without the capability for
-//! that, from one bounded walk. All of it is done when a process is first seen, never on a tick.
+//! Paths come from the kernel's announcements (`cgroup_mkdir` carries id and path); else from
+//! opening the id as a file handle (two system calls); else, without the capability for that, from
+//! one bounded walk. All of it runs when a process is first seen, never on a tick.
 //!
-//! Cgroup numbers are 64 bits with a generation in them (`kernfs_node.id`) and are not used twice
-//! within a boot; a path stays with its number until the cgroup has been gone for a while.
+//! Cgroup ids are 64 bits with a generation in them (`kernfs_node.id`) and are not reused within a
+//! boot; a path stays with its id for [`KEEP_REMOVED_NS`] after the cgroup was removed.
 
 use super::cgroup::{Placement, most_specific};
 use super::{Host, KernelCgroups, Method, ProcessAttribution};
@@ -30,18 +30,18 @@ pub enum Layout {
     V1,
     /// v1 controllers beside a unified hierarchy.
     Hybrid,
-    /// No cgroup file system is mounted where this process can see it.
+    /// No cgroup file system is mounted where the agent can see it.
     None,
 }
 
-/// The mounted hierarchies and the paths known in them.
+/// The mounted hierarchies and their known paths.
 #[derive(Debug)]
 pub(crate) struct Hierarchies {
     mountinfo: PathBuf,
     below: PathBuf,
     mounts: Mutex<Vec<(Hierarchy, PathBuf)>>,
     known: Mutex<PathCache>,
-    /// No capability for file handles: found out once.
+    /// Whether the capability for file handles is missing; found out once.
     handles_refused: AtomicBool,
     walk_allowed: AtomicBool,
     wrong_namespace: AtomicU64,
@@ -50,27 +50,29 @@ pub(crate) struct Hierarchies {
 #[derive(Debug, Default)]
 struct PathCache {
     paths: HashMap<CgroupId, Arc<str>>,
-    /// In the order they came, for the bound.
+    /// In order of arrival, for the bound.
     order: VecDeque<CgroupId>,
-    /// In the order they went, for the expiry.
+    /// In order of removal, for the expiry.
     removed: VecDeque<(u64, CgroupId)>,
 }
 
-/// Paths kept. A node has a few hundred cgroups; this bounds one that makes them without end.
+/// Maximum number of stored paths. A node has a few hundred cgroups; this bounds a host that makes
+/// them without end.
 const MAX_PATHS: usize = 32_768;
-/// How long a removed cgroup's path is kept, for processes whose evidence comes late.
+/// How long a removed cgroup's path stays known, for processes with late evidence.
 const KEEP_REMOVED_NS: u64 = 300_000_000_000;
-/// Directories one walk looks at in a hierarchy before it gives up.
+/// Directories that one walk visits in a hierarchy before it gives up.
 const MAX_WALK: usize = 50_000;
-/// The longest path taken from an announcement; the kernel's own limit.
+/// Maximum length of an announced path; the kernel's own limit.
 const MAX_PATH_LEN: usize = 4096;
-/// Levels climbed at once from a cgroup whose path is too long: as `../` they fit into a path.
+/// Levels climbed at once from a cgroup with a path that is too long: as `../` they fit into a
+/// path.
 const MAX_LEVELS: usize = 1024;
-/// Climbs from one such cgroup, for some 200,000 levels; each takes some microseconds.
+/// Climbs from one such cgroup: enough for some 200,000 levels, at some microseconds each.
 const MAX_CLIMB: usize = 256;
 
 impl Hierarchies {
-    /// The hierarchies mounted at or below `paths.cgroup` in this mount namespace.
+    /// Finds the hierarchies mounted at or below `paths.cgroup` in this mount namespace.
     pub(crate) fn new(paths: &Paths) -> Self {
         let hierarchies = Self {
             mountinfo: paths.proc.join("self/mountinfo"),
@@ -85,7 +87,7 @@ impl Hierarchies {
         hierarchies
     }
 
-    /// Which versions there are.
+    /// The cgroup versions in use.
     pub(crate) fn layout(&self) -> Layout {
         let mounts = lock(&self.mounts);
         let v2 = mounts.iter().any(|(hierarchy, _)| *hierarchy == Hierarchy::V2);
@@ -98,19 +100,19 @@ impl Hierarchies {
         }
     }
 
-    /// Where each hierarchy is mounted.
+    /// The hierarchies with their mount points.
     pub(crate) fn mounts(&self) -> Vec<(Hierarchy, PathBuf)> {
         lock(&self.mounts).clone()
     }
 
-    /// A cgroup was announced. A long-lived one is announced once, so the newest path counts.
+    /// Stores an announced path. A long-lived cgroup is announced once, so the newest path counts.
     pub(crate) fn made(&self, id: CgroupId, path: &Arc<str>) {
         if path.len() <= MAX_PATH_LEN && path.starts_with('/') {
             lock(&self.known).put(id, Arc::clone(path));
         }
     }
 
-    /// A cgroup went; its path is kept for a while.
+    /// Records a removed cgroup; its path stays known for [`KEEP_REMOVED_NS`].
     pub(crate) fn removed(&self, id: CgroupId, now_ns: u64) {
         let mut known = lock(&self.known);
         if known.paths.contains_key(&id) {
@@ -118,8 +120,8 @@ impl Hierarchies {
         }
     }
 
-    /// Forgets what has been gone long enough, looks for hierarchies mounted since, and lets the
-    /// next miss walk again.
+    /// Removes paths of cgroups removed long ago, finds hierarchies mounted since, and allows the
+    /// next walk.
     pub(crate) fn expire(&self, now_ns: u64) {
         self.walk_allowed.store(true, Ordering::Relaxed);
         if self.layout() == Layout::None {
@@ -133,23 +135,23 @@ impl Hierarchies {
             known.paths.remove(&id);
         }
         let PathCache { paths, order, .. } = &mut *known;
-        // Tens of thousands of lookups, and nothing to find where nothing went.
+        // Skips tens of thousands of lookups if no path was removed.
         if order.len() > paths.len() {
             order.retain(|id| paths.contains_key(id));
         }
     }
 
-    /// A path that leaves the cgroup namespace was read.
+    /// Counts a path that leaves the cgroup namespace.
     pub(crate) fn note_wrong_namespace(&self) {
         self.wrong_namespace.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often that was.
+    /// The number of such paths.
     pub(crate) fn wrong_namespace(&self) -> u64 {
         self.wrong_namespace.load(Ordering::Relaxed)
     }
 
-    /// The path of a cgroup; `None` where it is gone and was never announced.
+    /// The path of a cgroup; `None` if it is gone and was never announced.
     pub(crate) fn path(&self, id: CgroupId) -> Option<Arc<str>> {
         if let Some(path) = lock(&self.known).paths.get(&id) {
             return Some(Arc::clone(path));
@@ -167,7 +169,7 @@ impl Hierarchies {
         Some(path)
     }
 
-    /// Whether `cgroups` has a number in every hierarchy that is mounted.
+    /// Whether `cgroups` has an id in every mounted hierarchy.
     fn is_complete(&self, cgroups: &KernelCgroups) -> bool {
         let mounts = lock(&self.mounts);
         !mounts.is_empty() && mounts.iter().all(|(mounted, _)| cgroups.get(*mounted).is_some())
@@ -184,12 +186,12 @@ impl Hierarchies {
         *lock(&self.mounts) = found;
     }
 
-    /// The number as a file handle, and the path the kernel gives the directory it opens.
+    /// Opens the id as a file handle and returns the kernel's path of the directory.
     fn open(&self, mount: &Path, id: u64) -> Result<Option<Arc<str>>, Errno> {
         if self.handles_refused.load(Ordering::Relaxed) {
             return Err(Errno::PERM);
         }
-        // Not `O_PATH`: `open_by_handle_at` needs a descriptor it can look behind.
+        // Not `O_PATH`: `open_by_handle_at` needs a real descriptor.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(mount, flags, Mode::empty())?;
         let node = open_kernfs_node(root.as_fd(), id)
@@ -201,7 +203,8 @@ impl Hierarchies {
         Ok(relative(mount, &full))
     }
 
-    /// Every directory's inode, at most once between two calls of [`Hierarchies::expire`].
+    /// Stores the inode and path of every directory, at most once between two calls of
+    /// [`Hierarchies::expire`].
     fn walk(&self, id: CgroupId, mount: &Path) -> Option<Arc<str>> {
         if !self.walk_allowed.swap(false, Ordering::Relaxed) {
             return None;
@@ -212,7 +215,7 @@ impl Hierarchies {
                 lock(&self.known).put(CgroupId { hierarchy: *hierarchy, id: inode }, path);
             }
         }
-        tracing::debug!(mount = %mount.display(), "walked the cgroup trees for a number");
+        tracing::debug!(mount = %mount.display(), "walked the cgroup trees for an id");
         lock(&self.known).paths.get(&id).map(Arc::clone)
     }
 }
@@ -230,15 +233,15 @@ impl PathCache {
     }
 }
 
-/// The path of an open directory; the kernel tells none of `PATH_MAX` and more.
+/// The path of an open directory; the kernel returns none of `PATH_MAX` bytes or more.
 fn path_of(node: &OwnedFd) -> Result<String, Errno> {
-    // Our own descriptor table, whatever `Paths.proc` says.
+    // The agent's own descriptor table, whatever `Paths.proc` is.
     let link = format!("/proc/self/fd/{}", node.as_raw_fd());
     Ok(rustix::fs::readlink(link, Vec::new())?.to_string_lossy().into_owned())
 }
 
-/// The path of the nearest directory above one whose own is too long: who may make cgroups makes
-/// them as deep as he likes, and whose they are is said further up.
+/// The path of the nearest directory above one with a path that is too long: a user who can make
+/// cgroups can nest them without end, and the names that identify the owner are further up.
 fn nearest_path_above(mut node: OwnedFd) -> Result<String, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut levels = MAX_LEVELS;
@@ -246,7 +249,7 @@ fn nearest_path_above(mut node: OwnedFd) -> Result<String, Errno> {
         let above = rustix::fs::openat(&node, "../".repeat(levels), flags, Mode::empty())?;
         match path_of(&above) {
             Ok(path) if levels == 1 => return Ok(path),
-            // Perhaps too far: again from below, by half as much.
+            // Perhaps too far: try again from the same directory with half as many levels.
             Ok(_) => levels /= 2,
             Err(Errno::NAMETOOLONG) => node = above,
             Err(error) => return Err(error),
@@ -259,7 +262,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `full` below `mount` as the kernel prints cgroup paths.
+/// `full` relative to `mount`, as the kernel prints cgroup paths.
 fn relative(mount: &Path, full: &str) -> Option<Arc<str>> {
     let full = full.strip_suffix(" (deleted)").unwrap_or(full);
     let tail = full.strip_prefix(mount.to_str()?)?;
@@ -269,7 +272,7 @@ fn relative(mount: &Path, full: &str) -> Option<Arc<str>> {
     }
 }
 
-/// Inode and path of every directory of a hierarchy, the nearest first.
+/// Inode and path of every directory of a hierarchy, breadth first.
 fn directories(mount: &Path) -> Vec<(u64, Arc<str>)> {
     let mut found = Vec::new();
     let mut queue = VecDeque::from([mount.to_owned()]);
@@ -292,7 +295,7 @@ fn directories(mount: &Path) -> Vec<(u64, Arc<str>)> {
     found
 }
 
-/// Whole hierarchies (mount root `/`) at or below `below`; of several at one place the last.
+/// Whole hierarchies (mount root `/`) at or below `below`; of several at one mount point the last.
 fn parse_mountinfo(text: &str, below: &Path) -> Vec<(Hierarchy, PathBuf)> {
     let mut mounts: Vec<(Hierarchy, PathBuf)> = Vec::new();
     for line in text.lines() {
@@ -311,7 +314,7 @@ fn parse_mountinfo(text: &str, below: &Path) -> Vec<(Hierarchy, PathBuf)> {
     mounts
 }
 
-/// `type source options` of a mount to the hierarchies it is; co-mounted controllers are several.
+/// The hierarchies of a mount, from its `type source options`; co-mounted controllers are several.
 fn hierarchies_of(kind: &str) -> Vec<Hierarchy> {
     let mut fields = kind.split(' ');
     let options = match fields.next() {
@@ -328,15 +331,15 @@ fn hierarchies_of(kind: &str) -> Vec<Hierarchy> {
     options.split(',').filter_map(v1).collect()
 }
 
-/// mountinfo's octal escapes for space, tab, newline and backslash.
+/// Decodes mountinfo's octal escapes for space, tab, newline and backslash.
 fn unescape_mount(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 
-/// The second source: the numbers the kernel captured, where `/proc` said nothing.
+/// The second resolver: the ids that the kernel captured, if `/proc` gave no answer.
 ///
-/// A process that left no trace but root cgroups is a host process only if every mounted
-/// hierarchy was captured and its path is known; a pod, a container or a job stands without that.
+/// A process with only root cgroups is a host process only if every mounted hierarchy was captured
+/// and its path is known; a pod, a container or a job needs no such proof.
 pub(crate) fn resolve(host: &Host, cgroups: &KernelCgroups, owner: &mut ProcessAttribution) {
     if owner.method == Method::Proc {
         return;

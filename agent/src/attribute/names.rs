@@ -1,9 +1,9 @@
-//! What the node's own runtimes and kubelet say about its pods and containers: an index in memory,
-//! filled by the suppliers on a thread of their own and read by the resolvers.
+//! Metadata of pods and containers from the node's runtimes and kubelet: an index in memory, filled
+//! by the providers on their own thread and read by the resolvers.
 //!
-//! A lookup is one hash lookup and never waits. What is not there is asked of the suppliers, and
-//! the owners concerned are named again when the answer comes. What a supplier has told stays when
-//! the supplier is gone; what it says has ended stays for a while, for evidence that comes late.
+//! A lookup is one hash lookup and never waits. A missing entry is requested from the providers,
+//! and the owners concerned get their names when it arrives. Facts stay when their provider
+//! disappears; facts about what has ended stay for [`KEEP_GONE_NS`], for late evidence.
 
 mod provider_cache;
 
@@ -25,16 +25,16 @@ pub struct PodFacts {
     pub namespace: Arc<str>,
     /// Its name.
     pub name: Arc<str>,
-    /// The node's name, where told.
+    /// The node's name, if the provider reports it.
     pub node: Option<Arc<str>>,
-    /// What it belongs to, as attributes: Deployment, Job, queue, …. On every point.
+    /// The workload it belongs to, as attributes: Deployment, Job, queue, …. On every point.
     pub workload: AttrSet,
-    /// Labels and annotations that the operator asked for. On info series only.
+    /// Labels and annotations that the operator selected. On info series only.
     pub details: AttrSet,
 }
 
 impl PodFacts {
-    /// Of which only the name is known.
+    /// A pod with only its name known.
     pub(crate) fn named(uid: PodUid, namespace: &str, name: &str) -> Self {
         let (namespace, name) = (namespace.into(), name.into());
         let (workload, details) = (AttrSet::new(), AttrSet::new());
@@ -55,14 +55,14 @@ pub struct ContainerFacts {
     pub runtime: &'static str,
     /// The pod it is in.
     pub pod: Option<PodUid>,
-    /// For a container outside pods: the cgroup its first process is in, so that a directory of
-    /// the same name elsewhere is not taken for it.
+    /// For a container outside pods: the cgroup of its first process, so that a directory of the
+    /// same name elsewhere is not taken for it.
     pub cgroup: Option<Arc<str>>,
-    /// What else is worth telling, on info series only.
+    /// Further attributes, on info series only.
     pub details: AttrSet,
 }
 
-/// Who told. Of two that describe one pod the first of this list counts.
+/// A source of metadata. If two describe one pod, the first in this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Provider {
     /// The kubelet's Pods API: the whole pod, with its owner references.
@@ -73,7 +73,7 @@ pub enum Provider {
     Engine,
 }
 
-/// What a resolver missed.
+/// The subject of a lookup without result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LookupKey {
     /// A pod.
@@ -82,29 +82,29 @@ pub enum LookupKey {
     Container(ContainerId),
 }
 
-/// What became known or changed.
+/// The pod or container that became known, changed or ended.
 pub type Change = LookupKey;
 
-/// The index, shared by its suppliers and its readers.
+/// The index, shared by the providers and the resolvers.
 #[derive(Clone, Debug)]
 pub struct MetadataCache(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     index: Mutex<Index>,
-    /// `None` for whatever there is.
-    wants: broadcast::Sender<Option<LookupKey>>,
-    /// Counts what became known, changed or ended.
+    /// Lookup requests; `None` requests everything.
+    requests: broadcast::Sender<Option<LookupKey>>,
+    /// Counts additions, changes and ends.
     changes: watch::Sender<u64>,
-    /// Pods that nobody had told of before.
+    /// Pods that no provider had described before.
     arrivals: broadcast::Sender<PodUid>,
-    /// Suppliers that are told of every change as it happens.
+    /// Providers that receive every change as an event.
     followers: watch::Sender<usize>,
 }
 
-/// A supplier is told of every change as it happens, until this is dropped.
+/// States, until it is dropped, that a provider receives every change as an event.
 #[derive(Debug)]
-pub struct Following(MetadataCache);
+pub struct FollowGuard(MetadataCache);
 
 #[derive(Debug, Default)]
 struct Index {
@@ -112,26 +112,26 @@ struct Index {
     containers: ProviderCache<ContainerId, ContainerFacts>,
     /// The latest pod of a namespace and name: the kubelet's allocations name pods so.
     named: HashMap<(Arc<str>, Arc<str>), PodUid>,
-    asked: HashMap<LookupKey, Instant>,
-    asked_all: Option<Instant>,
+    requested: HashMap<LookupKey, Instant>,
+    requested_all: Option<Instant>,
 }
 
-/// How long what has ended is kept.
+/// How long facts about what has ended stay.
 const KEEP_GONE_NS: u64 = 300_000_000_000;
-/// How soon the same thing is asked for again.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// Questions remembered; all are forgotten when there are more, and asked again.
-const MAX_ASKED: usize = 4096;
-/// Questions that wait for a slow supplier; one that missed some lists everything.
-const WAITING: usize = 1024;
+/// Minimum time between two requests for the same key.
+const REQUEST_AGAIN: Duration = Duration::from_secs(5);
+/// Maximum number of remembered requests; beyond it all are removed, and may be sent again.
+const MAX_REQUESTED: usize = 4096;
+/// Capacity of the request queue of a slow provider; one that missed requests lists everything.
+const QUEUE_LEN: usize = 1024;
 
 impl Default for MetadataCache {
     fn default() -> Self {
-        let wants = broadcast::Sender::new(WAITING);
+        let requests = broadcast::Sender::new(QUEUE_LEN);
         let changes = watch::Sender::new(0);
-        let arrivals = broadcast::Sender::new(WAITING);
+        let arrivals = broadcast::Sender::new(QUEUE_LEN);
         let followers = watch::Sender::new(0);
-        Self(Arc::new(Shared { index: Mutex::default(), wants, changes, arrivals, followers }))
+        Self(Arc::new(Shared { index: Mutex::default(), requests, changes, arrivals, followers }))
     }
 }
 
@@ -141,7 +141,7 @@ impl MetadataCache {
         self.lock().pods.get(uid)
     }
 
-    /// The pod that has a name now: none once it has ended, because the next to have the name is
+    /// The pod that has a name now: none once it has ended, because the next pod of that name is
     /// another one.
     pub fn pod_named(&self, namespace: &str, name: &str) -> Option<Arc<PodFacts>> {
         let index = self.lock();
@@ -149,7 +149,7 @@ impl MetadataCache {
         index.pods.get(uid)
     }
 
-    /// Whether nobody has told of any pod.
+    /// Whether no provider has described any pod.
     pub(crate) fn has_no_pods(&self) -> bool {
         self.lock().pods.is_empty()
     }
@@ -159,112 +159,114 @@ impl MetadataCache {
         self.lock().containers.get(id)
     }
 
-    /// A container that a pod has under a name, and that has not ended.
+    /// The live container with a name in a pod.
     pub(crate) fn container_named(&self, pod: &PodUid, name: &str) -> Option<Arc<ContainerFacts>> {
         let index = self.lock();
         let is_it = |facts: &ContainerFacts| {
             facts.pod.as_ref() == Some(pod) && facts.name.as_deref() == Some(name)
         };
         let mut found = index.containers.living().filter(|facts| is_it(facts));
-        // Two are there for a moment, when one is started again; either tells the same of it.
+        // During a restart there are briefly two; either has the same facts.
         found.next().map(Arc::clone)
     }
 
-    /// Asks the suppliers for something, at most once in a while.
-    pub fn want(&self, want: LookupKey) {
+    /// Requests a lookup from the providers, at most once in [`REQUEST_AGAIN`].
+    pub fn request(&self, key: LookupKey) {
         let mut index = self.lock();
-        if index.asked.get(&want).is_some_and(|at| at.elapsed() < ASK_AGAIN) {
+        if index.requested.get(&key).is_some_and(|at| at.elapsed() < REQUEST_AGAIN) {
             return;
         }
-        if index.asked.len() >= MAX_ASKED {
-            index.asked.clear();
+        if index.requested.len() >= MAX_REQUESTED {
+            index.requested.clear();
         }
-        index.asked.insert(want.clone(), Instant::now());
+        index.requested.insert(key.clone(), Instant::now());
         drop(index);
-        // An error means that there is no supplier.
-        let _ = self.0.wants.send(Some(want));
+        // An error means that there is no provider.
+        let _ = self.0.requests.send(Some(key));
     }
 
-    /// Asks the suppliers for whatever there is, at most once in a while: a pod is granted devices
-    /// under a name that nobody has told yet.
-    pub(crate) fn want_all(&self) {
+    /// Requests everything from the providers, at most once in [`REQUEST_AGAIN`]: a pod with
+    /// allocated devices has a name that no provider has reported yet.
+    pub(crate) fn request_all(&self) {
         let mut index = self.lock();
-        if index.asked_all.is_some_and(|at| at.elapsed() < ASK_AGAIN) {
+        if index.requested_all.is_some_and(|at| at.elapsed() < REQUEST_AGAIN) {
             return;
         }
-        index.asked_all = Some(Instant::now());
+        index.requested_all = Some(Instant::now());
         drop(index);
-        // As above.
-        let _ = self.0.wants.send(None);
+        // An error means that there is no provider.
+        let _ = self.0.requests.send(None);
     }
 
-    /// What is asked from now on.
-    pub fn wants(&self) -> broadcast::Receiver<Option<LookupKey>> {
-        self.0.wants.subscribe()
+    /// Subscribes to requests from now on.
+    pub fn requests(&self) -> broadcast::Receiver<Option<LookupKey>> {
+        self.0.requests.subscribe()
     }
 
-    /// Questions that some supplier has not taken yet.
+    /// The number of requests that some provider has not received yet.
     pub fn unanswered(&self) -> usize {
-        self.0.wants.len()
+        self.0.requests.len()
     }
 
-    /// Wakes whoever waits for it when something became known, changed or ended.
+    /// Notifies its receivers of additions, changes and ends.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }
 
-    /// Pods that become known from now on, each once.
+    /// Subscribes to pods that become known from now on, each once.
     pub fn arrivals(&self) -> broadcast::Receiver<PodUid> {
         self.0.arrivals.subscribe()
     }
 
-    /// Says that whatever begins or ends on this node is known without asking, while this is held.
-    pub fn follow(&self) -> Following {
+    /// States that the caller receives every start and end on this node without requests, while the
+    /// guard is held.
+    pub fn follow(&self) -> FollowGuard {
         self.0.followers.send_modify(|count| *count += 1);
-        Following(self.clone())
+        FollowGuard(self.clone())
     }
 
-    /// How many say so.
+    /// The number of held guards.
     pub fn followers(&self) -> watch::Receiver<usize> {
         self.0.followers.subscribe()
     }
 
-    fn changed(&self, news: bool) -> bool {
-        if news {
+    /// Counts a change, if there is one.
+    fn changed(&self, is_change: bool) -> bool {
+        if is_change {
             self.0.changes.send_modify(|count| *count = count.wrapping_add(1));
         }
-        news
+        is_change
     }
 
-    /// Takes what a supplier says of a pod; whether that is news.
+    /// Stores a provider's facts about a pod; returns whether that changed anything.
     pub(super) fn put_pod(&self, provider: Provider, facts: PodFacts) -> bool {
         let mut index = self.lock();
         let name = (Arc::clone(&facts.namespace), Arc::clone(&facts.name));
         let uid = facts.uid.clone();
         let is_known = index.pods.has(&uid);
-        let news = index.pods.put(provider, uid.clone(), facts);
-        let arrived = (news && !is_known).then(|| uid.clone());
-        if news {
+        let is_change = index.pods.put(provider, uid.clone(), facts);
+        let arrived = (is_change && !is_known).then(|| uid.clone());
+        if is_change {
             index.named.insert(name, uid);
         } else if index.pods.has(&uid) && !index.pods.is_gone(&uid) {
             index.named.entry(name).or_insert(uid);
         }
         drop(index);
         if let Some(uid) = arrived {
-            // An error means that nobody listens.
+            // An error means that nothing subscribes.
             let _ = self.0.arrivals.send(uid);
         }
-        self.changed(news)
+        self.changed(is_change)
     }
 
-    /// Takes what a supplier says of a container; whether that is news.
+    /// Stores a provider's facts about a container; returns whether that changed anything.
     pub(super) fn put_container(&self, provider: Provider, facts: ContainerFacts) -> bool {
-        let news = self.lock().containers.put(provider, facts.id.clone(), facts);
-        self.changed(news)
+        let is_change = self.lock().containers.put(provider, facts.id.clone(), facts);
+        self.changed(is_change)
     }
 
-    /// A supplier says that a pod or container has ended. One that a better supplier still tells
-    /// of has not: a runtime's sandbox may be replaced under a living pod.
+    /// Records that a provider reports the end of a pod or container. It is ignored if a preferred
+    /// provider still describes it: a runtime's sandbox may be replaced under a live pod.
     pub(super) fn gone(&self, provider: Provider, what: &LookupKey, now_ns: u64) {
         let mut index = self.lock();
         match what {
@@ -284,7 +286,7 @@ impl MetadataCache {
         self.changed(true);
     }
 
-    /// Forgets what ended long ago.
+    /// Removes facts about what ended [`KEEP_GONE_NS`] ago or earlier.
     pub(super) fn expire(&self, now_ns: u64) {
         let mut index = self.lock();
         let before_ns = now_ns.saturating_sub(KEEP_GONE_NS);
@@ -292,7 +294,7 @@ impl MetadataCache {
         for facts in index.pods.expire(before_ns) {
             index.unname(&facts);
         }
-        index.asked.retain(|_, at| at.elapsed() < ASK_AGAIN);
+        index.requested.retain(|_, at| at.elapsed() < REQUEST_AGAIN);
     }
 
     fn lock(&self) -> MutexGuard<'_, Index> {
@@ -300,15 +302,15 @@ impl MetadataCache {
     }
 }
 
-impl Drop for Following {
+impl Drop for FollowGuard {
     fn drop(&mut self) {
         self.0.0.followers.send_modify(|count| *count = count.saturating_sub(1));
     }
 }
 
 impl Index {
-    /// A pod's name is free for another one, and is that one's at once which was there already: a
-    /// runtime lists the sandbox of the last pod of a name beside the next pod's, in no order.
+    /// Frees a pod's name and gives it to another live pod of that name: a runtime lists the
+    /// sandbox of the previous pod of a name together with the next pod's, in any order.
     fn unname(&mut self, facts: &PodFacts) {
         let name = (Arc::clone(&facts.namespace), Arc::clone(&facts.name));
         if self.named.get(&name) == Some(&facts.uid) {
@@ -322,11 +324,11 @@ impl Index {
     }
 }
 
-/// The first source of names: what the kubelet and the runtime say about the pod and the container
-/// that the cgroup path names.
+/// The first source of names: the facts of kubelet and runtime about the pod and the container that
+/// the cgroup path names.
 ///
-/// Only where the host's root alone can have made the path: a user's slice, a machine and a nested
-/// pod can hold directories named like somebody else's container.
+/// Only if nobody except the host's root can have made the path: a user's slice, a machine and a
+/// nested pod can contain directories named like another owner's container.
 pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut ProcessAttribution) {
     let place = owner.cgroup.clone();
     let workload = &mut owner.workload;
@@ -340,7 +342,7 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Process
                 pod.name = Some(Arc::clone(&facts.name));
                 pod.facts = Some(facts);
             }
-            None => host.names.want(LookupKey::Pod(pod.uid.clone())),
+            None => host.names.request(LookupKey::Pod(pod.uid.clone())),
         }
     }
     let Some(id) = &workload.container else { return };
@@ -352,16 +354,16 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Process
             workload.facts = Some(facts);
         }
         Some(_) => {}
-        None => host.names.want(LookupKey::Container(id.clone())),
+        None => host.names.request(LookupKey::Container(id.clone())),
     }
 }
 
-/// Whether others than the host's root can have made the path.
+/// Whether someone other than the host's root can have made the path.
 fn is_elsewhere(workload: &Workload) -> bool {
     workload.nested || workload.user_slice || workload.machine.is_some()
 }
 
-/// Whether the index knows something of the owner's pod or container that the owner does not have.
+/// Whether the index has other facts about the owner's pod or container than the owner.
 pub(crate) fn is_behind(host: &Host, owner: &ProcessAttribution) -> bool {
     fn differ<T>(reported: Option<Arc<T>>, has: Option<&Arc<T>>) -> bool {
         reported.is_some_and(|reported| !has.is_some_and(|has| Arc::ptr_eq(&reported, has)))
@@ -379,8 +381,8 @@ pub(crate) fn is_behind(host: &Host, owner: &ProcessAttribution) -> bool {
             .is_some_and(|id| differ(host.names.container(id), workload.facts.as_ref()))
 }
 
-/// Whether the facts are about the container at this place: the same pod, or, outside pods, the
-/// very cgroup of its first process.
+/// Whether the facts are about the container at this place: in the same pod, or, outside pods, in
+/// the cgroup of its first process.
 fn is_about(facts: &ContainerFacts, workload: &Workload, place: Option<&str>) -> bool {
     match (&workload.pod, &facts.pod) {
         (Some(pod), Some(uid)) => pod.uid == *uid,

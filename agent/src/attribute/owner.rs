@@ -1,8 +1,8 @@
-//! Whose account a process's use of a device goes on: the pod's container, the Slurm job, the
-//! service, the user. Many processes are one party; a party outlives each of them.
+//! Owners: the units that a process's use of a device is accounted to, such as a pod's container, a
+//! Slurm job, a service or a user. Many processes have one owner; an owner outlives each of them.
 //!
-//! Numbered, so that a sample stays small; the names behind a number are replaced as a whole when
-//! they change. One lookup a use.
+//! Owners are numbered, so that a sample stays small; the facts behind a number are replaced as a
+//! whole when they change. One lookup for each use.
 
 mod place;
 
@@ -14,17 +14,17 @@ pub(crate) use place::MAX_DEPTH;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// What makes an owner one owner.
+/// The identity of an owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// A container of a pod; the pod alone while the container's name is not known.
+    /// A container of a pod; the pod alone while the container's name is unknown.
     Pod {
         /// The pod.
         uid: PodUid,
-        /// The container's name: the same after a restart, unlike its id.
+        /// The container's name: unchanged by a restart, unlike its id.
         container: Option<Arc<str>>,
-        /// Whose a kubelet that is not the host's own is: its pods are not those of other clusters
-        /// on this host, whatever UIDs they have.
+        /// The outer owner of a nested kubelet's pods: they differ from pods of other clusters on
+        /// this host, even with equal UIDs.
         within: Option<Box<Owner>>,
     },
     /// A Slurm job, with all its steps and tasks.
@@ -42,47 +42,47 @@ pub enum Owner {
     Machine(Arc<str>),
     /// A system service.
     Service(Arc<str>),
-    /// A user's own processes: all in the user's slice, else by their real user id.
+    /// A user's own processes: those in the user's slice, else those with the user's real uid.
     User(u32),
-    /// Owners that were not told apart, because there were too many on a device.
+    /// All owners beyond the limit of a device.
     Other,
-    /// Nobody that is known.
+    /// Processes without a known owner.
     Unattributed,
 }
 
-/// A party by number; meaningless outside this process of the agent.
+/// An owner's number; it has no meaning outside this process of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(u32);
 
 impl OwnerId {
-    /// The number of [`Party::Unattributed`].
+    /// The number of [`Owner::Unattributed`].
     pub const UNATTRIBUTED: Self = Self(0);
-    /// The number of [`Party::Other`].
+    /// The number of [`Owner::Other`].
     pub const OTHER: Self = Self(1);
 
-    /// As the kernel's maps know it.
+    /// The number in the kernel's maps.
     pub(crate) fn number(self) -> u32 {
         self.0
     }
 
-    /// The one that the kernel's maps know so.
+    /// The owner with a number from the kernel's maps.
     pub(crate) fn numbered(number: u32) -> Self {
         Self(number)
     }
 }
 
-/// A party and its names.
+/// An owner and its attributes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct OwnerFacts {
-    /// Who.
+    /// The owner.
     pub owner: Owner,
-    /// The small identity that is on every point of its account.
+    /// The small identity for every point of its account.
     pub attributes: AttrSet,
-    /// Everything known, for `gpu.allocation.info`.
+    /// All attributes, for `gpu.allocation.info`.
     pub details: AttrSet,
 }
 
-/// Every party seen since the agent started, up to a bound.
+/// All owners seen since the agent started, up to a bound.
 #[derive(Debug)]
 pub(crate) struct OwnerRegistry(RwLock<OwnerIndex>);
 
@@ -90,16 +90,16 @@ pub(crate) struct OwnerRegistry(RwLock<OwnerIndex>);
 struct OwnerIndex {
     ids: HashMap<Owner, OwnerId>,
     facts: HashMap<OwnerId, Arc<OwnerFacts>>,
-    /// Those that were in no use when [`Parties::retain`] last looked.
+    /// Owners that were unused at the last [`OwnerRegistry::retain`].
     idle: HashSet<OwnerId>,
     next: u32,
-    /// Counts changes of what [`Parties::facts`] gives.
+    /// Counts changes of the results of [`OwnerRegistry::facts`].
     version: u64,
 }
 
-/// Parties kept: a busy node sees some hundred a day, and one takes less than a kilobyte. When
-/// there are more, later ones are unattributed until [`Parties::retain`] makes room.
-const MAX_PARTIES: usize = 32_768;
+/// Maximum number of owners: a busy node has some hundred a day, and one takes less than a
+/// kilobyte. Beyond it, new owners are unattributed until [`OwnerRegistry::retain`] makes room.
+const MAX_OWNERS: usize = 32_768;
 
 impl Default for OwnerRegistry {
     fn default() -> Self {
@@ -111,7 +111,7 @@ impl Default for OwnerRegistry {
 }
 
 impl OwnerRegistry {
-    /// The number of a process's party, with its names as they are known now; `name` knows users.
+    /// The number of a process's owner, with its current names; `name` resolves user ids.
     pub(crate) fn of(
         &self,
         owner: &ProcessAttribution,
@@ -126,7 +126,7 @@ impl OwnerRegistry {
         self.put(owner_id, &owner.workload, user)
     }
 
-    /// The number of a party, with the names of a workload of its.
+    /// The number of an owner, with the names of one of its workloads.
     pub(crate) fn put(
         &self,
         owner_id: Owner,
@@ -137,31 +137,31 @@ impl OwnerRegistry {
         known.insert(owner_id, workload, user)
     }
 
-    /// The number of a party that was granted something. Its processes may have told more of it:
-    /// that stays, or its names would change to and fro.
-    pub(crate) fn granted(&self, owner_id: Owner, workload: &Workload) -> OwnerId {
+    /// The number of an owner of an allocation. Names from its processes stay if they include the
+    /// allocator's; otherwise the names would alternate.
+    pub(crate) fn allocated(&self, owner_id: Owner, workload: &Workload) -> OwnerId {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let granted = OwnerFacts::new(owner_id.clone(), workload, None);
+        let allocated = OwnerFacts::new(owner_id.clone(), workload, None);
         let named = known.ids.get(&owner_id).and_then(|id| known.facts.get(id).map(|f| (*id, f)));
         match named {
-            Some((id, facts)) if facts.details.holds(&granted.details) => id,
+            Some((id, facts)) if facts.details.holds(&allocated.details) => id,
             _ => known.insert(owner_id, workload, None),
         }
     }
 
-    /// Who that is; the `Arc` changes when the names do.
+    /// An owner's facts; the `Arc` changes with the facts.
     pub(crate) fn facts(&self, id: OwnerId) -> Option<Arc<OwnerFacts>> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         known.facts.get(&id).map(Arc::clone)
     }
 
-    /// While it is the same, so are the names of every party.
+    /// Changes whenever the names of an owner change.
     pub(crate) fn version(&self) -> u64 {
         self.0.read().unwrap_or_else(PoisonError::into_inner).version
     }
 
-    /// Forgets those that are in no use, now and when this was called before: one that was given a
-    /// number a moment ago may not be in use yet.
+    /// Removes owners that are unused now and were unused at the last call: an owner numbered a
+    /// moment ago may not be in use yet.
     pub(crate) fn retain(&self, in_use: impl Fn(OwnerId) -> bool) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let OwnerIndex { ids, facts, idle, version, .. } = &mut *known;
@@ -180,7 +180,7 @@ impl OwnerIndex {
     fn insert(&mut self, owner_id: Owner, workload: &Workload, user: Option<Arc<str>>) -> OwnerId {
         let id = match self.ids.get(&owner_id) {
             Some(id) => *id,
-            None if self.ids.len() >= MAX_PARTIES => return OwnerId::UNATTRIBUTED,
+            None if self.ids.len() >= MAX_OWNERS => return OwnerId::UNATTRIBUTED,
             None => {
                 let id = OwnerId(self.next);
                 self.next += 1;
@@ -202,17 +202,18 @@ impl OwnerIndex {
 }
 
 impl Owner {
-    /// The account of a process: the innermost unit of work that the host's own schedulers named.
+    /// The owner of a process: the innermost unit of work that the host's own schedulers name.
     pub fn of(owner: &ProcessAttribution) -> Self {
         let workload = &owner.workload;
         if owner.method == Method::Pending {
             return Self::Unattributed;
         }
-        // A user's slice is the user's, whatever number sudo or a user namespace gave the process.
+        // A user's slice belongs to the user, whatever uid sudo or a user namespace gave the
+        // process.
         let user = workload.uid.unwrap_or(owner.uid);
         if let Some(pod) = &workload.pod {
             let (uid, container) = (pod.uid.clone(), pod.container.clone());
-            // Where a nested pod's kubelet runs.
+            // The place of the nested kubelet.
             let within = workload
                 .nested
                 .then(|| Box::new(Self::place(workload, workload.node.as_ref(), user)));
@@ -228,10 +229,10 @@ impl Owner {
         Self::place(workload, workload.container.as_ref(), user)
     }
 
-    /// The outermost that the host itself has made.
+    /// The outermost unit that the host itself made.
     fn place(workload: &Workload, container: Option<&ContainerId>, uid: u32) -> Self {
-        // Before the container: what is in a machine is named by the machine's own root, and what
-        // is in a unit by the unit.
+        // Before the container: the machine's root names what is in a machine, and the unit what is
+        // in a unit.
         if let Some(machine) = &workload.machine {
             return Self::Machine(Arc::clone(machine));
         }
@@ -247,7 +248,7 @@ impl Owner {
         }
     }
 
-    /// The word for `gpuwho.owner.kind`.
+    /// The value of the `gpuwho.owner.kind` attribute.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Pod { .. } => "pod",
@@ -263,7 +264,7 @@ impl Owner {
     }
 }
 
-/// A login of somebody, not a service of the host.
+/// Whether a unit is a login session, not a service of the host.
 fn is_session(unit: &str) -> bool {
     unit.starts_with("session-") || unit.starts_with("user@")
 }
@@ -282,7 +283,7 @@ impl OwnerFacts {
             Owner::Service(unit) => attributes.set(&attr::SYSTEMD_UNIT, Arc::clone(unit)),
             _ => workload.name(&mut attributes),
         }
-        // A job's is the job's own user: slurmstepd and sudo in it are root's.
+        // A job's user, not the process's: slurmstepd and sudo in the job run as root.
         let job = workload.slurm.as_ref().filter(|_| matches!(owner_id, Owner::Job(_)));
         attributes.set_some(&attr::PROCESS_OWNER, user.or_else(|| job.and_then(SlurmTask::user)));
         let mut details = attributes.clone();
@@ -290,8 +291,8 @@ impl OwnerFacts {
         Self { owner: owner_id, attributes, details }
     }
 
-    /// Keeps what was known and is not told now: an allocator and a process each tell a part, and
-    /// a source that is down never blanks an owner.
+    /// Adds known attributes that are missing now: an allocator and a process each know only a
+    /// part, and a source that is down never removes an owner's names.
     fn keep(&mut self, known: &Self) {
         for (new, old) in
             [(&mut self.attributes, &known.attributes), (&mut self.details, &known.details)]

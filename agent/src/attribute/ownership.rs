@@ -1,8 +1,8 @@
-//! The ownership table: who each process that touches an accelerator is.
+//! The ownership table: the owner of each process that uses an accelerator.
 //!
-//! Evidence is worked up on the thread that brings it: a few reads in `/proc` and, for a process
-//! that is already gone, the cgroup numbers the kernel captured. The tick only looks up. No lock
-//! is held while anything is read.
+//! The thread that brings evidence also processes it: a few reads in `/proc` and, for a process
+//! that is already gone, the cgroup ids that the kernel captured. The tick only looks up. No lock
+//! is held during a read.
 
 mod ends;
 pub mod killed;
@@ -43,54 +43,56 @@ struct Shared {
     refusals: Refusals,
 }
 
-/// How many there are of what, for `gpuwho doctor` and the self-metrics.
+/// Counts of the table, for `gpuwho doctor` and the self-metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableCounts {
     /// Processes that hold a device.
     pub holders: usize,
     /// Processes that ended within the last minutes.
     pub ended: usize,
-    /// Processes, alive or ended, whose owner is not known.
+    /// Processes, live or ended, without a known owner.
     pub pending: usize,
-    /// Holders that found no room in the table.
+    /// Processes with a device that found no room in the table.
     pub refused: u64,
-    /// Paths read that lead out of this cgroup namespace: the agent must run in the host's.
+    /// Cgroup paths that lead out of the agent's cgroup namespace: the agent must run in the
+    /// host's.
     pub wrong_namespace: u64,
 }
 
-/// A state of the table, to compare with a later one.
+/// A version of the table, to compare with a later one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Version {
     processes: u64,
     owners: u64,
 }
 
-/// Seconds from open to owner: from what a lookup takes to what a lost event costs.
+/// Seconds from open to owner: from a lookup's duration to the delay of a lost event.
 pub const LATENCY_BOUNDS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
 
-/// Rows tried again in one [`Ownership::expire`].
+/// Incomplete entries retried in one [`Ownership::expire`].
 const MAX_RETRIES: usize = 256;
-/// One thread observes and one supplies. What is known and not believed is found behind each time.
+/// Repetitions of a resolution. One thread observes and one provides names, so two are enough;
+/// facts that the resolvers reject would otherwise repeat it without end.
 const MAX_REPEATS: usize = 2;
 
 impl Ownership {
-    /// An empty table that reads the host's files at `paths`.
+    /// Creates an empty table that reads the host's files at `paths`.
     pub fn new(paths: &Paths) -> Self {
         Self::with_settings(paths, Settings::default_settings(paths))
     }
 
-    /// The same, with what the operator has said.
+    /// The same, with the operator's settings.
     pub fn with_settings(paths: &Paths, settings: Settings) -> Self {
         Self::reading_through(&TenantFiles::direct(paths), settings)
     }
 
-    /// The same, where what a tenant can make hang is read through `files`.
+    /// The same; files that a tenant can make hang are read through `files`.
     pub fn reading_through(files: &TenantFiles, settings: Settings) -> Self {
         Self::make(Host::new(settings, files), boot_time_ns)
     }
 
-    /// The same with another clock (nanoseconds of `CLOCK_BOOTTIME`).
+    /// The same, with another clock (nanoseconds of `CLOCK_BOOTTIME`).
     pub fn with_clock(paths: &Paths, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self::make(Host::new(Settings::default_settings(paths), &TenantFiles::direct(paths)), clock)
     }
@@ -107,9 +109,9 @@ impl Ownership {
         }))
     }
 
-    /// Takes one piece of evidence; resolves the owner at once where it can.
+    /// Processes one piece of evidence; resolves the owner at once if possible.
     pub fn observe(&self, evidence: Evidence) {
-        let case = match evidence {
+        let resolution = match evidence {
             Evidence::Opened(opened) => self.write().opened(&opened, &[]),
             Evidence::Forked { parent, child } => self.forked(parent, &child),
             Evidence::Execed { process, comm } => self.write().execed(process, &comm),
@@ -130,17 +132,17 @@ impl Ownership {
                 None
             }
         };
-        if let Some(case) = case {
-            self.resolve(case);
+        if let Some(resolution) = resolution {
+            self.resolve(resolution);
         }
     }
 
-    /// The identity of a process the driver names by number (a thread group's). A process that
-    /// started after `seen_at_ns` (`CLOCK_BOOTTIME`, when the driver was asked) is another one:
-    /// `None`. One that ended up to ten seconds before is found while its number is unused,
-    /// because drivers list a process until its memory is freed.
+    /// The identity of a process that the driver lists by PID (of the thread group). `None` if the
+    /// process started after `seen_at_ns` (`CLOCK_BOOTTIME` of the driver's answer): it is another
+    /// one. A process that ended up to ten seconds before is found while its PID is unused, because
+    /// drivers list a process until its memory is freed.
     ///
-    /// A lookup for a known process; a number seen for the first time is read in `/proc` once.
+    /// One lookup for a known process; an unknown PID is read in `/proc` once.
     pub fn process(&self, pid: u32, seen_at_ns: u64) -> Option<ProcKey> {
         self.catch_up(seen_at_ns);
         if let Some(process) = self.read().alive_at(pid, seen_at_ns) {
@@ -152,8 +154,8 @@ impl Ownership {
         }
     }
 
-    /// The same for all that the driver named, those nobody knows left out; and whether it stays
-    /// so until the [`Version`] changes, because all of them are there and alive.
+    /// The same for all PIDs of a driver's list, without unknown ones; and whether the result is
+    /// valid until the [`Version`] changes, because all of them are known and alive.
     pub(crate) fn processes(
         &self,
         pids: &[u32],
@@ -162,66 +164,67 @@ impl Ownership {
         let find = |pid: &u32| Some((*pid, self.process(*pid, seen_at_ns)?));
         let found: BTreeMap<_, _> = pids.iter().filter_map(find).collect();
         let table = self.read();
-        let stays = found.len() == pids.len() && found.values().all(|key| table.is_living(*key));
-        (found, stays)
+        let is_stable =
+            found.len() == pids.len() && found.values().all(|key| table.is_living(*key));
+        (found, is_stable)
     }
 
-    /// Whose the process was that had this number at a moment (`CLOCK_BOOTTIME`), if it is known to
-    /// have held a device: nothing is read, and nobody is taken for a holder.
+    /// The attribution of the process that had a PID at a given time (`CLOCK_BOOTTIME`), if it is
+    /// known to have held a device. Reads nothing and adds no entry.
     pub fn known(&self, pid: u32, at_ns: u64) -> Option<Arc<ProcessAttribution>> {
         let table = self.read();
         let process = table.alive_at(pid, at_ns).or_else(|| table.just_ended(pid, at_ns))?;
         table.attribution(process)
     }
 
-    /// Whose a process is: one lookup.
+    /// The attribution of a process: one lookup.
     pub fn attribution(&self, process: ProcKey) -> Option<Arc<ProcessAttribution>> {
         self.read().attribution(process)
     }
 
-    /// While it is the same, so is what [`Ownership::owner`] and [`Ownership::party`] give: who
-    /// has looked everybody up need not do it again.
+    /// Changes whenever a result of [`Ownership::attribution`] or [`Ownership::owner`] changes, so
+    /// that callers can reuse results.
     pub fn version(&self) -> Version {
         Version { processes: self.read().version(), owners: self.0.host.owners.version() }
     }
 
-    /// Everything known to hold a device now.
+    /// All processes that hold a device now.
     pub fn openers(&self) -> Vec<Arc<ProcessAttribution>> {
         self.read().openers()
     }
 
-    /// How many hold a device now.
+    /// The number of processes that hold a device now.
     pub fn holding(&self) -> usize {
         self.read().holding()
     }
 
-    /// Every device node that a living process opened, with the process's party.
+    /// Calls `each` with the device nodes of every live process, and the process's owner.
     pub fn open_nodes(&self, each: impl FnMut(OwnerId, &[Arc<str>])) {
         self.read().open_nodes(each);
     }
 
-    /// What held a device and ended within the last minutes.
+    /// Processes that held a device and ended within the last minutes.
     pub fn ended(&self) -> Vec<Arc<ProcessAttribution>> {
         self.read().ended()
     }
 
-    /// The file of the host's users and how long it has not answered, if it hangs.
+    /// The user database and how long it has not answered, if it hangs.
     pub fn hung_users(&self) -> Option<(&Path, Duration)> {
         self.0.host.users.hung()
     }
 
-    /// The Slurm jobs on this node, those that ended within the last minutes included. A look at
-    /// what is kept: nothing is read.
+    /// The Slurm jobs on this node, including those that ended within the last minutes. Reads
+    /// memory only.
     pub fn jobs(&self) -> Vec<Arc<Job>> {
         self.0.host.slurm.jobs()
     }
 
-    /// Time from a device's opening to the owner being known, in seconds.
+    /// Time from a device's open to its known owner, in seconds.
     pub fn latency(&self) -> Histogram {
         self.0.latency.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How many there are of what.
+    /// The counts of the table.
     pub fn counts(&self) -> TableCounts {
         let table = self.read();
         TableCounts {
@@ -233,17 +236,17 @@ impl Ownership {
         }
     }
 
-    /// The index of what runtimes and kubelet say; its suppliers subscribe to what it lacks.
+    /// The index of runtime and kubelet metadata; providers subscribe to its requests.
     pub fn names(&self) -> &MetadataCache {
         &self.0.host.names
     }
 
-    /// What was granted to whom.
+    /// The allocations.
     pub fn allocations(&self) -> &AllocationRegistry {
         &self.0.allocations
     }
 
-    /// Takes what a supplier says of a pod, and names its processes again if it is news.
+    /// Stores a provider's facts about a pod, and refreshes its processes if they changed.
     pub fn put_pod(&self, provider: Provider, facts: PodFacts) {
         let change = Change::Pod(facts.uid.clone());
         if self.names().put_pod(provider, facts) {
@@ -251,7 +254,7 @@ impl Ownership {
         }
     }
 
-    /// Takes what a supplier says of a container, and names its processes again if it is news.
+    /// Stores a provider's facts about a container, and refreshes its processes if they changed.
     pub fn put_container(&self, provider: Provider, facts: ContainerFacts) {
         let change = Change::Container(facts.id.clone());
         if self.names().put_container(provider, facts) {
@@ -259,28 +262,29 @@ impl Ownership {
         }
     }
 
-    /// A supplier says that a pod or a container has ended: forgotten some minutes later.
+    /// Records that a provider reports the end of a pod or container; its facts are removed some
+    /// minutes later.
     pub fn gone(&self, provider: Provider, what: &Change) {
         self.names().gone(provider, what, self.0.clock.now());
     }
 
-    /// Who a party is: one lookup. The `Arc` changes when its names do.
+    /// An owner's facts: one lookup. The `Arc` changes with the names.
     pub fn owner(&self, id: OwnerId) -> Option<Arc<OwnerFacts>> {
         self.0.host.owners.facts(id)
     }
 
-    /// The number of a party that was granted something, with the names of `workload`.
+    /// The number of an owner of an allocation, with the names of `workload`.
     pub fn allocation_owner(&self, owner_id: Owner, workload: &Workload) -> OwnerId {
-        self.0.host.owners.granted(owner_id, workload)
+        self.0.host.owners.allocated(owner_id, workload)
     }
 
-    /// Forgets parties that no process is of and that `in_use` does not name.
+    /// Removes owners without processes that `in_use` does not name.
     pub fn retain_owners(&self, in_use: impl Fn(OwnerId) -> bool) {
         let live = self.read().owners();
         self.0.host.owners.retain(|owner_id| live.contains(&owner_id) || in_use(owner_id));
     }
 
-    /// Names the processes of a pod or a container again.
+    /// Refreshes the names of a pod's or container's processes.
     fn learned(&self, change: &Change) {
         self.refresh_names(|owner| match change {
             Change::Pod(uid) => owner.workload.pod.as_ref().is_some_and(|pod| pod.uid == *uid),
@@ -291,26 +295,26 @@ impl Ownership {
         });
     }
 
-    /// Looks up the names of those processes again; where they are stands.
+    /// Looks up the names of the matching processes again; their cgroups stay.
     fn refresh_names(&self, test: impl Fn(&ProcessAttribution) -> bool) {
-        let cases = self.read().to_name(test);
-        for case in cases {
-            self.resolve(case);
+        let resolutions = self.read().to_refresh(test);
+        for resolution in resolutions {
+            self.resolve(resolution);
         }
     }
 
-    /// What the resolvers read.
+    /// The sources of the resolvers.
     pub(super) fn host(&self) -> &Host {
         &self.0.host
     }
 
-    /// Which cgroup versions the host uses.
+    /// The cgroup versions in use.
     pub fn layout(&self) -> Layout {
         self.0.host.hierarchies.layout()
     }
 
-    /// Once a tick, off the sampling path: forgets what ended long ago, tries again what is not
-    /// known yet, and finds the ends that nobody reported.
+    /// Once a tick, off the sampling path: removes what ended long ago, retries incomplete entries,
+    /// and finds exits that were not reported.
     pub fn expire(&self, now_ns: u64) {
         self.sweep(now_ns);
         self.write().expire(now_ns);
@@ -321,9 +325,9 @@ impl Ownership {
         }
         self.0.host.podlogs.poll();
         self.0.host.names.expire(now_ns);
-        let cases = self.write().incomplete(now_ns, MAX_RETRIES);
-        for case in cases {
-            self.resolve(case);
+        let resolutions = self.write().incomplete(now_ns, MAX_RETRIES);
+        for resolution in resolutions {
+            self.resolve(resolution);
         }
     }
 
@@ -338,37 +342,37 @@ impl Ownership {
             return None;
         }
         let uid = living.uid()?;
-        let case = self.write().listed(living.key, &living.comm, uid);
-        if let Some(case) = case {
-            self.resolve(case);
+        let resolution = self.write().listed(living.key, &living.comm, uid);
+        if let Some(resolution) = resolution {
+            self.resolve(resolution);
         }
         self.read().attribution(living.key).map(|owner| owner.process)
     }
 
-    /// Finds the owner, and again while a supplier has told something between the look and the
-    /// row's taking of it, which the supplier could not yet see in the row.
-    fn resolve(&self, case: Resolution) {
-        let process = case.attribution.process;
-        self.apply(case);
+    /// Finds the owner, and repeats that if a provider delivered facts before the entry was
+    /// updated, so that the provider could not see that the entry needed them.
+    fn resolve(&self, resolution: Resolution) {
+        let process = resolution.attribution.process;
+        self.apply(resolution);
         for _ in 0..MAX_REPEATS {
             let is_behind = |owner: &ProcessAttribution| names::is_behind(&self.0.host, owner);
-            let Some(case) = self.read().one_to_name(process, is_behind) else { return };
-            self.apply(case);
+            let Some(resolution) = self.read().one_to_refresh(process, is_behind) else { return };
+            self.apply(resolution);
         }
     }
 
-    /// Every source in order, then the row takes what they found.
-    fn apply(&self, mut case: Resolution) {
-        let places = if case.placed { &[] } else { PLACES };
+    /// Runs every resolver in order, then updates the entry.
+    fn apply(&self, mut resolution: Resolution) {
+        let places = if resolution.placed { &[] } else { PLACES };
         for (_, source) in places.iter().chain(NAMES) {
-            source(&self.0.host, &case.cgroups, &mut case.attribution);
+            source(&self.0.host, &resolution.cgroups, &mut resolution.attribution);
         }
-        if let Some(known) = self.attribution(case.attribution.process) {
-            case.attribution.workload.keep_names(&known.workload);
+        if let Some(known) = self.attribution(resolution.attribution.process) {
+            resolution.attribution.workload.keep_names(&known.workload);
         }
-        case.attribution.owner =
-            self.0.host.owners.of(&case.attribution, |uid| self.0.host.users.name(uid));
-        let opened_ns = self.write().apply(case);
+        resolution.attribution.owner =
+            self.0.host.owners.of(&resolution.attribution, |uid| self.0.host.users.name(uid));
+        let opened_ns = self.write().apply(resolution);
         if let Some(opened_ns) = opened_ns {
             let took_ns = self.0.clock.now().saturating_sub(opened_ns);
             let mut latency = self.0.latency.lock().unwrap_or_else(PoisonError::into_inner);

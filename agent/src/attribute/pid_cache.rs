@@ -1,12 +1,12 @@
-//! Who the PIDs are that a driver lists, remembered while nobody in the ownership table changes: in
-//! the steady state a list costs one comparison with the list before.
+//! Caches PID → process for each driver list until the ownership table changes: in the steady
+//! state, a list costs one comparison with the previous one.
 
 use super::ownership::{Ownership, Version};
 use crate::ids::ProcKey;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A driver's lists and who was on them.
+/// Driver lists and their processes.
 #[derive(Debug)]
 pub struct PidCache {
     ownership: Ownership,
@@ -16,41 +16,41 @@ pub struct PidCache {
 #[derive(Debug, Default)]
 struct PidLists {
     version: Version,
-    /// One for each device.
+    /// One entry for each list.
     lists: Vec<(Vec<u32>, ProcessesByPid)>,
 }
 
-/// The processes by PID.
+/// Processes by PID.
 pub type ProcessesByPid = Arc<BTreeMap<u32, ProcKey>>;
 
-/// Lists remembered: devices of a node, and some that change.
+/// Maximum number of cached lists: one for each device of a node, and some that change.
 const MAX_LISTS: usize = 64;
 
 impl PidCache {
-    /// Nobody yet.
+    /// Starts empty.
     pub fn new(ownership: &Ownership) -> Self {
         Self { ownership: ownership.clone(), known: Mutex::default() }
     }
 
-    /// Who is on a list that the driver gave at a moment, no earlier than the list before; those
-    /// nobody knows are left out.
+    /// The processes on a list that the driver gave at a time no earlier than that of the previous
+    /// list; unknown PIDs are left out.
     pub fn of(&self, pids: &[u32], seen_at_ns: u64) -> ProcessesByPid {
         self.ownership.catch_up(seen_at_ns);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        // Before any look: what changes meanwhile makes the next list be looked at again.
+        // Read before any lookup: a change meanwhile invalidates the cached lists.
         let version = self.ownership.version();
         if known.version != version || known.lists.len() >= MAX_LISTS {
             *known = PidLists { version, lists: Vec::new() };
         }
-        if let Some((_, who)) = known.lists.iter().find(|(list, _)| list == pids) {
-            return Arc::clone(who);
+        if let Some((_, processes)) = known.lists.iter().find(|(list, _)| list == pids) {
+            return Arc::clone(processes);
         }
-        let (who, stays) = self.ownership.processes(pids, seen_at_ns);
-        let who = Arc::new(who);
-        if stays {
-            known.lists.push((pids.to_vec(), Arc::clone(&who)));
+        let (processes, is_stable) = self.ownership.processes(pids, seen_at_ns);
+        let processes = Arc::new(processes);
+        if is_stable {
+            known.lists.push((pids.to_vec(), Arc::clone(&processes)));
         }
-        who
+        processes
     }
 }
 
@@ -63,7 +63,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn a_list_is_looked_at_again_when_somebody_on_it_has_ended() {
+    fn a_list_is_looked_up_again_when_a_process_on_it_has_ended() {
         let host = FakeHost::new();
         let ownership = Ownership::with_clock(&host.paths, || 10 * SECOND);
         let [one, other] = [7, 8].map(|pid| ProcKey { pid, start_ticks: 100 });
@@ -74,9 +74,9 @@ mod tests {
         let all: BTreeMap<_, _> = [one, other].map(|key| (key.pid, key)).into();
         assert_eq!(*identities.of(&[7, 8], 10 * SECOND), all);
         let before = identities.of(&[7, 8], 10 * SECOND);
-        assert!(Arc::ptr_eq(&before, &identities.of(&[7, 8], 11 * SECOND)), "looked at again");
+        assert!(Arc::ptr_eq(&before, &identities.of(&[7, 8], 11 * SECOND)), "looked up again");
 
-        // Its number goes to another, and the driver's list is the same.
+        // Its PID is reused, and the driver's list is unchanged.
         let later = ProcKey { pid: 7, start_ticks: 1_200 };
         ownership.observe(Evidence::Exited { process: one, at_ns: 11 * SECOND });
         host.start(later, "python3", "0::/\n");
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_with_somebody_who_has_ended_or_nobody_knows_is_not_remembered() {
+    fn a_list_with_an_ended_or_unknown_process_is_not_cached() {
         let host = FakeHost::new();
         let ownership = Ownership::with_clock(&host.paths, || 10 * SECOND);
         let one = ProcKey { pid: 7, start_ticks: 100 };

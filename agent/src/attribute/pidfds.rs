@@ -1,8 +1,8 @@
-//! Whether processes that were alive still are: one `poll` for all of which the kernel has given a
-//! handle, one small read in `/proc` for each of the others.
+//! Finds out whether processes are still alive: one `poll` for all processes with a pidfd, one
+//! small read in `/proc` for each of the others.
 //!
-//! A handle (pidfd) stays with its process, whoever has the number later. It is asked for only
-//! where `/proc` is of our own PID namespace, because the kernel takes numbers of no other.
+//! A pidfd stays with its process when the PID is reused. It is opened only if `/proc` is of the
+//! agent's own PID namespace, because the kernel interprets PIDs in that one.
 
 use super::process::Living;
 use crate::ids::ProcKey;
@@ -13,16 +13,16 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Handles kept: half of the files that systemd lets a service open by default.
+/// Maximum number of pidfds: half of the files that systemd lets a service open by default.
 const MAX_HANDLES: usize = 512;
 
-/// The handles that are kept.
+/// The open pidfds.
 #[derive(Debug, Default)]
 pub(super) struct PidfdSet(Mutex<HashMap<ProcKey, OwnedFd>>);
 
 impl PidfdSet {
-    /// Those of the processes that are no longer there. Handles of others are closed where
-    /// `all` says that these are all there are.
+    /// The processes in `live` that have ended. If `all`, `live` is complete, and pidfds of other
+    /// processes are closed.
     pub(super) fn missing(&self, paths: &Paths, live: &[ProcKey], all: bool) -> Vec<ProcKey> {
         if live.is_empty() && !all {
             return Vec::new();
@@ -34,7 +34,7 @@ impl PidfdSet {
             handles.retain(|process, _| live.contains(process));
         }
         handles.retain(|process, _| !ended.contains(process));
-        let gives_handles = is_ours(paths);
+        let can_open = is_own_namespace(paths);
         let mut missing = Vec::new();
         for process in live {
             if ended.contains(process) {
@@ -44,9 +44,8 @@ impl PidfdSet {
             if handles.contains_key(process) {
                 continue;
             }
-            // Opened before the look: who has the number then had it all the time since it was
-            // first seen.
-            let handle = (gives_handles && handles.len() < MAX_HANDLES).then(|| open(*process));
+            // Opened before the read: if the process remains, the PID was its own all the time.
+            let handle = (can_open && handles.len() < MAX_HANDLES).then(|| open(*process));
             if !Living::is_alive(paths, *process) {
                 missing.push(*process);
             } else if let Some(Some(handle)) = handle {
@@ -62,26 +61,26 @@ impl PidfdSet {
     }
 }
 
-/// Whose handles say that their last thread has ended.
+/// The processes with pidfds that report the exit of the last thread.
 fn ended(handles: &HashMap<ProcKey, OwnedFd>) -> HashSet<ProcKey> {
-    let mut asked: Vec<_> =
+    let mut polled: Vec<_> =
         handles.values().map(|handle| PollFd::new(handle, PollFlags::IN)).collect();
-    // An error leaves every handle without an answer, and its process for the next time.
-    if poll(&mut asked, Some(&Timespec::default())).is_err() {
+    // After an error, no process counts as ended until the next call.
+    if poll(&mut polled, Some(&Timespec::default())).is_err() {
         return HashSet::new();
     }
-    let reported = handles.keys().zip(&asked).filter(|(_, one)| !one.revents().is_empty());
-    reported.map(|(process, _)| *process).collect()
+    let ready = handles.keys().zip(&polled).filter(|(_, one)| !one.revents().is_empty());
+    ready.map(|(process, _)| *process).collect()
 }
 
-/// Whether `/proc` numbers processes as we do.
-fn is_ours(paths: &Paths) -> bool {
+/// Whether `/proc` is of the agent's own PID namespace.
+fn is_own_namespace(paths: &Paths) -> bool {
     let own = std::fs::read_link(paths.proc.join("self")).ok();
     let own = own.and_then(|link| link.to_str()?.parse().ok());
     own == Some(getpid().as_raw_nonzero().get())
 }
 
-/// None where the kernel has no handles or gives none.
+/// Opens a pidfd; `None` if the kernel has or gives none.
 fn open(process: ProcKey) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(process.pid).ok()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_told_once_and_by_a_handle() {
+    fn an_exit_is_reported_once_and_by_a_handle() {
         let (paths, lives) = (Paths::default(), PidfdSet::default());
         let (mut one, first) = child();
         let (mut other, second) = child();
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_of_what_is_no_longer_asked_for_are_closed() {
+    fn handles_of_processes_no_longer_checked_are_closed() {
         let (paths, lives) = (Paths::default(), PidfdSet::default());
         let (mut child, key) = child();
         assert_eq!(lives.missing(&paths, &[key], true), []);

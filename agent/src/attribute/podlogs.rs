@@ -1,8 +1,8 @@
-//! Pod names from the directories the kubelet makes for logs, before a container starts:
+//! Pod names from the log directories that the kubelet makes before a container starts:
 //! `NAMESPACE_NAME_UID/CONTAINER/N.log`.
 //!
-//! An index by UID, kept by inotify; a lookup is in memory. A UID that is not in it lists the
-//! directory again, at most once a second. The directory may appear later or be replaced.
+//! An index by UID, updated by inotify; a lookup is in memory. An unknown UID causes a new listing,
+//! at most once a second. The directory may appear later or be replaced.
 
 use super::{Host, KernelCgroups, ProcessAttribution};
 use crate::ids::{ContainerId, PodUid};
@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The node's pods, as their log directories name them.
+/// The node's pods, by their log directories.
 #[derive(Debug)]
 pub(crate) struct PodLogs {
     dir: PathBuf,
     index: Mutex<Index>,
 }
 
-/// A pod as its directory names it.
+/// The names in a pod's directory name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodName {
     pub(crate) namespace: Arc<str>,
@@ -29,29 +29,29 @@ pub(crate) struct PodName {
 
 #[derive(Debug, Default)]
 struct Index {
-    /// `None` until the directory is there.
+    /// `None` until the directory exists.
     watch: Option<Inotify>,
     pods: HashMap<PodUid, PodName>,
     containers: HashMap<ContainerId, Arc<str>>,
     listed: Option<Instant>,
 }
 
-/// How often a UID that is not known may list the directory.
+/// Minimum time between two listings caused by unknown UIDs.
 const RELIST: Duration = Duration::from_secs(1);
-/// Pods kept; a node runs at most a few hundred, and a listing starts afresh.
+/// Maximum number of pods; a node runs a few hundred, and a listing starts empty.
 const MAX_PODS: usize = 16_384;
-/// Container names kept; all are forgotten when there are more, and found again.
+/// Maximum number of container names; beyond it all are removed, and found again.
 const MAX_CONTAINERS: usize = 4096;
 
 impl PodLogs {
-    /// Pods with logs below `dir`, which need not be there yet.
+    /// Indexes the pods with logs below `dir`, which need not exist yet.
     pub(crate) fn new(dir: &Path) -> Self {
         let podlogs = Self { dir: dir.to_owned(), index: Mutex::default() };
         podlogs.poll();
         podlogs
     }
 
-    /// A pod's name. Not on the tick path: a miss reads the directory.
+    /// A pod's names. Not for the tick path: a miss reads the directory.
     pub(crate) fn pod(&self, uid: &PodUid) -> Option<PodName> {
         if let Some(name) = self.lock().pods.get(uid) {
             return Some(name.clone());
@@ -67,7 +67,7 @@ impl PodLogs {
         self.lock().pods.get(uid).cloned()
     }
 
-    /// The pod of a namespace and name, where one directory and so only one pod is named so.
+    /// The pod of a namespace and name, if exactly one directory has them.
     pub(crate) fn named(&self, namespace: &str, name: &str) -> Option<PodUid> {
         self.poll();
         let index = self.lock();
@@ -77,8 +77,9 @@ impl PodLogs {
         found.next().is_none().then(|| uid.clone())
     }
 
-    /// A container's name, where the pod has one container directory and so only one answer. The
-    /// kubelet makes a container's directory before it starts it, so the one there is its own.
+    /// A container's name, if its pod has exactly one container directory. The kubelet makes a
+    /// container's directory before it starts the container, so the only directory is this
+    /// container's.
     pub(crate) fn container(&self, uid: &PodUid, id: &ContainerId) -> Option<Arc<str>> {
         let (known, pod) = {
             let index = self.lock();
@@ -97,13 +98,13 @@ impl PodLogs {
         Some(only)
     }
 
-    /// Takes what inotify has to say; starts to watch where it did not.
+    /// Reads the inotify events; starts to watch if necessary.
     pub(crate) fn poll(&self) {
         if self.lock().watch.is_none() {
             let watch = watch(&self.dir);
             let started = watch.is_some();
             self.lock().watch = watch;
-            // Listed after the watch began: nothing falls between.
+            // Listed after the watch started, so that no change is missed.
             if started {
                 self.list();
             }
@@ -132,7 +133,7 @@ impl PodLogs {
     }
 }
 
-/// What the events ask for.
+/// The action that the events require.
 #[derive(Clone, Copy, PartialEq)]
 enum Next {
     Nothing,
@@ -164,7 +165,7 @@ impl Index {
                 }
             }
             if gone {
-                // Replaced or removed: the next pump watches what is there then.
+                // Removed or replaced: the next poll watches the new directory.
                 self.watch = None;
                 self.pods.clear();
                 return Next::Nothing;
@@ -173,7 +174,7 @@ impl Index {
     }
 }
 
-/// The watched directory itself went.
+/// Events of the watched directory's own removal.
 const GONE: EventMask = EventMask::IGNORED
     .union(EventMask::DELETE_SELF)
     .union(EventMask::MOVE_SELF)
@@ -200,7 +201,7 @@ fn watch(dir: &Path) -> Option<Inotify> {
     Some(inotify)
 }
 
-/// `NAMESPACE_NAME_UID`. Neither namespace nor name can hold a `_` (both are DNS names).
+/// Parses `NAMESPACE_NAME_UID`. Neither namespace nor name can contain a `_` (both are DNS names).
 fn parse_name(directory: &OsStr) -> Option<(PodUid, PodName)> {
     let (namespace, rest) = directory.to_str()?.split_once('_')?;
     let (name, uid) = rest.rsplit_once('_')?;
@@ -217,7 +218,7 @@ fn parse_name(directory: &OsStr) -> Option<(PodUid, PodName)> {
     (is_dns(namespace) && is_dns(name) && is_uid(uid)).then(|| (PodUid::new(uid), pod))
 }
 
-/// The name of the only directory in `dir`.
+/// The name of the only directory in `dir`; `None` if there are several.
 fn only_directory(dir: &Path) -> Option<Arc<str>> {
     let mut directories = std::fs::read_dir(dir)
         .ok()?
@@ -230,9 +231,9 @@ fn only_directory(dir: &Path) -> Option<Arc<str>> {
     only.file_name().to_str().map(Arc::from)
 }
 
-/// Names from the log directories, where nothing better told them.
+/// Names from the log directories, if no better source has them.
 ///
-/// A pod named inside a container, a machine or a service has its logs in there, not here.
+/// A pod named inside a container, a machine or a service has its logs there, not here.
 pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut ProcessAttribution) {
     let workload = &mut owner.workload;
     let Some(pod) = &mut workload.pod else { return };
@@ -245,7 +246,7 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Process
         pod.namespace = Some(found.namespace);
         pod.name = Some(found.name);
     }
-    // Where the runtime has told of the container and knows no name, it is the pod's sandbox.
+    // If the runtime describes the container without a name, it is the pod's sandbox.
     if pod.container.is_none()
         && workload.facts.is_none()
         && let Some(id) = &workload.container

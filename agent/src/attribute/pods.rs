@@ -1,9 +1,8 @@
-//! A pod by its name, and the cgroup that a kubelet keeps for it, found by its UID: whether the pod is
-//! still there, whoever says otherwise, and its quality-of-service class.
+//! Looks up a pod by its name, and a pod's quality-of-service class by its cgroup. The cgroup is
+//! found by the UID and proves that the pod exists.
 //!
-//! The cgroup is looked for where a kubelet puts it without a `cgroupRoot` of its own: three
-//! directories for each of its two cgroup drivers in each hierarchy. Only the host's root can make
-//! them.
+//! Searches where a kubelet without its own `cgroupRoot` puts the cgroup: three directories for
+//! each of its two cgroup drivers in each hierarchy. Only the host's root can make them.
 
 use super::Host;
 use super::names::PodFacts;
@@ -20,8 +19,8 @@ const CLASSES: &[(&str, &str, &str)] = &[
 ];
 
 impl Ownership {
-    /// The pod that has a name now. Where nobody tells of pods, the one pod of that name which has
-    /// logs.
+    /// The pod that has a name now. If no provider describes pods, the only pod of that name with a
+    /// log directory.
     pub(crate) fn pod_named(&self, namespace: &str, name: &str) -> Option<Arc<PodFacts>> {
         let Host { names, podlogs, .. } = self.host();
         let by_logs = || {
@@ -31,14 +30,14 @@ impl Ownership {
         names.pod_named(namespace, name).or_else(by_logs)
     }
 
-    /// The class of a pod whose cgroup there is; `None` where none is found.
+    /// The class of a pod with a cgroup; `None` if no cgroup is found.
     pub(crate) fn pod_class(&self, uid: &PodUid) -> Option<&'static str> {
         self.host().hierarchies.mounts().iter().find_map(|(_, mount)| class(mount, uid.as_str()))
     }
 }
 
 fn class(mount: &Path, uid: &str) -> Option<&'static str> {
-    // What is no UID leads nowhere else.
+    // Only a UID goes into a path, so that it leads nowhere else.
     if uid.is_empty() || !uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return None;
     }

@@ -1,12 +1,12 @@
-//! One process's own files in `/proc`: who it is, when it started, where it is.
+//! A process's own files in `/proc`: its identity, its start time, its cgroup.
 //!
-//! Every file is opened through one handle on `/proc/PID`, which stays with that process: when
-//! the process ends and its number goes to another, reads fail (`ESRCH`) instead of answering for
-//! the other. Four reads a process, once, when it is first seen; of one whose first thread has
-//! ended two more for every thread, until one lives.
+//! All files are opened through one handle on `/proc/PID`, which stays with that process: after its
+//! exit, reads fail (`ESRCH`) even if the PID is reused. Four reads for each process, once, when it
+//! is first seen; if its first thread has exited, two more for every thread until a live one is
+//! found.
 //!
 //! A process is alive until its last thread has ended ([`ProcStat::has_ended`]). A thread that
-//! exits is still part of it, but says nothing more of where the process is
+//! exits is still part of it, but its cgroup lines no longer show the process's place
 //! ([`ProcStat::is_exiting`]).
 
 mod stat;
@@ -28,22 +28,22 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// One process's folder in `/proc`, opened once.
+/// A process's folder in `/proc`, opened once.
 #[derive(Debug)]
 pub(crate) struct Folder(Process);
 
 impl Folder {
-    /// That of the process that has this number now.
+    /// Opens the folder of the process that has this PID now.
     pub(crate) fn open(paths: &Paths, pid: u32) -> Option<Self> {
         Process::new_with_root(paths.proc.join(pid.to_string())).ok().map(Self)
     }
 
-    /// One of its files; of a thread's with [`Folder::another`]'s word before the name.
+    /// Opens one of its files; a thread's file with [`Folder::another`]'s prefix.
     pub(crate) fn file(&self, name: &str) -> Option<File> {
         self.0.open_relative(name).ok()
     }
 
-    /// One of its files as text; bytes that are not UTF-8 are replaced.
+    /// Reads one of its files as text; bytes that are not UTF-8 are replaced.
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         let mut bytes = Vec::new();
         self.file(name)?.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
@@ -84,7 +84,7 @@ impl Folder {
         self.stat(thread).is_some_and(|stat| !stat.is_exiting())
     }
 
-    fn others(&self) -> Vec<String> {
+    fn other_threads(&self) -> Vec<String> {
         let Some(entries) = self.file("task").and_then(|folder| Dir::new(folder).ok()) else {
             return Vec::new();
         };
@@ -93,10 +93,10 @@ impl Folder {
     }
 }
 
-/// A living process and the handle that stays with it.
+/// A live process and the handle that stays with it.
 pub(crate) struct Living {
     folder: Folder,
-    /// Before the name of its files: those of a first thread that has ended say nothing.
+    /// The path prefix of its files: those of an exited first thread are useless.
     thread: String,
     /// The process.
     pub(crate) key: ProcKey,
@@ -105,8 +105,8 @@ pub(crate) struct Living {
 }
 
 impl Living {
-    /// The process that has this number now. One that is exiting is not living; one whose first
-    /// thread has ended is, while another lives.
+    /// The process that has this PID now. An exiting process is not alive; one with an exited first
+    /// thread is, while another thread runs.
     pub(crate) fn find(paths: &Paths, pid: u32) -> Option<Self> {
         let folder = Folder::open(paths, pid)?;
         let stat = folder.stat("")?;
@@ -115,13 +115,13 @@ impl Living {
         Some(Self { folder, thread, key, comm: stat.comm })
     }
 
-    /// This very process, if it lives.
+    /// The process with this identity, if it is alive.
     pub(crate) fn same(paths: &Paths, key: ProcKey) -> Option<Self> {
         Self::find(paths, key.pid).filter(|living| living.key == key)
     }
 
-    /// Whether this very process is alive. Every holder is asked for now and then, so this is one
-    /// small read.
+    /// Whether the process with this identity is alive. It is called regularly for every process,
+    /// so it is one small read.
     pub(crate) fn is_alive(paths: &Paths, key: ProcKey) -> bool {
         let stat = File::open(paths.proc.join(format!("{}/stat", key.pid)));
         let stat = stat.ok().and_then(ProcStat::read);
@@ -133,45 +133,45 @@ impl Living {
         self.folder.status(&self.thread)
     }
 
-    /// Real user id; `None` for the number of a thread that does not lead its group.
+    /// Real user id; `None` for a thread id that is not a thread group's.
     pub(crate) fn uid(&self) -> Option<u32> {
         let status = self.status()?;
         (status.group()? == self.key.pid).then_some(status.uids()?[0])
     }
 
-    /// The process that started it, or that took it over.
+    /// The PID of its parent.
     pub(crate) fn parent(&self) -> Option<u32> {
         Some(self.folder.stat("")?.parent)
     }
 
-    /// The file it runs, where the agent may look.
+    /// The path of its executable, if the agent may read it.
     pub(crate) fn program(&self) -> Option<PathBuf> {
         if self.thread.is_empty() {
             return self.folder.0.exe().ok();
         }
-        // A first thread that has ended has none any more (`get_task_exe_file`).
+        // An exited first thread has none (`get_task_exe_file`).
         let link = readlinkat(self.folder.file(&self.thread)?, "exe", Vec::new()).ok()?;
         Some(PathBuf::from(OsString::from_vec(link.into_bytes())))
     }
 
-    /// One of its files in `/proc`.
+    /// Opens one of its files in `/proc`.
     pub(crate) fn open(&self, name: &str) -> Option<File> {
         self.folder.file(&format!("{}{name}", self.thread))
     }
 
-    /// Where it is; unknown if it began to exit before this was read.
+    /// Its placement; `None` if it started to exit before this was read.
     pub(crate) fn placement(&self) -> Option<Placement> {
         let (_, cgroup) = self.folder.stat_and_cgroup()?;
         cgroup.map(|text| parse_proc_cgroup(&text))
     }
 
-    /// One of its files as text; bytes that are not UTF-8 are replaced.
+    /// Reads one of its files as text; bytes that are not UTF-8 are replaced.
     pub(crate) fn read(&self, name: &str) -> Option<String> {
         self.folder.text(&format!("{}{name}", self.thread))
     }
 }
 
-/// The directory of a container, if the host's process of this number is in it.
+/// A container's cgroup directory, if the host's process with this PID is in it.
 pub(crate) fn container_cgroup(paths: &Paths, pid: u32, id: &ContainerId) -> Option<Arc<str>> {
     let living = Living::find(paths, pid)?;
     let Placement::Known { path, workload } = living.placement()? else { return None };
@@ -189,7 +189,7 @@ pub(crate) fn container_cgroup(paths: &Paths, pid: u32, id: &ContainerId) -> Opt
     path.get(..end).map(|path| Arc::from(path.trim_end_matches('/')))
 }
 
-/// The first source: the living process's own files.
+/// The first resolver: the live process's own files.
 pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut ProcessAttribution) {
     let Some(living) = Living::same(&host.paths, owner.process) else { return };
     owner.comm = Arc::clone(&living.comm);

@@ -1,8 +1,9 @@
-//! The suppliers of names: who asks the node's runtimes and kubelet about its pods and containers.
+//! The providers of metadata: they ask the node's runtimes and kubelet about its pods and
+//! containers.
 //!
-//! One thread, [`THREAD`], with a task for every supplier of [`SUPPLIERS`]. A task waits on its own
-//! sockets only, so one that hangs keeps nobody else from asking, and nobody waits for the thread:
-//! what it learns goes into the index of [`super::names`], which the resolvers read.
+//! One thread, [`THREAD`], with a task for every provider in [`PROVIDERS`]. A task waits only on
+//! its own sockets, so one that hangs does not delay the others, and nothing waits for the thread:
+//! results go to the index of [`super::names`], which the resolvers read.
 
 pub(crate) mod cri;
 pub(crate) mod engine;
@@ -30,61 +31,63 @@ use std::{io, thread};
 use tokio::sync::broadcast;
 use tokio::task::LocalSet;
 
-/// The thread's name, and the name under which its cost is on the board.
+/// The thread's name, and the name of its cost in the status.
 pub const THREAD: &str = "names";
 
-/// Questions kept for a supplier that cannot answer now; more are only known to have been.
-const MAX_KEPT: usize = 4096;
-/// How often [`Suppliers::wait`] looks.
-const LOOK: Duration = Duration::from_millis(5);
+/// Maximum number of requests stored for a provider that cannot answer now; beyond it, the provider
+/// lists everything.
+const MAX_STORED: usize = 4096;
+/// Polling interval of [`MetadataProviders::wait`].
+const WAIT_STEP: Duration = Duration::from_millis(5);
 
-/// How often the thread shows that no task keeps it.
+/// How often the thread shows that no task blocks it.
 const PULSE: Duration = Duration::from_secs(10);
 
-/// A supplier's work: for as long as the agent runs.
+/// A provider's task, which runs as long as the agent.
 type ProviderFn = fn(ProviderContext, LookupQueue) -> Task;
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Every supplier, by its name on the board.
-const SUPPLIERS: &[(&str, ProviderFn)] = &[
-    ("pods_api", |context, wants| Box::pin(pods_api::supply(context, wants))),
-    ("cri", |context, wants| Box::pin(cri::supply(context, wants))),
-    ("docker", |context, wants| Box::pin(engine::docker(context, wants))),
-    ("podman", |context, wants| Box::pin(engine::podman(context, wants))),
-    ("pod_resources", |context, wants| Box::pin(pod_resources::supply(context, wants))),
+/// Every provider, by its name in the status.
+const PROVIDERS: &[(&str, ProviderFn)] = &[
+    ("pods_api", |context, lookups| Box::pin(pods_api::provide(context, lookups))),
+    ("cri", |context, lookups| Box::pin(cri::provide(context, lookups))),
+    ("docker", |context, lookups| Box::pin(engine::docker(context, lookups))),
+    ("podman", |context, lookups| Box::pin(engine::podman(context, lookups))),
+    ("pod_resources", |context, lookups| Box::pin(pod_resources::provide(context, lookups))),
 ];
 
-/// Whether a source on the board is one of these: that one is absent is what most hosts are like.
+/// Whether a source in the status is a provider: most hosts lack some of them, so that an absent
+/// one is normal.
 pub fn is_provider(source: &str) -> bool {
-    SUPPLIERS.iter().any(|(name, _)| *name == source)
+    PROVIDERS.iter().any(|(name, _)| *name == source)
 }
 
-/// Whom to ask.
+/// Settings of the providers.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the host's files are.
+    /// Paths on the host.
     pub paths: Paths,
-    /// The node's part in a cluster.
+    /// `[kubernetes]`.
     pub kubernetes: Kubernetes,
-    /// Containers outside pods.
+    /// `[containers]`.
     pub containers: Containers,
 }
 
 /// `[kubernetes]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kubernetes {
-    /// Sockets of container runtimes that speak CRI; those that are not there are looked for.
+    /// Sockets of container runtimes that speak CRI; absent ones are tried again.
     pub cri: Vec<PathBuf>,
     /// The kubelet's socket for whole pods.
     pub pods_api: Option<PathBuf>,
-    /// The kubelet's socket for what it has granted.
+    /// The kubelet's socket for allocated devices.
     pub pod_resources: Option<PathBuf>,
-    /// Resources of device plugins, and drivers of claims, that are accelerators beside those
-    /// that are known for it.
+    /// Device plugin resources and claim drivers that are accelerators, in addition to the known
+    /// ones.
     pub resources: Vec<String>,
-    /// What Kubernetes calls this node, where that was told.
+    /// This node's name in Kubernetes, if configured.
     pub node_name: Option<String>,
-    /// Which labels and annotations of pods are told.
+    /// Which labels and annotations of pods become attributes.
     pub(crate) wanted: WantedLabels,
 }
 
@@ -97,117 +100,117 @@ pub struct Containers {
     pub podman: Option<PathBuf>,
 }
 
-/// What a supplier works with.
+/// A provider's access to the agent.
 #[derive(Debug)]
 pub(crate) struct ProviderContext {
     name: &'static str,
     settings: Arc<Settings>,
     ownership: Ownership,
-    board: StatusRegistry,
+    status: StatusRegistry,
     busy: Arc<AtomicUsize>,
-    settled: bool,
+    is_ready: bool,
 }
 
-/// What is asked of a supplier, from the moment it was hired on.
+/// The requests to a provider, from its creation on.
 #[derive(Debug)]
 pub(crate) struct LookupQueue {
-    questions: broadcast::Receiver<Option<LookupKey>>,
+    requests: broadcast::Receiver<Option<LookupKey>>,
     busy: Arc<AtomicUsize>,
 }
 
-/// Questions that came together.
+/// Requests taken together.
 #[derive(Debug, Default)]
 pub(crate) struct Lookups {
-    /// Each once.
-    pub(crate) wants: HashSet<LookupKey>,
-    /// There were more than could wait, or everything is asked for.
+    /// The requested keys, each once.
+    pub(crate) keys: HashSet<LookupKey>,
+    /// More requests than could wait, or a request for everything.
     pub(crate) missed: bool,
 }
 
 impl Lookups {
-    fn take(&mut self, want: Option<LookupKey>) {
-        match want {
+    fn take(&mut self, key: Option<LookupKey>) {
+        match key {
             None => self.missed = true,
-            Some(want) => drop(self.wants.insert(want)),
+            Some(key) => drop(self.keys.insert(key)),
         }
     }
 }
 
-/// Questions a supplier is at work on, until this is dropped.
+/// Requests that a provider works on, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct LookupBatch {
-    questions: Lookups,
+    requests: Lookups,
     _work: Work,
 }
 
 #[derive(Debug)]
 struct Work(Arc<AtomicUsize>);
 
-/// The suppliers from outside.
+/// The providers, before and after their start.
 #[derive(Debug)]
 pub struct MetadataProviders {
     names: MetadataCache,
-    board: StatusRegistry,
-    /// Suppliers that have not had their first look, or are at work on a question.
+    status: StatusRegistry,
+    /// Providers without a first result, plus those that work on requests.
     busy: Arc<AtomicUsize>,
-    hired: Vec<(ProviderContext, LookupQueue, ProviderFn)>,
+    waiting: Vec<(ProviderContext, LookupQueue, ProviderFn)>,
 }
 
 impl MetadataProviders {
-    /// Ready to be started; what is asked from now on is theirs to answer.
-    pub fn start_for(settings: Settings, ownership: &Ownership, board: &StatusRegistry) -> Self {
+    /// Creates the providers; they answer requests from now on, once started.
+    pub fn start_for(settings: Settings, ownership: &Ownership, status: &StatusRegistry) -> Self {
         let settings = Arc::new(settings);
-        let busy = Arc::new(AtomicUsize::new(SUPPLIERS.len()));
-        let hire = |(name, supply): &(&'static str, ProviderFn)| {
+        let busy = Arc::new(AtomicUsize::new(PROVIDERS.len()));
+        let create = |(name, run): &(&'static str, ProviderFn)| {
             let context = ProviderContext {
                 name,
                 settings: Arc::clone(&settings),
                 ownership: ownership.clone(),
-                board: board.clone(),
+                status: status.clone(),
                 busy: Arc::clone(&busy),
-                settled: false,
+                is_ready: false,
             };
-            let wants =
-                LookupQueue { questions: ownership.names().wants(), busy: Arc::clone(&busy) };
-            (context, wants, *supply)
+            let lookups =
+                LookupQueue { requests: ownership.names().requests(), busy: Arc::clone(&busy) };
+            (context, lookups, *run)
         };
-        let hired = SUPPLIERS.iter().map(hire).collect();
-        Self { names: ownership.names().clone(), board: board.clone(), busy, hired }
+        let waiting = PROVIDERS.iter().map(create).collect();
+        Self { names: ownership.names().clone(), status: status.clone(), busy, waiting }
     }
 
     /// Starts the thread. It ends with the process.
     pub fn start(&mut self) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (hired, board) = (std::mem::take(&mut self.hired), self.board.clone());
+        let (waiting, status) = (std::mem::take(&mut self.waiting), self.status.clone());
         let work = move || {
-            board.clock(THREAD);
+            status.clock(THREAD);
             let tasks = LocalSet::new();
-            tasks.spawn_local(pulse(board));
-            for (context, wants, supply) in hired {
-                tasks.spawn_local(supply(context, wants));
+            tasks.spawn_local(pulse(status));
+            for (context, lookups, run) in waiting {
+                tasks.spawn_local(run(context, lookups));
             }
             tasks.block_on(&runtime, std::future::pending::<()>());
         };
         thread::Builder::new().name(THREAD.into()).spawn(work).map(drop)
     }
 
-    /// Waits until every supplier has had its first look and has answered what was asked, but not
-    /// longer than `most`.
-    pub fn wait(&self, most: Duration) {
-        let deadline = Instant::now() + most;
+    /// Waits until every provider has a first result and has answered all requests, at most for
+    /// `timeout`.
+    pub fn wait(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
         while Instant::now() < deadline {
             if self.names.unanswered() == 0 && self.busy.load(Ordering::Acquire) == 0 {
                 return;
             }
-            thread::sleep(LOOK);
+            thread::sleep(WAIT_STEP);
         }
     }
 }
 
-/// The board sees by this that a task which blocks the thread does not come back.
-async fn pulse(board: StatusRegistry) {
+/// Shows the status registry that no task blocks the thread.
+async fn pulse(status: StatusRegistry) {
     loop {
-        let _turn = board.turn(THREAD, Duration::ZERO);
+        let _turn = status.turn(THREAD, Duration::ZERO);
         tokio::time::sleep(PULSE).await;
     }
 }
@@ -221,63 +224,64 @@ impl ProviderContext {
         &self.ownership
     }
 
-    /// How the supplier stands.
+    /// Reports the provider's status.
     pub(crate) fn report(&self, report: &Report) {
-        self.board.put(self.name, report);
+        self.status.put(self.name, report);
     }
 
-    /// The first look is over, whatever it found.
-    pub(crate) fn apply(&mut self) {
-        if !std::mem::replace(&mut self.settled, true) {
+    /// States that the first attempt is over, with any result.
+    pub(crate) fn mark_ready(&mut self) {
+        if !std::mem::replace(&mut self.is_ready, true) {
             self.busy.fetch_sub(1, Ordering::Release);
         }
     }
 }
 
 impl Drop for ProviderContext {
-    /// A supplier that is switched off keeps nobody waiting.
+    /// A provider that ends does not delay [`MetadataProviders::wait`].
     fn drop(&mut self) {
-        self.apply();
+        self.mark_ready();
     }
 }
 
 impl LookupQueue {
-    /// The same from now on, for another task of the supplier.
+    /// A second queue with the same requests from now on, for another task of the provider.
     pub(crate) fn fork(&self) -> Self {
-        Self { questions: self.questions.resubscribe(), busy: Arc::clone(&self.busy) }
+        Self { requests: self.requests.resubscribe(), busy: Arc::clone(&self.busy) }
     }
 
-    /// The next questions, all that wait. Never comes back when nobody can ask any more.
+    /// Waits for requests and returns all that are queued. Never returns once no request can come.
     pub(crate) async fn next(&mut self) -> LookupBatch {
-        let first = self.questions.recv().await;
+        let first = self.requests.recv().await;
         let work = Work::begin(&self.busy);
-        let mut questions = Lookups::default();
+        let mut requests = Lookups::default();
         match first {
-            Ok(want) => questions.take(want),
-            Err(broadcast::error::RecvError::Lagged(_)) => questions.missed = true,
+            Ok(key) => requests.take(key),
+            Err(broadcast::error::RecvError::Lagged(_)) => requests.missed = true,
             Err(broadcast::error::RecvError::Closed) => {
                 drop(work);
                 return std::future::pending().await;
             }
         }
         loop {
-            match self.questions.try_recv() {
-                Ok(want) => questions.take(want),
-                Err(broadcast::error::TryRecvError::Lagged(_)) => questions.missed = true,
-                Err(_) => return LookupBatch { questions, _work: work },
+            match self.requests.try_recv() {
+                Ok(key) => requests.take(key),
+                Err(broadcast::error::TryRecvError::Lagged(_)) => requests.missed = true,
+                Err(_) => return LookupBatch { requests, _work: work },
             }
         }
     }
 
-    /// What is asked until then of a supplier that cannot answer now; nobody need wait for it.
+    /// Collects the requests until a deadline, for a provider that cannot answer now; nothing waits
+    /// for them.
     pub(crate) async fn until(&mut self, moment: tokio::time::Instant) -> Lookups {
         let mut all = Lookups::default();
-        while let Ok(LookupBatch { questions, .. }) =
+        while let Ok(LookupBatch { requests, .. }) =
             tokio::time::timeout_at(moment, self.next()).await
         {
-            all.missed |= questions.missed || all.wants.len() >= MAX_KEPT;
+            all.missed |= requests.missed || all.keys.len() >= MAX_STORED;
             if !all.missed {
-                all.wants.extend(questions.wants);
+                all.keys.extend(requests.keys);
             }
         }
         all
@@ -288,7 +292,7 @@ impl Deref for LookupBatch {
     type Target = Lookups;
 
     fn deref(&self) -> &Lookups {
-        &self.questions
+        &self.requests
     }
 }
 

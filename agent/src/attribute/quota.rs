@@ -1,9 +1,9 @@
-//! Whose share of a host-wide resource a process uses, and what owners were refused because theirs
-//! was used up.
+//! Quota keys: the tenant on whose share of a host-wide resource a process counts, and counts of
+//! what owners were refused.
 //!
 //! Everything that all tenants of a host share (series, files that are read, log lines, events) is
-//! divided by [`QuotaKey`]. What is refused is counted for [`MAX_OWNERS`] owners, and for the others
-//! together.
+//! divided by [`QuotaKey`]. Refusals are counted for [`MAX_OWNERS`] owners, and together for the
+//! others.
 
 use super::owner::{Owner, OwnerId};
 use crate::catalog::agent::OwnerLimit;
@@ -11,11 +11,12 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 
-/// Owners whose refusals are counted apart: more than share a host, and fewer than one tenant could
+/// Owners with their own refusal counts: more than share a host, and fewer than one tenant can
 /// pretend to be.
 const MAX_OWNERS: usize = 32;
 
-/// Whose share something takes. Two are the same if the tenant is, whatever owners it has.
+/// The tenant on whose share something counts. Two keys are equal if their tenants are, for any
+/// owners.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaKey {
     tenant: OutermostOwner,
@@ -23,27 +24,27 @@ pub struct QuotaKey {
     owner: OwnerId,
 }
 
-/// The outermost owner, which the tenant cannot make himself: else he would be as many as he likes.
+/// The outermost owner. A tenant cannot make one, and so cannot multiply its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum OutermostOwner {
-    /// A pod with all its containers, a job, a container, a service: a digest of its identity.
-    Party(u64),
+    /// A digest of a pod (with all its containers), a job, a container or a service.
+    Digest(u64),
     User(u32),
-    /// All processes of which nothing is known.
+    /// All processes without any known owner.
     Unknown,
 }
 
 impl QuotaKey {
-    /// That of all processes of which nothing is known.
+    /// The key of all processes without any known owner.
     pub const UNKNOWN: Self =
         Self { tenant: OutermostOwner::Unknown, owner: OwnerId::UNATTRIBUTED };
 
-    /// That of a user whose process belongs to no owner yet.
+    /// The key of a user, for a process without an owner yet.
     pub fn of_user(uid: u32) -> Self {
         Self { tenant: OutermostOwner::User(uid), owner: OwnerId::UNATTRIBUTED }
     }
 
-    /// An owner's; `None` where it is nobody's.
+    /// An owner's key; `None` for the owners `other` and `unattributed`.
     pub fn of_owner(id: OwnerId, owner_id: &Owner) -> Option<Self> {
         Some(Self { tenant: OutermostOwner::of(owner_id)?, owner: id })
     }
@@ -64,7 +65,7 @@ impl OutermostOwner {
             Owner::Pod { uid, .. } => uid.hash(&mut digest),
             other => other.hash(&mut digest),
         }
-        Some(Self::Party(digest.finish()))
+        Some(Self::Digest(digest.finish()))
     }
 }
 
@@ -82,11 +83,11 @@ impl Hash for QuotaKey {
     }
 }
 
-/// What owners were refused since the agent started.
+/// Counts of what owners were refused since the agent started.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(Mutex<HashMap<OwnerId, Counts>>);
 
-/// By the limit's place in [`OwnerLimit::ALL`].
+/// Indexed by the limit's position in [`OwnerLimit::ALL`].
 type Counts = [u64; OwnerLimit::ALL.len()];
 
 impl Refusals {
@@ -100,17 +101,17 @@ impl Refusals {
         }
     }
 
-    /// Everything counted; what was counted for an owner that is forgotten goes on `other`.
+    /// All counts; those of removed owners are added to `other`.
     pub(super) fn all(
         &self,
         is_known: impl Fn(OwnerId) -> bool,
     ) -> Vec<(OwnerId, OwnerLimit, u64)> {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let forgotten: Vec<_> =
+        let removed: Vec<_> =
             counts.keys().copied().filter(|owner_id| !is_known(*owner_id)).collect();
-        let gone: Vec<Counts> =
-            forgotten.iter().filter_map(|owner_id| counts.remove(owner_id)).collect();
-        for gone in gone {
+        let removed: Vec<Counts> =
+            removed.iter().filter_map(|owner_id| counts.remove(owner_id)).collect();
+        for gone in removed {
             let other = counts.entry(OwnerId::OTHER).or_default();
             other.iter_mut().zip(gone).for_each(|(sum, more)| *sum += more);
         }
@@ -127,7 +128,7 @@ mod tests {
     use crate::ids::PodUid;
 
     #[test]
-    fn a_tenant_is_one_whatever_containers_and_inner_pods_he_makes() {
+    fn a_tenant_is_one_with_any_containers_and_inner_pods() {
         let pod = |uid: &str, container: &str, within: Option<Owner>| Owner::Pod {
             uid: PodUid::new(uid),
             container: Some(container.into()),
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_owners_counted_apart_the_others_are_counted_together() {
+    fn beyond_the_bound_owners_are_counted_together() {
         let refusals = Refusals::default();
         let owner_ids = owners(35);
         for owner_id in &owner_ids {
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_forgotten_owner_was_refused_stays_counted() {
+    fn a_removed_owner_s_refusals_stay_counted() {
         let refusals = Refusals::default();
         let owner_ids = owners(2);
         refusals.add(owner_ids[0], OwnerLimit::LogLines, 5);

@@ -1,11 +1,11 @@
-//! Slurm, from what the node itself knows: whose a process is from its cgroup, and the job's names
-//! from slurmstepd's title, its device program, drop files and the environment, in that order
-//! (`docs/decisions/0005-slurm-without-asking-slurm.md`). No Slurm command and no Slurm daemon is
-//! ever asked.
+//! Slurm, from the node's own evidence: the cgroup identifies the owner, and slurmstepd's title,
+//! its device program, drop files and the environment, in that order, provide the job's names
+//! (`docs/decisions/0005-slurm-without-asking-slurm.md`). No Slurm command or daemon is ever
+//! called.
 //!
-//! A job is looked into when it is first seen and a few times after that while something is
-//! missing; the process that is asked about costs one read of its environment. The tick costs
-//! nothing while no job comes or goes.
+//! A job is inspected when it is first seen, and a few more times while facts are missing; each
+//! resolved process costs one read of its environment. The tick costs nothing while no job starts
+//! or ends.
 
 mod allocations;
 mod claims;
@@ -22,9 +22,9 @@ mod sluid;
 mod stepd;
 mod trust;
 
-pub use allocations::JobGrants;
+pub use allocations::JobAllocations;
 pub use claims::SlurmEnv;
-pub use devices::{DeviceNumber, Granted, Undecided};
+pub use devices::{DeviceAccess, DeviceNumber, Undecided};
 pub use facts::{Fact, Facts, Label, Source};
 pub use jobs::Job;
 pub(crate) use node::Slurm;
@@ -51,29 +51,29 @@ pub struct SlurmTask {
     pub step: Option<Arc<str>>,
     /// Task on this node.
     pub task: Option<Arc<str>>,
-    /// The step's own slurmstepd, which is not the user's work.
+    /// Whether it is the step's own slurmstepd, which is not the user's work.
     pub daemon: bool,
-    /// Slurm runs in the pod that is the owner: the name is the pod's word, not the host's.
+    /// Whether Slurm runs in the owner's pod: the pod, not the host, named the job.
     pub in_pod: bool,
-    /// What else is known of the job.
+    /// Further facts about the job.
     pub facts: Option<Arc<Facts>>,
-    /// What the task's environment says of the task.
+    /// The environment's claims about the task.
     pub rank: Option<TaskClaim>,
 }
 
 impl SlurmTask {
-    /// A job of which only the cgroup's name is known.
+    /// A job with only its cgroup's name known.
     pub fn new(job: SlurmJobId) -> Self {
         Self { job, step: None, task: None, daemon: false, in_pod: false, facts: None, rank: None }
     }
 
-    /// The id the user knows: the number, where it is known.
+    /// The id that users see: the number, if it is known.
     pub fn number(&self) -> Arc<str> {
         let number = self.facts.as_ref().and_then(|facts| facts.value(Label::JobId));
         number.map_or_else(|| Arc::from(self.job.as_str()), Arc::clone)
     }
 
-    /// The job's small identity, which is on every point.
+    /// Adds the job's small identity, for every point.
     pub fn describe_job(&self, set: &mut AttrSet) {
         set.set(&attr::SLURM_JOB_ID, self.number());
         if let Some(facts) = &self.facts {
@@ -81,13 +81,13 @@ impl SlurmTask {
         }
     }
 
-    /// Which of the job's steps and tasks.
+    /// Adds the step and the task.
     pub fn describe_task(&self, set: &mut AttrSet) {
         set.set_some(&attr::SLURM_STEP_ID, self.step.clone());
         set.set_some(&attr::SLURM_TASK_ID, self.task.clone());
     }
 
-    /// Everything that is known of the job, for an info series.
+    /// Adds all facts about the job, for an info series.
     pub fn detail_job(&self, set: &mut AttrSet) {
         set.set(&attr::SLURM_JOB_ID, self.number());
         if let Some(facts) = &self.facts {
@@ -95,7 +95,7 @@ impl SlurmTask {
         }
     }
 
-    /// What is known of the task besides, for the process's own info series.
+    /// Adds further facts about the task, for the process's own info series.
     pub fn detail_task(&self, set: &mut AttrSet) {
         if let Some(rank) = &self.rank {
             set.set_some(&attr::SLURM_TASK_RANK, rank.rank.map(i64::from));
@@ -104,14 +104,14 @@ impl SlurmTask {
         }
     }
 
-    /// The name of the user whose job it is.
+    /// The name of the job's user.
     pub fn user(&self) -> Option<Arc<str>> {
         self.facts.as_ref()?.value(Label::User).map(Arc::clone)
     }
 }
 
 impl Job {
-    /// The job as a part of a workload, as a process of it without step or task would have it.
+    /// The job as part of a workload, without step and task.
     pub fn task(&self) -> SlurmTask {
         SlurmTask { facts: Some(Arc::clone(&self.facts)), ..SlurmTask::new(self.name.clone()) }
     }
@@ -123,23 +123,23 @@ impl Job {
     }
 }
 
-/// What may be read.
+/// What Slurm's evidence is read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Our Prolog's drop files, one a job.
+    /// The drop files of gpuwho's Prolog, one for each job.
     pub jobs: PathBuf,
-    /// dcgm-exporter's job mapping directory, where the site has one.
+    /// dcgm-exporter's job mapping directory, if the site has one.
     pub gpu_map: Option<PathBuf>,
     /// jobstats' mapping directory.
     pub gpustat: PathBuf,
-    /// Whether environments are read at all.
+    /// Whether environments are read.
     pub environment: bool,
-    /// Namespaces whose pods run slurmd: their processes get the labels of the jobs inside.
+    /// Namespaces with pods that run slurmd: their processes get the labels of the jobs inside.
     pub pod_namespaces: Vec<String>,
 }
 
 impl Settings {
-    /// The usual places on the host of `paths`.
+    /// The default places on the host of `paths`.
     pub fn default_settings(paths: &Paths) -> Self {
         let run = paths.run.parent().map_or_else(|| PathBuf::from("/run"), PathBuf::from);
         Self {
@@ -152,8 +152,8 @@ impl Settings {
     }
 }
 
-/// The source after those of the cgroup: the job's names, and for a process that no cgroup gives
-/// to anybody the job that its parents name.
+/// The resolver after those of the cgroup: adds the job's names, and to a process without a unit of
+/// work the job of its parents.
 pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut ProcessAttribution) {
     if owner.method == Method::Pending {
         return;
@@ -180,12 +180,12 @@ fn label(host: &Host, owner: &mut ProcessAttribution) {
     };
     let claims = living.as_ref().and_then(|living| slurm.environment(living));
     let source = ProcessEvidence { claims: claims.as_ref(), uid: owner.uid };
-    slurm.hear(host, path, &source);
+    slurm.add_evidence(host, path, &source);
     let Some(job) = lock(&slurm.jobs).get(path).map(Arc::clone) else { return };
     let known = trust::JobIdentity { name: &task.job, facts: &job.facts };
-    let believed =
+    let trusted =
         claims.as_ref().filter(|claims| trust::labels(claims, known, owner.uid).is_some());
-    if let Some(claims) = believed {
+    if let Some(claims) = trusted {
         task.rank = trust::rank(claims, task.step.as_deref(), task.task.as_deref());
     }
     task.facts = (!job.facts.is_empty()).then(|| Arc::clone(&job.facts));

@@ -1,19 +1,18 @@
-//! The rows of the ownership table: which processes there are, and which there just were.
+//! The entries of the ownership table: live processes and recently ended ones.
 //!
-//! Pure bookkeeping: nothing here reads a file or a clock. A row is changed only by the evidence
-//! about its own [`ProcKey`], so a number used twice is two rows.
+//! Bookkeeping only: reads no file and no clock. Only evidence about an entry's own [`ProcKey`]
+//! changes it, so a reused PID has two entries.
 //!
-//! The living, the ended and those with something still to be found out are kept apart, so that
-//! what is done every tick costs as many steps as there are of those it is about: minutes of short
-//! processes leave thousands of ended rows, which no tick walks.
+//! Live, ended and incomplete entries are kept in separate collections, so that each tick visits
+//! only those it concerns: minutes of short processes leave thousands of ended entries.
 
-mod row;
+mod entry;
 
 use super::owner::OwnerId;
 use super::{KernelCgroups, Method, Opened, ProcessAttribution};
 use crate::ids::ProcKey;
-use row::{ProcessEntry, TICK_NS, unresolved};
-pub(crate) use row::{Resolution, started_ns};
+use entry::{ProcessEntry, TICK_NS, unresolved};
+pub(crate) use entry::{Resolution, started_ns};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::slice;
 use std::sync::Arc;
@@ -23,230 +22,231 @@ use std::sync::Arc;
 pub(crate) struct Table {
     living: HashMap<ProcKey, ProcessEntry>,
     past: HashMap<ProcKey, ProcessEntry>,
-    /// Rows whose owner or names are not complete and may yet be found.
-    open: HashSet<ProcKey>,
+    /// Entries without an owner or a name that may still be found.
+    incomplete: HashSet<ProcKey>,
     by_pid: HashMap<u32, Vec<ProcKey>>,
-    /// Ended processes in the order their end became known.
+    /// Ended processes in the order in which their exits became known.
     ended: VecDeque<ProcKey>,
-    /// Holders that found no room.
+    /// Processes that found no room.
     pub(crate) refused: u64,
-    /// Counts changes of what [`Table::owner`] gives.
+    /// Counts changes of the results of [`Table::attribution`].
     version: u64,
 }
 
-/// Ended processes kept, for a driver that lists them late.
+/// Maximum number of ended processes, which a driver may list late.
 pub(crate) const MAX_ENDED: usize = 16_384;
-/// Ended processes forgotten at once when there are too many: each time costs a walk over all.
-const FORGOTTEN_AT_ONCE: usize = 128;
-/// Processes kept at once: twice what a node's `pid_max` of 32,768 allows.
+/// Ended processes removed at once beyond the maximum: each removal scans all.
+const REMOVED_AT_ONCE: usize = 128;
+/// Maximum number of live processes: twice what a node's `pid_max` of 32,768 allows.
 pub(crate) const MAX_HOLDERS: usize = 65_536;
-/// How long an ended process is kept.
+/// How long an ended process stays.
 const KEEP_ENDED_NS: u64 = 300_000_000_000;
-/// How long an ended process is still tried for what was missing.
+/// How long an ended process's missing names are retried.
 const RETRY_ENDED_NS: u64 = 30_000_000_000;
-/// A driver takes this long to let go of an ended process's memory and still lists it.
+/// How long a driver may take to free an ended process's memory, and still lists the process.
 const TEARDOWN_NS: u64 = 10_000_000_000;
 
 impl Table {
-    /// One lookup.
+    /// A process's attribution: one lookup.
     pub(crate) fn attribution(&self, process: ProcKey) -> Option<Arc<ProcessAttribution>> {
-        self.row(process).map(|row| Arc::clone(&row.attribution))
+        self.entry(process).map(|entry| Arc::clone(&entry.attribution))
     }
 
-    /// While it is the same, so is every owner.
+    /// Changes whenever an attribution changes.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
-    /// Everything that has not ended.
+    /// All live processes.
     pub(crate) fn openers(&self) -> Vec<Arc<ProcessAttribution>> {
-        self.living.values().map(|row| Arc::clone(&row.attribution)).collect()
+        self.living.values().map(|entry| Arc::clone(&entry.attribution)).collect()
     }
 
-    /// Whether it is known and has not ended.
+    /// Whether a process is known and alive.
     pub(crate) fn is_living(&self, process: ProcKey) -> bool {
         self.living.contains_key(&process)
     }
 
-    /// How many have not ended.
+    /// The number of live processes.
     pub(crate) fn holding(&self) -> usize {
         self.living.len()
     }
 
-    /// Every node that a live process opened, with the process's party.
+    /// Calls `each` with the nodes of every live process, and the process's owner.
     pub(crate) fn open_nodes(&self, mut each: impl FnMut(OwnerId, &[Arc<str>])) {
-        for row in self.living.values() {
-            each(row.attribution.owner, &row.attribution.nodes);
+        for entry in self.living.values() {
+            each(entry.attribution.owner, &entry.attribution.nodes);
         }
     }
 
-    /// Everything that ended and is not forgotten yet.
+    /// All ended processes that are still stored.
     pub(crate) fn ended(&self) -> Vec<Arc<ProcessAttribution>> {
-        self.past.values().map(|row| Arc::clone(&row.attribution)).collect()
+        self.past.values().map(|entry| Arc::clone(&entry.attribution)).collect()
     }
 
-    /// How many ended and are not forgotten yet.
+    /// The number of ended processes.
     pub(crate) fn ended_count(&self) -> usize {
         self.past.len()
     }
 
-    /// How many there are whose owner is not known.
+    /// The number of processes without a known owner.
     pub(crate) fn pending(&self) -> usize {
-        self.rows().filter(|row| row.attribution.method == Method::Pending).count()
+        self.entries().filter(|entry| entry.attribution.method == Method::Pending).count()
     }
 
-    /// A process holds a device, with what it has from its parent; a case if its owner is to be
-    /// found out.
+    /// Records an open, with the nodes inherited from the parent; returns a resolution if the owner
+    /// is unknown.
     pub(crate) fn opened(&mut self, opened: &Opened, inherited: &[Arc<str>]) -> Option<Resolution> {
         let process = opened.process;
-        if let Some(row) = self.living.get_mut(&process).or_else(|| self.past.get_mut(&process)) {
-            let nodes = row.attribution.nodes.len();
-            row.note_nodes(inherited);
-            row.note_nodes(slice::from_ref(&opened.node));
-            self.version += u64::from(row.attribution.nodes.len() != nodes);
-            row.listed = false;
-            let moved = row.attribution.exited_ns.is_none() && row.moves_to(&opened.cgroups);
-            let open = row.attribution.method == Method::Pending;
-            return (moved || open).then(|| row.case(moved));
+        if let Some(entry) = self.living.get_mut(&process).or_else(|| self.past.get_mut(&process)) {
+            let nodes = entry.attribution.nodes.len();
+            entry.note_nodes(inherited);
+            entry.note_nodes(slice::from_ref(&opened.node));
+            self.version += u64::from(entry.attribution.nodes.len() != nodes);
+            entry.listed = false;
+            let moved = entry.attribution.exited_ns.is_none() && entry.moves_to(&opened.cgroups);
+            let incomplete = entry.attribution.method == Method::Pending;
+            return (moved || incomplete).then(|| entry.resolution(moved));
         }
         let mut owner = unresolved(process, &opened.comm, opened.uid);
         owner.nodes = inherited.to_vec();
         self.insert(owner, opened.cgroups.clone(), Some(opened.at_ns))?;
-        let row = self.living.get_mut(&process)?;
-        row.note_nodes(slice::from_ref(&opened.node));
-        Some(row.case(false))
+        let entry = self.living.get_mut(&process)?;
+        entry.note_nodes(slice::from_ref(&opened.node));
+        Some(entry.resolution(false))
     }
 
-    /// The driver lists a process nobody saw open a device.
+    /// Records a process that the driver lists and that has no reported open.
     pub(crate) fn listed(
         &mut self,
         process: ProcKey,
         comm: &Arc<str>,
         uid: u32,
     ) -> Option<Resolution> {
-        if self.row(process).is_some() {
+        if self.entry(process).is_some() {
             return None;
         }
         self.insert(unresolved(process, comm, uid), KernelCgroups::default(), None)?;
-        Some(self.living.get(&process)?.case(false))
+        Some(self.living.get(&process)?.resolution(false))
     }
 
-    /// A process is another program now.
+    /// Records an exec.
     pub(crate) fn execed(&mut self, process: ProcKey, comm: &Arc<str>) -> Option<Resolution> {
-        let row = self.row_mut(process)?;
-        row.epoch += 1;
-        Arc::make_mut(&mut row.attribution).comm = Arc::clone(comm);
-        Some(row.case(false))
+        let entry = self.entry_mut(process)?;
+        entry.epoch += 1;
+        Arc::make_mut(&mut entry.attribution).comm = Arc::clone(comm);
+        Some(entry.resolution(false))
     }
 
-    /// A process is elsewhere now.
+    /// Records a move to other cgroups.
     pub(crate) fn moved(&mut self, process: ProcKey, cgroups: KernelCgroups) -> Option<Resolution> {
-        let row = self.row_mut(process)?;
-        row.epoch += 1;
-        row.cgroups = cgroups;
-        Some(row.case(true))
+        let entry = self.entry_mut(process)?;
+        entry.epoch += 1;
+        entry.cgroups = cgroups;
+        Some(entry.resolution(true))
     }
 
-    /// A process ended; of several reports the earliest counts, the later were late to notice.
+    /// Records an exit; of several reports the earliest counts, because the later ones noticed it
+    /// late.
     pub(crate) fn exited(&mut self, process: ProcKey, at_ns: u64) {
-        let before = self.row(process).and_then(|row| row.attribution.exited_ns);
-        if before.is_some_and(|before| before <= at_ns) {
+        let known = self.entry(process).and_then(|entry| entry.attribution.exited_ns);
+        if known.is_some_and(|known| known <= at_ns) {
             return;
         }
-        let Some(row) = self.row_mut(process) else { return };
-        Arc::make_mut(&mut row.attribution).exited_ns = Some(at_ns);
-        row.end_is_late = false;
-        let Some(row) = self.living.remove(&process) else { return };
-        self.past.insert(process, row);
+        let Some(entry) = self.entry_mut(process) else { return };
+        Arc::make_mut(&mut entry.attribution).exited_ns = Some(at_ns);
+        entry.end_is_late = false;
+        let Some(entry) = self.living.remove(&process) else { return };
+        self.past.insert(process, entry);
         self.ended.push_back(process);
         if self.ended.len() > MAX_ENDED {
             self.make_room();
         }
     }
 
-    /// Forgets the oldest of the owner of whom most have ended, so that a storm of one owner's short
-    /// processes pushes out its own.
+    /// Removes the oldest processes of the owner with the most ended ones, so that a storm of one
+    /// owner's short processes displaces its own entries.
     fn make_room(&mut self) {
         let mut counts: HashMap<OwnerId, usize> = HashMap::new();
-        for row in self.past.values() {
-            *counts.entry(row.attribution.owner).or_default() += 1;
+        for entry in self.past.values() {
+            *counts.entry(entry.attribution.owner).or_default() += 1;
         }
-        let Some((most, count)) = counts.into_iter().max_by_key(|(_, count)| *count) else {
+        let Some((owner, count)) = counts.into_iter().max_by_key(|(_, count)| *count) else {
             return;
         };
-        let mut left = count.min(FORGOTTEN_AT_ONCE);
-        let (mut kept, mut gone) = (VecDeque::with_capacity(MAX_ENDED), Vec::new());
+        let mut left = count.min(REMOVED_AT_ONCE);
+        let (mut rest, mut removed) = (VecDeque::with_capacity(MAX_ENDED), Vec::new());
         for process in std::mem::take(&mut self.ended) {
-            let is_of = |row: &ProcessEntry| row.attribution.owner == most;
+            let is_of = |entry: &ProcessEntry| entry.attribution.owner == owner;
             if left > 0 && self.past.get(&process).is_some_and(is_of) {
                 left -= 1;
-                gone.push(process);
+                removed.push(process);
             } else {
-                kept.push_back(process);
+                rest.push_back(process);
             }
         }
-        self.ended = kept;
-        for process in gone {
+        self.ended = rest;
+        for process in removed {
             self.remove(process);
         }
     }
 
-    /// A process is no longer there; it ended at `now_ns` or before.
+    /// Records that a process no longer exists; it ended at `now_ns` or before.
     pub(crate) fn missing(&mut self, process: ProcKey, now_ns: u64) {
         let is_live = self.living.contains_key(&process);
         self.exited(process, now_ns);
-        if let Some(row) = self.past.get_mut(&process).filter(|_| is_live) {
-            row.end_is_late = true;
+        if let Some(entry) = self.past.get_mut(&process).filter(|_| is_live) {
+            entry.end_is_late = true;
         }
     }
 
-    /// Takes the outcome of a case unless the row has changed since. Gives the moment of the
-    /// first open when this made the owner known.
-    pub(crate) fn apply(&mut self, case: Resolution) -> Option<u64> {
-        let process = case.attribution.process;
-        let row = self.living.get_mut(&process).or_else(|| self.past.get_mut(&process))?;
-        if row.epoch != case.epoch {
+    /// Stores the result of a resolution unless the entry has changed since. Returns the time of
+    /// the first open if this made the owner known.
+    pub(crate) fn apply(&mut self, resolution: Resolution) -> Option<u64> {
+        let process = resolution.attribution.process;
+        let entry = self.living.get_mut(&process).or_else(|| self.past.get_mut(&process))?;
+        if entry.epoch != resolution.epoch {
             return None;
         }
-        let mut owner = case.attribution;
-        if owner.method == Method::Pending && !case.moved {
-            // Not found out this time: what is known stays.
-            owner.workload = row.attribution.workload.clone();
-            owner.cgroup.clone_from(&row.attribution.cgroup);
-            owner.method = row.attribution.method;
-            owner.owner = row.attribution.owner;
+        let mut owner = resolution.attribution;
+        if owner.method == Method::Pending && !resolution.moved {
+            // Not found this time: the known owner stays.
+            owner.workload = entry.attribution.workload.clone();
+            owner.cgroup.clone_from(&entry.attribution.cgroup);
+            owner.method = entry.attribution.method;
+            owner.owner = entry.attribution.owner;
         }
-        row.tries = row.tries.saturating_add(u8::from(!owner.is_named()));
-        owner.nodes.clone_from(&row.attribution.nodes);
-        owner.exited_ns = row.attribution.exited_ns;
+        entry.tries = entry.tries.saturating_add(u8::from(!owner.is_named()));
+        owner.nodes.clone_from(&entry.attribution.nodes);
+        owner.exited_ns = entry.attribution.exited_ns;
         let is_known = owner.method != Method::Pending;
-        if *row.attribution != owner {
-            row.attribution = Arc::new(owner);
+        if *entry.attribution != owner {
+            entry.attribution = Arc::new(owner);
             self.version += 1;
         }
-        if row.is_open() {
-            self.open.insert(process);
+        if entry.is_incomplete() {
+            self.incomplete.insert(process);
         } else {
-            self.open.remove(&process);
+            self.incomplete.remove(&process);
         }
-        if is_known { row.opened_ns.take() } else { None }
+        if is_known { entry.opened_ns.take() } else { None }
     }
 
-    /// Known under this number and alive at that moment: the older of two goes first, because its
-    /// end is known to the nanosecond and the younger one's start only to the tick.
+    /// The process that had this PID at a given time. The older of two comes first, because its
+    /// exit is known to the nanosecond and the start of the younger only to the tick.
     pub(crate) fn alive_at(&self, pid: u32, at_ns: u64) -> Option<ProcKey> {
-        self.of(pid).find(|row| row.is_alive(at_ns)).map(|row| row.attribution.process)
+        self.of(pid).find(|entry| entry.is_alive(at_ns)).map(|entry| entry.attribution.process)
     }
 
-    /// The last known under this number, if it ended so shortly before that the driver may still
-    /// have it.
+    /// The last known process with this PID, if it ended so shortly before that the driver may
+    /// still list it.
     pub(crate) fn just_ended(&self, pid: u32, at_ns: u64) -> Option<ProcKey> {
-        let last = self.of(pid).filter(|row| row.started_by(at_ns)).last()?;
+        let last = self.of(pid).filter(|entry| entry.started_by(at_ns)).last()?;
         let ended = last.attribution.exited_ns?;
         (at_ns.saturating_sub(ended) <= TEARDOWN_NS).then_some(last.attribution.process)
     }
 
-    /// Forgets what ended long ago.
+    /// Removes processes that ended long ago.
     pub(crate) fn expire(&mut self, now_ns: u64) {
         while let Some(oldest) = self.ended.front().copied()
             && self.ended_before(oldest, now_ns.saturating_sub(KEEP_ENDED_NS))
@@ -256,69 +256,71 @@ impl Table {
         }
     }
 
-    /// Rows whose owner or names are not complete and may yet be found, at most `limit`.
+    /// Resolutions of up to `limit` incomplete entries.
     pub(crate) fn incomplete(&mut self, now_ns: u64, limit: usize) -> Vec<Resolution> {
-        let Self { living, past, open, .. } = self;
-        let is_recent = |row: &ProcessEntry| {
-            let ended = row.attribution.exited_ns;
+        let Self { living, past, incomplete, .. } = self;
+        let is_recent = |entry: &ProcessEntry| {
+            let ended = entry.attribution.exited_ns;
             ended.is_none_or(|ended| now_ns.saturating_sub(ended) <= RETRY_ENDED_NS)
         };
-        open.retain(|process| {
+        incomplete.retain(|process| {
             living.contains_key(process) || past.get(process).is_some_and(is_recent)
         });
-        let row = |process| living.get(process).or_else(|| past.get(process));
-        let rows = open.iter().filter_map(row);
-        let case = |row: &ProcessEntry| match row.attribution.method {
-            Method::Pending => row.case(false),
-            _ => row.naming(),
+        let entry = |process| living.get(process).or_else(|| past.get(process));
+        let entries = incomplete.iter().filter_map(entry);
+        let resolution = |entry: &ProcessEntry| match entry.attribution.method {
+            Method::Pending => entry.resolution(false),
+            _ => entry.name_resolution(),
         };
-        rows.take(limit).map(case).collect()
+        entries.take(limit).map(resolution).collect()
     }
 
-    /// The rows that satisfy `test`, to be named again.
-    pub(crate) fn to_name(&self, test: impl Fn(&ProcessAttribution) -> bool) -> Vec<Resolution> {
-        let known = self
-            .rows()
-            .filter(|row| row.attribution.method != Method::Pending && test(&row.attribution));
-        known.map(ProcessEntry::naming).collect()
+    /// Resolutions that refresh the names of the entries that satisfy `test`.
+    pub(crate) fn to_refresh(&self, test: impl Fn(&ProcessAttribution) -> bool) -> Vec<Resolution> {
+        let known = self.entries().filter(|entry| {
+            entry.attribution.method != Method::Pending && test(&entry.attribution)
+        });
+        known.map(ProcessEntry::name_resolution).collect()
     }
 
-    /// One row, to be named again if its owner satisfies `test`.
-    pub(crate) fn one_to_name(
+    /// A resolution that refreshes the names of one entry, if it satisfies `test`.
+    pub(crate) fn one_to_refresh(
         &self,
         process: ProcKey,
         test: impl Fn(&ProcessAttribution) -> bool,
     ) -> Option<Resolution> {
-        self.row(process).filter(|row| test(&row.attribution)).map(ProcessEntry::naming)
+        self.entry(process)
+            .filter(|entry| test(&entry.attribution))
+            .map(ProcessEntry::name_resolution)
     }
 
-    /// The parties of all rows.
+    /// The owners of all entries.
     pub(crate) fn owners(&self) -> HashSet<OwnerId> {
-        self.rows().map(|row| row.attribution.owner).collect()
+        self.entries().map(|entry| entry.attribution.owner).collect()
     }
 
-    /// Live processes whose end nobody announces; all live ones if `all`.
+    /// Live processes without announced exits; all live ones if `all`.
     pub(crate) fn unwatched(&self, all: bool) -> Vec<ProcKey> {
-        let live = self.living.iter().filter(|(_, row)| all || row.listed);
+        let live = self.living.iter().filter(|(_, entry)| all || entry.listed);
         live.map(|(process, _)| *process).collect()
     }
 
-    /// Every row of a number, by start.
+    /// All entries of a PID, by start time.
     fn of(&self, pid: u32) -> impl Iterator<Item = &ProcessEntry> {
-        self.by_pid.get(&pid).into_iter().flatten().filter_map(|key| self.row(*key))
+        self.by_pid.get(&pid).into_iter().flatten().filter_map(|key| self.entry(*key))
     }
 
-    fn row(&self, process: ProcKey) -> Option<&ProcessEntry> {
+    fn entry(&self, process: ProcKey) -> Option<&ProcessEntry> {
         self.living.get(&process).or_else(|| self.past.get(&process))
     }
 
-    /// A row whose owner changes.
-    fn row_mut(&mut self, process: ProcKey) -> Option<&mut ProcessEntry> {
+    /// An entry with a change of its attribution.
+    fn entry_mut(&mut self, process: ProcKey) -> Option<&mut ProcessEntry> {
         self.version += 1;
         self.living.get_mut(&process).or_else(|| self.past.get_mut(&process))
     }
 
-    fn rows(&self) -> impl Iterator<Item = &ProcessEntry> {
+    fn entries(&self) -> impl Iterator<Item = &ProcessEntry> {
         self.living.values().chain(self.past.values())
     }
 
@@ -339,7 +341,7 @@ impl Table {
         keys.insert(at, process);
         let listed = opened.is_none();
         let owner = Arc::new(owner);
-        let row = ProcessEntry {
+        let entry = ProcessEntry {
             attribution: owner,
             cgroups,
             opened_ns: opened,
@@ -348,19 +350,19 @@ impl Table {
             epoch: 0,
             tries: 0,
         };
-        self.living.insert(process, row);
-        self.open.insert(process);
+        self.living.insert(process, entry);
+        self.incomplete.insert(process);
         self.version += 1;
         Some(())
     }
 
-    /// A number is free to be used again only when its process is gone: an older row that seems
-    /// to live until later has lost its end. An end within the tick of the start stands.
+    /// A PID is reused only after its process is gone: an older entry that seems to live until
+    /// later has lost its exit. An exit within the start's tick is valid.
     fn end_older(&mut self, process: ProcKey) {
         let start_ns = started_ns(process);
         let older = self.by_pid.get(&process.pid).into_iter().flatten();
         let is_lost = |key: &&ProcKey| {
-            let ended = self.row(**key).and_then(|row| row.attribution.exited_ns);
+            let ended = self.entry(**key).and_then(|entry| entry.attribution.exited_ns);
             key.start_ticks < process.start_ticks
                 && ended.is_none_or(|ended| ended >= start_ns.saturating_add(TICK_NS))
         };
@@ -371,13 +373,13 @@ impl Table {
     }
 
     fn ended_before(&self, process: ProcKey, at_ns: u64) -> bool {
-        let ended = self.past.get(&process).and_then(|row| row.attribution.exited_ns);
+        let ended = self.past.get(&process).and_then(|entry| entry.attribution.exited_ns);
         ended.is_none_or(|ended| ended < at_ns)
     }
 
     fn remove(&mut self, process: ProcKey) {
         self.past.remove(&process);
-        self.open.remove(&process);
+        self.incomplete.remove(&process);
         self.version += 1;
         if let Some(keys) = self.by_pid.get_mut(&process.pid) {
             keys.retain(|key| *key != process);

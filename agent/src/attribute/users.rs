@@ -1,7 +1,7 @@
-//! User numbers to names, from the host's `passwd` file alone: no NSS. The file is read on a thread
-//! of its own (`users`), and a lookup waits [`TIMEOUT`] at most for it: a file system or a pipe that
-//! never answers costs names, and nothing else. Looked at again when it was [`LOOK_EVERY`] ago; one
-//! `stat`, and a thread's start and end of some 50 µs.
+//! User ids to names, from the host's `passwd` file alone, without NSS. A thread of its own
+//! (`users`) reads the file, and a lookup waits at most [`TIMEOUT`] for it: a file system or a pipe
+//! that never answers costs only names. The file is checked again after [`REFRESH_EVERY`]; a check
+//! costs one `stat` and a thread's start and end, some 50 µs.
 
 use super::{Host, KernelCgroups, ProcessAttribution};
 use crate::tenant_files::open_place;
@@ -16,14 +16,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// What the thread is called.
+/// The thread's name.
 pub(crate) const NAME: &str = "users";
 
 /// The host's users.
 #[derive(Debug)]
 pub(crate) struct Users {
     shared: Arc<Shared>,
-    look_every: Duration,
+    refresh_every: Duration,
 }
 
 #[derive(Debug)]
@@ -37,12 +37,12 @@ struct Shared {
 struct UserNames {
     version: Option<Version>,
     names: HashMap<u32, Arc<str>>,
-    /// When the look began that has not ended.
-    looking: Option<Instant>,
-    looked: Option<Instant>,
+    /// When the running refresh started.
+    refreshing: Option<Instant>,
+    refreshed: Option<Instant>,
 }
 
-/// What changes when the file does, also when it is replaced within the clock's grain.
+/// Changes with the file, also if it is replaced within the clock's resolution.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Version {
     modified: Option<SystemTime>,
@@ -52,82 +52,87 @@ struct Version {
 
 /// `FUSE_SUPER_MAGIC`.
 const FUSE: i64 = 0x6573_5546;
-/// A file larger than this is no user database.
+/// A larger file is no user database.
 const MAX_PASSWD: u64 = 4 << 20;
-/// Whoever asks whose a process is waits for this.
+/// How long a resolution of an owner waits for the file.
 const TIMEOUT: Duration = Duration::from_millis(200);
-/// Many processes that start together ask once.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// A look that takes longer than this hangs.
+/// One refresh serves many processes that start together.
+const REFRESH_EVERY: Duration = Duration::from_millis(100);
+/// A refresh that takes longer than this hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
 
 impl Users {
-    /// The users of the file at `passwd`.
+    /// Creates the user names of the file at `passwd`.
     pub(crate) fn new(passwd: &Path) -> Self {
-        Self::looking_every(passwd, LOOK_EVERY)
+        Self::refreshing_every(passwd, REFRESH_EVERY)
     }
 
-    fn looking_every(passwd: &Path, look_every: Duration) -> Self {
+    fn refreshing_every(passwd: &Path, refresh_every: Duration) -> Self {
         let (known, changed) = (Mutex::default(), Condvar::new());
-        Self { shared: Arc::new(Shared { passwd: passwd.to_owned(), known, changed }), look_every }
+        Self {
+            shared: Arc::new(Shared { passwd: passwd.to_owned(), known, changed }),
+            refresh_every,
+        }
     }
 
-    /// A user's name; `None` where the file does not have the number, or does not answer.
+    /// A user's name; `None` if the file does not contain the uid or does not answer.
     pub(crate) fn name(&self, uid: u32) -> Option<Arc<str>> {
-        self.look();
+        self.refresh();
         self.shared.lock().names.get(&uid).map(Arc::clone)
     }
 
     /// The file and how long it has not answered, if it hangs.
     pub(crate) fn hung(&self) -> Option<(&Path, Duration)> {
-        let since = self.shared.lock().looking?.elapsed();
+        let since = self.shared.lock().refreshing?.elapsed();
         (since >= HANGS_AFTER).then_some((&self.shared.passwd, since))
     }
 
-    /// Lets a thread look at the file if that is due, and waits for it.
-    fn look(&self) {
+    /// Starts a refresh on a thread if one is due, and waits for it.
+    fn refresh(&self) {
         let mut known = self.shared.lock();
-        if known.looking.is_none() {
-            if known.looked.is_some_and(|looked| looked.elapsed() < self.look_every) {
+        if known.refreshing.is_none() {
+            if known.refreshed.is_some_and(|at| at.elapsed() < self.refresh_every) {
                 return;
             }
-            known.looking = Some(Instant::now());
+            known.refreshing = Some(Instant::now());
             let shared = Arc::clone(&self.shared);
             let thread = thread::Builder::new().name(NAME.to_owned());
-            if thread.spawn(move || shared.look()).is_err() {
-                // No name for now; the next lookup tries again.
-                known.looking = None;
+            if thread.spawn(move || shared.refresh()).is_err() {
+                // No name now; the next lookup tries again.
+                known.refreshing = None;
                 return;
             }
         }
-        // One that hangs is waited for once, not by each.
-        let left = known.looking.map_or(Duration::ZERO, |at| TIMEOUT.saturating_sub(at.elapsed()));
-        let is_looking = |known: &mut UserNames| known.looking.is_some();
-        // Late is the same as without a name.
-        drop(self.shared.changed.wait_timeout_while(known, left, is_looking));
+        // A refresh that hangs is waited for once, not by each lookup.
+        let left =
+            known.refreshing.map_or(Duration::ZERO, |at| TIMEOUT.saturating_sub(at.elapsed()));
+        let is_running = |known: &mut UserNames| known.refreshing.is_some();
+        // After a timeout the lookup uses the known names.
+        drop(self.shared.changed.wait_timeout_while(known, left, is_running));
     }
 }
 
 impl Shared {
     /// Reads the file if it has changed. Only this may hang.
-    fn look(&self) {
+    fn refresh(&self) {
         let before = self.lock().version;
         let found = self.open();
         let version = found.as_ref().ok().map(|(_, version)| *version);
-        // No names is what the caller sees where it cannot be read: it shows the number.
+        // Without a readable file there are no names, and the caller shows the uid.
         let names =
             (version != before).then(|| found.and_then(|(file, _)| read(file)).unwrap_or_default());
         let mut known = self.lock();
         if let Some(names) = names {
             (known.version, known.names) = (version, names);
         }
-        (known.looking, known.looked) = (None, Some(Instant::now()));
+        (known.refreshing, known.refreshed) = (None, Some(Instant::now()));
         drop(known);
         self.changed.notify_all();
     }
 
-    /// A regular file: a pipe or a device is not waited for. None on FUSE: each program that the agent
-    /// starts closes what the agent has open, and that waits for the file system's server.
+    /// Opens a regular file: a pipe or a device is not read. Files on FUSE are refused: each
+    /// program that the agent starts closes the agent's open files, and that waits for the file
+    /// system's server.
     fn open(&self) -> io::Result<(File, Version)> {
         let place = open(&self.passwd, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         if fstatfs(&place)?.f_type == FUSE {
@@ -150,7 +155,7 @@ fn read(file: File) -> io::Result<HashMap<u32, Arc<str>>> {
     Ok(parse(&String::from_utf8_lossy(&bytes)))
 }
 
-/// `name:password:uid:…`; the first name of a number counts, as for `getpwuid`.
+/// Parses `name:password:uid:…`; the first name of a uid counts, as with `getpwuid`.
 fn parse(text: &str) -> HashMap<u32, Arc<str>> {
     let mut names = HashMap::new();
     for line in text.lines() {
@@ -163,7 +168,7 @@ fn parse(text: &str) -> HashMap<u32, Arc<str>> {
     names
 }
 
-/// The last source: the name of the user.
+/// The last resolver: the name of the user.
 pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut ProcessAttribution) {
     owner.user = host.users.name(owner.uid);
 }
@@ -177,11 +182,11 @@ mod tests {
     fn names_follow_the_file_and_unknown_numbers_stay_unknown() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("passwd");
-        let users = Users::looking_every(&file, Duration::ZERO);
-        // However late the thread is.
+        let users = Users::refreshing_every(&file, Duration::ZERO);
+        // The thread may be late.
         let name = |uid, wanted: Option<&str>| loop {
             let name = users.name(uid);
-            if name.as_deref() == wanted && users.shared.lock().looking.is_none() {
+            if name.as_deref() == wanted && users.shared.lock().refreshing.is_none() {
                 return;
             }
         };
@@ -203,7 +208,7 @@ mod tests {
         let pipe = dir.path().join("passwd");
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
         let users = Users::new(&pipe);
-        users.shared.look();
+        users.shared.refresh();
         assert_eq!((users.name(0), users.hung()), (None, None));
     }
 
@@ -212,7 +217,7 @@ mod tests {
         let users = Users::new(Path::new("/nonexistent"));
         let long_ago = Instant::now().checked_sub(HANGS_AFTER).unwrap();
         users.shared.lock().names.insert(7, "ada".into());
-        users.shared.lock().looking = Some(long_ago);
+        users.shared.lock().refreshing = Some(long_ago);
         let began = Instant::now();
         assert_eq!(users.name(7).as_deref(), Some("ada"), "what was read before");
         assert!(began.elapsed() < HANGS_AFTER, "waited for");

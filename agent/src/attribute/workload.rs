@@ -1,10 +1,10 @@
-//! What a pod belongs to, from its own metadata: the controller that made it, the training job,
-//! the inference service, the queue. Works on what the node has: owner references where the
-//! kubelet tells them, else the labels that controllers put on their pods.
+//! The workload of a pod from its own metadata: the controller that made it, the training job, the
+//! inference service, the queue. Uses what the node has: owner references if the kubelet provides
+//! them, else the labels that controllers put on their pods.
 //!
-//! A name is never taken from the pod's name alone. Where a controller makes the pod's name from
-//! its own, the label that proves it must be there and must agree; what labels cannot prove is not
-//! said. Pure functions, run once for each change of a pod.
+//! A name is never taken from the pod's name alone. If a controller makes the pod's name from its
+//! own, the label that proves it must be present and agree; what labels cannot prove is left out.
+//! Pure functions, run once for each change of a pod.
 
 mod frameworks;
 
@@ -12,7 +12,7 @@ use crate::catalog::attributes::{self as attr, AttrKey, AttrSet, PodKeys};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A pod's metadata as a supplier read it; what the supplier cannot know is empty.
+/// A pod's metadata as a provider reads it; what the provider does not have is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PodMeta {
     /// Its namespace.
@@ -23,7 +23,7 @@ pub(crate) struct PodMeta {
     pub(crate) labels: BTreeMap<String, String>,
     /// Its annotations.
     pub(crate) annotations: BTreeMap<String, String>,
-    /// Its owner references: none where it has none, and where the supplier has no such field.
+    /// Its owner references: empty if it has none, or if the provider does not have the field.
     pub(crate) owners: Vec<OwnerReference>,
     /// The node it runs on.
     pub(crate) node: Option<String>,
@@ -44,39 +44,40 @@ pub(crate) struct OwnerReference {
     pub(crate) controller: bool,
 }
 
-/// The labels and annotations that the operator asked for.
+/// The labels and annotations that the operator selected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WantedLabels {
     labels: Vec<Pattern>,
     annotations: Vec<Pattern>,
 }
 
-/// A key, or the start of keys where it was written with a `*` at its end.
+/// A key, or a prefix of keys if it was written with a `*` at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pattern {
     Key(String),
     Start(String),
 }
 
-/// A pattern that selects nothing.
+/// An invalid pattern.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no key: write a whole key, or the start of one and a `*` at its end")]
 pub(crate) struct PatternError(String);
 
-/// Longest value that becomes an attribute. Label values have 63 characters at most; annotations
-/// can have 256 KiB, and what is left out is not cut to something else.
+/// Maximum length of a value that becomes an attribute. Label values have at most 63 characters;
+/// annotations may have 256 KiB, and longer values are left out, not cut.
 const MAX_VALUE_LEN: usize = 1024;
-/// Letters of the random ends of names, and of the hashes that are made fit for them (apimachinery
+/// Letters of random name suffixes and of the hashes encoded with them (apimachinery
 /// `rand.SafeEncodeString`).
 const SAFE_LETTERS: &str = "bcdfghjklmnpqrstvwxz2456789";
-/// Length of the random end of a generated name (apiserver `names.SimpleNameGenerator`).
-const RANDOM_END: usize = 5;
-/// Longest generated name: one of this length may have been cut before its random end.
+/// Length of the random suffix of a generated name (apiserver `names.SimpleNameGenerator`).
+const RANDOM_SUFFIX: usize = 5;
+/// Maximum length of a generated name: one of this length may have been cut before its random
+/// suffix.
 const MAX_GENERATED_LEN: usize = 63;
 /// How long after its scheduled minute a CronJob's pod may be made (retries of a long job).
 const CRON_WINDOW_S: i64 = 30 * 24 * 3600;
 
-/// What a pod belongs to, for every point; and what else is worth telling, for info series.
+/// A pod's workload for every point, and its other selected attributes for info series.
 pub(crate) fn describe(meta: &PodMeta, wanted: &WantedLabels) -> (AttrSet, AttrSet) {
     let mut workload = AttrSet::new();
     let controller = Controller::of(meta);
@@ -110,7 +111,8 @@ impl Controller {
         }
     }
 
-    /// From the owner reference; the next owner above it from the names controllers give.
+    /// From the owner reference; the next owner above it follows from the names controllers
+    /// generate.
     fn referenced(meta: &PodMeta, owner: &OwnerReference) -> Self {
         let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
         match (group, owner.kind.as_str()) {
@@ -154,7 +156,7 @@ impl Controller {
         }
     }
 
-    /// A ReplicaSet, and the Deployment or Rollout whose template's hash ends its name.
+    /// A ReplicaSet, and the Deployment or Rollout with a template hash at the end of its name.
     fn replica_set(meta: &PodMeta, set: &str) -> Self {
         let above = |label: &str| {
             let hash = meta.labels.get(label).filter(|hash| !hash.is_empty())?;
@@ -171,7 +173,7 @@ impl Controller {
         found
     }
 
-    /// A Job, and the CronJob that its name and the pod's age show.
+    /// A Job, and the CronJob that its name and the pod's creation time prove.
     fn job(meta: &PodMeta, job: &str) -> Self {
         let mut found = Self::plain("Job", &attr::K8S_JOB_NAME, job);
         if let Some(cron) = cron_job_of(job, meta.created_s) {
@@ -187,7 +189,7 @@ impl Controller {
 const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 /// The same of Argo Rollouts (`v1alpha1.DefaultRolloutUniqueLabelKey`).
 const ROLLOUT_TEMPLATE_HASH: &str = "rollouts-pod-template-hash";
-/// DaemonSet: a hash. StatefulSet: its revision's name, which starts with its own
+/// DaemonSet: a hash. StatefulSet: its revision's name, which starts with the set's name
 /// (`apps/v1.ControllerRevisionHashLabelKey`).
 const REVISION: &str = "controller-revision-hash";
 /// DaemonSet (`extensions.DaemonSetTemplateGenerationKey`).
@@ -198,13 +200,13 @@ const STATEFUL_POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 /// Job, from Kubernetes 1.27 (`batch/v1.JobNameLabel`).
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";
-/// Job, all versions; others use the word too, so the controller's UID must be beside it.
+/// Job, all versions; others use the key too, so the controller's UID must be present as well.
 const LEGACY_JOB_NAME: &str = "job-name";
 const LEGACY_JOB_UID: &str = "controller-uid";
 
-/// `SET-RANDOM`, where `SET` ends in the hash that the label tells.
+/// `SET-RANDOM`, if `SET` ends in the hash of the label.
 fn replica_set_of(meta: &PodMeta) -> Option<&str> {
-    let set = without_random_end(&meta.name)?;
+    let set = without_random_suffix(&meta.name)?;
     [POD_TEMPLATE_HASH, ROLLOUT_TEMPLATE_HASH].iter().find_map(|label| {
         let hash = meta.labels.get(*label).filter(|hash| !hash.is_empty())?;
         let owner = set.strip_suffix(hash.as_str())?.strip_suffix('-')?;
@@ -212,7 +214,7 @@ fn replica_set_of(meta: &PodMeta) -> Option<&str> {
     })
 }
 
-/// `SET-INDEX`, where the labels tell the pod's name, its index and a revision of `SET`.
+/// `SET-INDEX`, if the labels contain the pod's name, its index and a revision of `SET`.
 fn stateful_set_of(meta: &PodMeta) -> Option<&str> {
     let label = |name: &str| meta.labels.get(name).map(String::as_str);
     let (set, index) = meta.name.rsplit_once('-')?;
@@ -223,12 +225,12 @@ fn stateful_set_of(meta: &PodMeta) -> Option<&str> {
     (named && indexed && number && revised && !set.is_empty()).then_some(set)
 }
 
-/// `SET-RANDOM`, where the labels are those of a DaemonSet's pod and the name was not cut.
+/// `SET-RANDOM`, if the labels are those of a DaemonSet's pod and the name was not cut.
 fn daemon_set_of(meta: &PodMeta) -> Option<&str> {
     let labelled = meta.labels.contains_key(REVISION)
         && meta.labels.contains_key(TEMPLATE_GENERATION)
         && meta.name.len() < MAX_GENERATED_LEN;
-    labelled.then(|| without_random_end(&meta.name)).flatten()
+    labelled.then(|| without_random_suffix(&meta.name)).flatten()
 }
 
 fn job_of(meta: &PodMeta) -> Option<&str> {
@@ -238,8 +240,8 @@ fn job_of(meta: &PodMeta) -> Option<&str> {
     meta.labels.get(JOB_NAME).or_else(legacy).map(String::as_str).filter(|name| !name.is_empty())
 }
 
-/// `CRONJOB-MINUTES`, where the minutes since 1970 are shortly before the pod was made: a number
-/// that somebody put at the end of a Job's name is no such time.
+/// `CRONJOB-MINUTES`, if the minutes since 1970 are shortly before the pod's creation: a number
+/// that a user put at the end of a Job's name is not.
 fn cron_job_of(job: &str, created_s: Option<i64>) -> Option<&str> {
     let (cron, minutes) = job.rsplit_once('-')?;
     let plain = !minutes.starts_with('0') && minutes.bytes().all(|byte| byte.is_ascii_digit());
@@ -248,20 +250,20 @@ fn cron_job_of(job: &str, created_s: Option<i64>) -> Option<&str> {
     (plain && (0..CRON_WINDOW_S).contains(&age_s) && !cron.is_empty()).then_some(cron)
 }
 
-/// A generated name without its random end.
-fn without_random_end(name: &str) -> Option<&str> {
+/// A generated name without its random suffix.
+fn without_random_suffix(name: &str) -> Option<&str> {
     let (base, end) = name.rsplit_once('-')?;
-    let random = end.len() == RANDOM_END && end.chars().all(|c| SAFE_LETTERS.contains(c));
+    let random = end.len() == RANDOM_SUFFIX && end.chars().all(|c| SAFE_LETTERS.contains(c));
     (random && !base.is_empty()).then_some(base)
 }
 
 impl WantedLabels {
-    /// From the keys of the configuration; `example.com/*` stands for every key with that start.
+    /// Parses the configured keys; `example.com/*` matches every key with that prefix.
     pub(crate) fn new(labels: &[String], annotations: &[String]) -> Result<Self, PatternError> {
         Ok(Self { labels: Pattern::all(labels)?, annotations: Pattern::all(annotations)? })
     }
 
-    /// The wanted labels and annotations of a pod.
+    /// The selected labels and annotations of a pod.
     fn pick(&self, meta: &PodMeta) -> AttrSet {
         let mut details = AttrSet::new();
         let parts = [
@@ -270,7 +272,8 @@ impl WantedLabels {
         ];
         for (patterns, values, keys) in parts {
             for (key, value) in values {
-                if value.len() <= MAX_VALUE_LEN && patterns.iter().any(|pattern| pattern.fits(key))
+                if value.len() <= MAX_VALUE_LEN
+                    && patterns.iter().any(|pattern| pattern.matches(key))
                 {
                     set_pod_key(&mut details, keys, key, value);
                 }
@@ -300,7 +303,7 @@ impl Pattern {
         Ok(if many { Self::Start(start) } else { Self::Key(start) })
     }
 
-    fn fits(&self, key: &str) -> bool {
+    fn matches(&self, key: &str) -> bool {
         match self {
             Self::Key(wanted) => wanted == key,
             Self::Start(start) => key.starts_with(start.as_str()),

@@ -49,7 +49,7 @@ facts! {
     Tray = GPU_PLATFORM_TRAY;
     /// Node in the slot.
     Host = GPU_PLATFORM_HOST;
-    /// What NVLink leads to.
+    /// The peer of its NVLinks: other devices directly, or a switch.
     Peer = GPU_PLATFORM_PEER;
     /// NVLink generation.
     NvLink = GPU_NVLINK_VERSION;

@@ -111,7 +111,7 @@ impl DeviceStore {
         match start_writer(folder.to_owned()) {
             Ok(writer) => register.writer = Some(writer),
             Err(error) => {
-                tracing::warn!(%error, "cannot start the thread that writes known devices")
+                tracing::warn!(%error, "cannot start the thread that writes known devices");
             }
         }
         register

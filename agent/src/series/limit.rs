@@ -245,7 +245,7 @@ impl SeriesLimit {
         let mut report = Report::ready();
         if refused > 0 {
             let most =
-                worst.map(|(owner, count)| format!("; {count} of them, the most, are {owner}'s"));
+                worst.map(|(owner, count)| format!("; most of them ({count}) are of {owner}"));
             let reason = format!(
                 "{refused} series are dropped: {} exist and the limit is {} (agent.series_limit){}",
                 self.alive,

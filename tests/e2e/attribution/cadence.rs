@@ -85,9 +85,9 @@ impl Scene {
     }
 
     fn all_is_ready(&self) {
-        self.reported.wait_for_source("cri", "ready", "is asked");
+        self.reported.wait_for_source("cri", "ready", "is polled");
         self.reported.wait_for_source("pods_api", "ready", "is watched: 1 pods");
-        self.reported.wait_for_source("pod_resources", "ready", "1 devices granted");
+        self.reported.wait_for_source("pod_resources", "ready", "1 devices allocated");
         doctor_agrees(&self.reported);
     }
 
@@ -126,7 +126,7 @@ fn readings_come_on_time_and_names_stay_while_runtime_kubelet_and_slurm_hang() {
     let stray = unknown(&mut scene.containerd, &scene.reported);
     let from = scene.reported.wait_for_readings(READINGS);
     scene.nothing_was_late_or_blank(from);
-    let words = "the 1 devices of the last list stay granted";
+    let words = "the 1 devices of the last list stay allocated";
     scene.reported.wait_for_source("pod_resources", "hung", words);
     doctor_agrees(&scene.reported);
     drop(stray);

@@ -151,7 +151,7 @@ fn a_spoilt_file_of_devices_is_said_and_begun_anew() {
     assert!(kept.contains(A10), "{kept}");
     fs::write(&file, "{\"version\": 1, \"devi").unwrap();
     host.restart();
-    let said = host.agent().wait_for_log("starting anew", WITHIN).unwrap();
+    let said = host.agent().wait_for_log("starting with none", WITHIN).unwrap();
     assert!(said.contains("devices.json"), "{said}");
     host.wait(A10, "ok");
     let again = until(WITHIN, || fs::read_to_string(&file).unwrap().contains(A10).then_some(()));

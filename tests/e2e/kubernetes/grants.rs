@@ -232,7 +232,7 @@ fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
     node.reported.wait_for_source(
         "pod_resources",
         "hung",
-        "4 devices of the last list stay granted",
+        "4 devices of the last list stay allocated",
     );
     node.reported.wait_for_readings(2);
     assert_eq!(granted_still(node.reported.points(), &PODS), wanted);

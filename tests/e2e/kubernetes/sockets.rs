@@ -195,14 +195,14 @@ fn a_kubelet_that_lists_no_pods_ends_no_grant_and_no_name() {
     let mut scene = Scene::new(or_skip!(Stage::new()));
     scene.wait_for_grants("trainer-0", 1);
     scene.kubelet.start_without_api_server().unwrap();
-    scene.wait_for_source("pod_resources", "leaves out 1 pods");
+    scene.wait_for_source("pod_resources", "leaves out 1 running pods");
     scene.wait_for_grants("trainer-0", ENOUGH);
     assert!(scene.reported().last().is_some_and(is_whole), "{:#?}", scene.reported().last());
     scene.kubelet.reach_api_server();
     register(&scene.kubelet);
     let back = until(WITHIN, || {
         let leaves_out = scene.source("pod_resources", "leaves out").is_some();
-        (!leaves_out).then(|| scene.source("pod_resources", "1 devices granted of 2")).flatten()
+        (!leaves_out).then(|| scene.source("pod_resources", "1 devices allocated of 2")).flatten()
     });
     assert!(back.is_some(), "{:#}", scene.agent.who().unwrap());
     // None of its series ended in between, and its time was not begun anew.
@@ -245,14 +245,14 @@ fn a_granted_pod_without_a_process_has_its_image_runtime_and_class_and_keeps_the
 #[test]
 fn the_kubelets_grants_are_bound_to_the_pod_and_outlive_its_restart() {
     let mut scene = Scene::new(or_skip!(Stage::new()));
-    scene.wait_for_source("pod_resources", "1 devices granted of 2");
+    scene.wait_for_source("pod_resources", "1 devices allocated of 2");
     // Its socket stays, and refuses.
     scene.kubelet.stop();
-    let words = "not answering (no process listens); the 1 devices of the last list stay granted";
+    let words = "not answering (no process listens); the 1 devices of the last list stay allocated";
     scene.wait_for_source("pod_resources", words);
     scene.wait_for_grants("trainer-0", ENOUGH);
     scene.kubelet.again().unwrap();
     register(&scene.kubelet);
-    scene.wait_for_source("pod_resources", "1 devices granted of 2");
+    scene.wait_for_source("pod_resources", "1 devices allocated of 2");
     scene.assert_never_ended();
 }

@@ -189,13 +189,13 @@ fn a_tenant_that_makes_series_without_end_takes_none_of_anothers_process() {
         metrics_of(points, process.pid()).is_superset(&basic).then_some(())
     });
     host.wait_for_refusal("series");
-    let reason = host.agent.wait_for("whose series were left out", WITHIN, |who| {
+    let reason = host.agent.wait_for("the owner of the dropped series", WITHIN, |who| {
         let mut sources = who["sources"].as_array()?.iter();
         let series = sources.find(|source| source["name"] == "series")?;
         let reason = series["reason"].as_str()?;
         reason.contains(MALLORY).then(|| reason.to_owned())
     });
-    assert!(reason.unwrap().contains("are left out"));
+    assert!(reason.unwrap().contains("are dropped"));
 }
 
 #[test]

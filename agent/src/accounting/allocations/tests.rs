@@ -155,7 +155,7 @@ fn in_mig_mode_the_owner_s_instances_decide_whether_it_is_active() {
     for (busy, beside, expected) in [
         ([0.5, 0.0], 1, [10.0, 0.0, 0.0, 0.0]),
         ([0.0, 0.5], 1, [0.0, 10.0, 0.0, 0.0]),
-        // Another owner in the same instance: nothing shows whose work it is.
+        // Another owner in the same instance: nothing shows the owner of the work.
         ([0.5, 0.0], 0, [0.0, 0.0, 0.0, 10.0]),
         ([0.0, 0.5], 0, [0.0, 10.0, 0.0, 0.0]),
     ] {

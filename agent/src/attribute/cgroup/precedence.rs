@@ -1,10 +1,10 @@
-//! Which of several lines of one process counts, and which two cannot both be true.
+//! Which of several lines of one process counts, and which lines contradict each other.
 
 use crate::attribute::Workload;
 use crate::ids::{PodUid, SlurmJobId};
 
-/// How much a workload says: what the host wrote before what a user, a machine or a service may
-/// have written, then container, pod, Slurm task and everything weaker.
+/// The specificity of a workload: names the host wrote come before those that a user, a machine or
+/// a service may have written; then container, pod, Slurm task and weaker names.
 pub(super) fn specificity(workload: &Workload) -> u32 {
     let host = is_host_written(workload);
     let slurm = workload.slurm.as_ref();
@@ -25,7 +25,7 @@ pub(super) fn specificity(workload: &Workload) -> u32 {
 }
 
 fn is_host_written(workload: &Workload) -> bool {
-    // A job is taken only where slurmd made its directory; its scope is a unit.
+    // A job counts only if slurmd made its directory; its scope is a unit.
     let is_units = workload.slurm.is_none() && workload.is_in_unit();
     workload.machine.is_none() && !workload.user_slice && !is_units
 }

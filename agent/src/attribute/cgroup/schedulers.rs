@@ -1,10 +1,10 @@
-//! Schedulers that name their own unit of work in the path: Nomad, HTCondor, ECS.
+//! Schedulers that put their own unit of work in the path: Nomad, HTCondor, ECS.
 
 use super::shapes::{STATIC_UID_LEN, is_hex, is_uuid};
 use crate::attribute::SchedulerUnit;
 use std::sync::Arc;
 
-/// The allocation a component is, given the component above it.
+/// The unit of work that a component names, given the component above it.
 pub(super) fn allocation(previous: &str, component: &str) -> Option<SchedulerUnit> {
     nomad(previous, component)
         .or_else(|| htcondor(previous, component))

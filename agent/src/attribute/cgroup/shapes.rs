@@ -1,11 +1,11 @@
-//! What the ids in a path look like.
+//! The forms of ids in a path.
 
 use crate::ids::PodUid;
 use std::sync::Arc;
 
 /// Length of a static pod's UID and of an ECS task id.
 pub(super) const STATIC_UID_LEN: usize = 32;
-/// Length of a container id of every runtime the walk knows.
+/// Length of a container id, the same for every supported runtime.
 const CONTAINER_ID_LEN: usize = 64;
 /// `s` and 13 Crockford base 32 digits (Slurm 26.05).
 const SLUID_LEN: usize = 14;
@@ -24,7 +24,8 @@ pub(super) fn is_uuid(text: &str) -> bool {
         && groups.next().is_none()
 }
 
-/// A UID as systemd's unit name or the directory spells it: 8-4-4-4-12, or 32 for a static pod.
+/// A pod UID as systemd's unit name or the directory spells it: 8-4-4-4-12, or 32 digits for a
+/// static pod.
 pub(super) fn pod_uid(text: &str) -> Option<PodUid> {
     if is_hex(text, STATIC_UID_LEN) {
         return Some(PodUid::new(text));
@@ -48,7 +49,7 @@ pub(super) fn number(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// systemd's `\xHH` escapes in a unit name; anything malformed stays as it is.
+/// Decodes systemd's `\xHH` escapes in a unit name; malformed ones stay unchanged.
 pub(super) fn unescape(name: &str) -> Arc<str> {
     let mut bytes = Vec::with_capacity(name.len());
     let mut rest = name;

@@ -1,4 +1,4 @@
-//! Slurm's directories: 22.05 to 26.05, cgroup v1 and v2, one or several slurmd a host.
+//! Slurm's directories: 22.05 to 26.05, cgroup v1 and v2, one or several slurmd on a host.
 
 use super::shapes::{is_sluid, number};
 use super::{Walk, parse_path, unit};
@@ -6,7 +6,7 @@ use crate::attribute::{SlurmTask, Workload};
 use crate::ids::SlurmJobId;
 use std::sync::Arc;
 
-/// Where in a Slurm tree the walk is.
+/// The position in a Slurm tree.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub(in crate::attribute::cgroup) enum State {
     #[default]
@@ -19,8 +19,8 @@ pub(in crate::attribute::cgroup) enum State {
 
 /// Slurm's directories: v2 below `[NODE_]slurmstepd.scope` (any slice), v1 below `uid_N`.
 ///
-/// Only where the host's own slurmd can have made them: a container, a machine, a user's slice and
-/// a unit whose user may make cgroups (`Delegate=yes`) can all hold directories of these names.
+/// Only if the host's own slurmd can have made them: a container, a machine, a user's slice and a
+/// unit with delegated cgroups (`Delegate=yes`) can all contain directories of these names.
 pub(in crate::attribute::cgroup) fn slurm<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     let in_unit = match walk.slurm {
         State::Outside => walk.found.unit.is_some(),
@@ -43,7 +43,7 @@ fn slurm_root<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
         return unit(walk, component);
     }
     let Some(uid) = component.strip_prefix("uid_").and_then(number) else { return false };
-    // The directory above is `slurm`, `slurm_NODE` or whatever CgroupPrepend says.
+    // The directory above is `slurm`, `slurm_NODE`, or set by `CgroupPrepend`.
     if walk.previous.is_empty() {
         return false;
     }
@@ -69,14 +69,14 @@ fn slurm_step<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
         return false;
     };
     if let Some(slurm) = &mut walk.found.slurm {
-        slurm.step = Some(Arc::from(step_word(step)));
+        slurm.step = Some(Arc::from(step_name(step)));
     }
     walk.slurm = State::Step;
     true
 }
 
-/// Slurm's numbers for the steps that have names (`slurm.h`: `SLURM_BATCH_SCRIPT` and others).
-pub(in crate::attribute) fn step_word(step: &str) -> &str {
+/// The name of a special step, from Slurm's number (`slurm.h`: `SLURM_BATCH_SCRIPT` and others).
+pub(in crate::attribute) fn step_name(step: &str) -> &str {
     match step {
         "4294967290" => "interactive",
         "4294967291" => "batch",
@@ -98,10 +98,10 @@ fn slurm_task<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     true
 }
 
-/// The part of a path that is a job's own directory, and what it says; `None` for a path outside
-/// every job. The host's root made it, so that it is the job's identity on this node.
+/// The part of a path that is a job's own directory, with its workload; `None` for a path outside
+/// every job. The host's root made it, so it identifies the job on this node.
 pub(in crate::attribute) fn job_directory(path: &str) -> Option<(&str, Workload)> {
-    // Most cgroups of a host are no job's: two searches tell.
+    // Most cgroups of a host belong to no job: two searches exclude them.
     if !path.contains("slurmstepd.scope/") && !path.contains("/uid_") {
         return None;
     }

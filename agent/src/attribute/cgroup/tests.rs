@@ -20,28 +20,28 @@ fn render(workload: &Workload) -> String {
         claimed,
     } = workload;
     let or_dash = |text: &Option<Arc<str>>| text.as_deref().unwrap_or("-").to_owned();
-    let mut words = Vec::new();
+    let mut parts = Vec::new();
     if let Some(Pod { uid, qos, name, namespace, container, facts: _ }) = pod {
         assert_eq!((name, namespace, container), (&None, &None, &None));
-        words.push(format!("pod={uid}/{}", qos.unwrap_or("-")));
+        parts.push(format!("pod={uid}/{}", qos.unwrap_or("-")));
     }
-    words.extend(container.iter().map(|id| format!("container={id}")));
+    parts.extend(container.iter().map(|id| format!("container={id}")));
     if let Some(SlurmTask { job, step, task, daemon, in_pod, facts, rank }) = slurm {
         assert_eq!((in_pod, facts, rank), (&false, &None, &None));
         let daemon = if *daemon { "/daemon" } else { "" };
-        words.push(format!("slurm={job}/{}/{}{daemon}", or_dash(step), or_dash(task)));
+        parts.push(format!("slurm={job}/{}/{}{daemon}", or_dash(step), or_dash(task)));
     }
     if let Some(SchedulerUnit { scheduler, id, task }) = allocation {
-        words.push(format!("allocation={scheduler}/{id}/{}", or_dash(task)));
+        parts.push(format!("allocation={scheduler}/{id}/{}", or_dash(task)));
     }
-    words.extend(machine.iter().map(|name| format!("machine={name}")));
-    words.extend(unit.iter().map(|name| format!("unit={name}")));
-    words.extend(claimed.unit.iter().map(|name| format!("claimed-unit={name}")));
-    words.extend(uid.iter().map(|uid| format!("uid={uid}")));
-    words.extend(node.iter().map(|id| format!("node={id}")));
-    words.extend(nested.then(|| "nested".to_owned()));
-    words.extend(user_slice.then(|| "user-slice".to_owned()));
-    if words.is_empty() { "none".to_owned() } else { words.join(" ") }
+    parts.extend(machine.iter().map(|name| format!("machine={name}")));
+    parts.extend(unit.iter().map(|name| format!("unit={name}")));
+    parts.extend(claimed.unit.iter().map(|name| format!("claimed-unit={name}")));
+    parts.extend(uid.iter().map(|uid| format!("uid={uid}")));
+    parts.extend(node.iter().map(|id| format!("node={id}")));
+    parts.extend(nested.then(|| "nested".to_owned()));
+    parts.extend(user_slice.then(|| "user-slice".to_owned()));
+    if parts.is_empty() { "none".to_owned() } else { parts.join(" ") }
 }
 
 fn render_placement(placement: &Placement) -> String {
@@ -58,7 +58,7 @@ fn fixture(name: &str) -> String {
     std::fs::read_to_string(dir.join(name)).unwrap()
 }
 
-/// The rows of a table whose first line names its columns; the expectation is the last column.
+/// The rows of a table with column names in its first line; the expectation is the last column.
 fn rows(name: &str) -> Vec<(Vec<String>, String)> {
     let text = fixture(name);
     let row = |line: &str| {
@@ -70,7 +70,7 @@ fn rows(name: &str) -> Vec<(Vec<String>, String)> {
 }
 
 #[test]
-fn every_recorded_path_says_what_the_table_expects() {
+fn every_recorded_path_has_the_expected_workload() {
     let rows = rows("paths.tsv");
     assert_eq!(rows.len(), 60);
     for (fields, expected) in rows {
@@ -79,7 +79,7 @@ fn every_recorded_path_says_what_the_table_expects() {
 }
 
 #[test]
-fn every_slurm_path_says_what_the_table_expects() {
+fn every_slurm_path_has_the_expected_workload() {
     let rows = rows("slurm.tsv");
     assert_eq!(rows.len(), 24);
     for (fields, expected) in rows {
@@ -87,7 +87,8 @@ fn every_slurm_path_says_what_the_table_expects() {
     }
 }
 
-/// The processes of a recorded file: hierarchy numbers fall within one process.
+/// The processes of a recorded file: a hierarchy number that does not decrease starts a new
+/// process.
 fn processes(name: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut last = 0;
@@ -104,14 +105,14 @@ fn processes(name: &str) -> Vec<String> {
     found
 }
 
-/// What each process of a recorded file is, by pod and QoS, and the first digits of its container.
-fn said(name: &str) -> Vec<String> {
+/// The parsed placement of each process in a recorded file, with container ids shortened.
+fn placements(name: &str) -> Vec<String> {
     let short = |text: &str| {
-        let words = text.split(' ').map(|word| match word.strip_prefix("container=") {
+        let parts = text.split(' ').map(|part| match part.strip_prefix("container=") {
             Some(id) => format!("container={}", &id[..8]),
-            None => word.to_owned(),
+            None => part.to_owned(),
         });
-        words.collect::<Vec<_>>().join(" ")
+        parts.collect::<Vec<_>>().join(" ")
     };
     let placements = processes(name);
     placements.iter().map(|text| short(&render_placement(&parse_proc_cgroup(text)))).collect()
@@ -122,11 +123,11 @@ fn every_line_of_a_recorded_pod_process_counts() {
     let pod = |uid: &str, id: &str| format!("pod={uid}/burstable container={id}");
     let uid = "3c9b1de2-77aa-4f0b-a1c2-5d6e7f809102";
     assert_eq!(
-        said("proc-cgroup-containerd-cgroupfs-hybrid.txt"),
+        placements("proc-cgroup-containerd-cgroupfs-hybrid.txt"),
         [pod("7d2c7f6a-3b0e-4c3e-9a51-0d6b9f0f5a11", "263043c9")]
     );
     assert_eq!(
-        said("proc-cgroup-containerd-cgroupfs-v2.txt"),
+        placements("proc-cgroup-containerd-cgroupfs-v2.txt"),
         [
             pod("8e3d8f7b-4c1f-4d4f-8b62-1e7cad1a6b22", "3ff7fcaf"),
             "wrong-namespace".to_owned(),
@@ -135,19 +136,19 @@ fn every_line_of_a_recorded_pod_process_counts() {
         ]
     );
     assert_eq!(
-        said("proc-cgroup-containerd-driver-mismatch-v1.txt"),
+        placements("proc-cgroup-containerd-driver-mismatch-v1.txt"),
         ["pod=77777777-1111-4222-8333-444455556666/besteffort container=5df5632d"]
     );
     assert_eq!(
-        said("proc-cgroup-containerd-systemd-v1.txt"),
+        placements("proc-cgroup-containerd-systemd-v1.txt"),
         [pod(uid, "2f513d77"), pod(uid, "41c0f040")]
     );
     assert_eq!(
-        said("proc-cgroup-containerd-systemd-v2-vm.txt"),
+        placements("proc-cgroup-containerd-systemd-v2-vm.txt"),
         [pod(uid, "a7dfcba2"), pod(uid, "17ab24c5")]
     );
     assert_eq!(
-        said("proc-cgroup-containerd-systemd-v2.txt"),
+        placements("proc-cgroup-containerd-systemd-v2.txt"),
         [
             pod(uid, "5fc93d8a"),
             pod(uid, "5fc93d8a"),
@@ -162,8 +163,8 @@ fn every_line_of_a_recorded_pod_process_counts() {
 
 #[test]
 fn recorded_docker_and_podman_processes_are_their_containers() {
-    assert_eq!(said("proc-cgroup-docker-cgroupfs-hybrid.txt"), ["container=116168f4"]);
-    assert_eq!(said("proc-cgroup-podman-cgroupfs-hybrid.txt"), ["container=47204d5c"]);
+    assert_eq!(placements("proc-cgroup-docker-cgroupfs-hybrid.txt"), ["container=116168f4"]);
+    assert_eq!(placements("proc-cgroup-podman-cgroupfs-hybrid.txt"), ["container=47204d5c"]);
 }
 
 const POD_A: &str = "aaaaaaaa-0000-4000-8000-000000000001";
@@ -210,13 +211,13 @@ fn a_docker_container_cannot_become_a_job_a_unit_or_another_container() {
 }
 
 #[test]
-fn a_user_cannot_become_a_job_by_a_name_in_their_own_slice() {
+fn a_user_cannot_forge_a_job_in_the_user_s_own_slice() {
     let path = "/user.slice/user-7.slice/user@7.service/slurmstepd.scope/job_5/step_0/user/task_0";
     assert_eq!(
         render(&parse_path(path)),
         "unit=user@7.service claimed-unit=slurmstepd.scope uid=7 user-slice"
     );
-    // A service with `Delegate=yes` makes what directories it likes.
+    // A service with `Delegate=yes` can make any directories.
     let path = "/system.slice/theirs.service/slurm/uid_9/job_5/step_0/task_0";
     assert_eq!(render(&parse_path(path)), "unit=theirs.service");
     let path = "/system.slice/theirs.service/slurmstepd.scope/job_5/step_0/user/task_0";
@@ -247,14 +248,14 @@ fn a_service_cannot_become_an_allocation_another_unit_a_machine_or_a_user() {
 }
 
 #[test]
-fn a_slot_below_the_schedulers_own_service_is_the_schedulers() {
+fn a_slot_below_the_schedulers_own_service_belongs_to_the_scheduler() {
     let path = "/system.slice/condor.service/htcondor/condor_var_lib_condor_execute_slot1_1@node01";
     let found = parse_path(path);
     assert_eq!(found.allocation.map(|of| of.scheduler), Some("htcondor"));
 }
 
 #[test]
-fn a_pod_below_a_service_that_is_no_runtime_is_marked_nested() {
+fn a_pod_below_a_service_that_is_not_a_runtime_is_marked_nested() {
     let a = id('a');
     let slice = format!("kubepods-pod{}.slice", POD_A.replace('-', "_"));
     for (below, nested) in [
@@ -301,19 +302,22 @@ fn a_pod_in_a_users_slice_or_a_machine_is_marked_nested() {
 }
 
 #[test]
-fn lines_that_name_two_owners_are_taken_for_none() {
+fn lines_that_name_two_owners_identify_neither() {
     let text = |one: &str, other: &str| format!("4:memory:{one}\n0::{other}\n");
     let pod = |uid: &str, digit| format!("/kubepods/pod{uid}/{}", id(digit));
-    let said = |text: String| render_placement(&parse_proc_cgroup(&text));
-    assert_eq!(said(text(&pod(POD_A, 'a'), &pod(POD_B, 'b'))), "disagree");
-    assert_eq!(said(text(&pod(POD_A, 'a'), &pod(POD_A, 'b'))), "disagree");
-    assert_eq!(said(text("/slurm/uid_1/job_1/step_0", "/slurm/uid_1/job_2/step_0")), "disagree");
-    assert_eq!(said(text("/slurm/uid_1/job_1/step_0", &pod(POD_A, 'a'))), "disagree");
+    let placements = |text: String| render_placement(&parse_proc_cgroup(&text));
+    assert_eq!(placements(text(&pod(POD_A, 'a'), &pod(POD_B, 'b'))), "disagree");
+    assert_eq!(placements(text(&pod(POD_A, 'a'), &pod(POD_A, 'b'))), "disagree");
+    assert_eq!(
+        placements(text("/slurm/uid_1/job_1/step_0", "/slurm/uid_1/job_2/step_0")),
+        "disagree"
+    );
+    assert_eq!(placements(text("/slurm/uid_1/job_1/step_0", &pod(POD_A, 'a'))), "disagree");
 }
 
 #[test]
 fn what_a_service_names_on_one_line_does_not_outrank_what_the_host_wrote_on_another() {
-    let said = |one: &str, other: &str| {
+    let placements = |one: &str, other: &str| {
         // In either order.
         let text = |one: &str, other: &str| format!("4:memory:{one}\n0::{other}\n");
         let [first, second] = [text(one, other), text(other, one)]
@@ -326,30 +330,33 @@ fn what_a_service_names_on_one_line_does_not_outrank_what_the_host_wrote_on_anot
     let docker = format!("{service}/docker/{}", id('b'));
     let nested = format!("{service}{}", pod(POD_B, 'b'));
     for below in [&docker, &nested] {
-        assert_eq!(said("/slurm/uid_1/job_1/step_0", below), "slurm=1/0/- uid=1");
+        assert_eq!(placements("/slurm/uid_1/job_1/step_0", below), "slurm=1/0/- uid=1");
         let own = format!("pod={POD_A}/guaranteed container={}", id('a'));
-        assert_eq!(said(&pod(POD_A, 'a'), below), own);
-        assert_eq!(said(&format!("/docker/{}", id('a')), below), format!("container={}", id('a')));
+        assert_eq!(placements(&pod(POD_A, 'a'), below), own);
+        assert_eq!(
+            placements(&format!("/docker/{}", id('a')), below),
+            format!("container={}", id('a'))
+        );
     }
-    // Where the host says nothing more, it is told, and whose it is said to be.
-    assert_eq!(said("/", &docker), format!("container={} unit=theirs.service", id('b')));
+    // If the host's lines name nothing more, the container is reported with the service's unit.
+    assert_eq!(placements("/", &docker), format!("container={} unit=theirs.service", id('b')));
 }
 
 #[test]
-fn hostile_lines_say_nothing_or_only_what_the_host_wrote() {
-    let said = |text: &str| render_placement(&parse_proc_cgroup(text));
-    assert_eq!(said(""), "nothing");
-    assert_eq!(said("\n:\n::\nno path\n0::relative\n"), "nothing");
-    assert_eq!(said("0::/..\n"), "wrong-namespace");
-    assert_eq!(said("0::/a b:c/d\u{fffd}/..service/.scope\\012x\n"), "unit=..service");
+fn hostile_lines_identify_nothing_or_only_what_the_host_wrote() {
+    let placements = |text: &str| render_placement(&parse_proc_cgroup(text));
+    assert_eq!(placements(""), "nothing");
+    assert_eq!(placements("\n:\n::\nno path\n0::relative\n"), "nothing");
+    assert_eq!(placements("0::/..\n"), "wrong-namespace");
+    assert_eq!(placements("0::/a b:c/d\u{fffd}/..service/.scope\\012x\n"), "unit=..service");
     let deep = format!("0::/system.slice/a.service{}\n", "/x".repeat(2000));
-    assert_eq!(said(&deep), "unit=a.service");
+    assert_eq!(placements(&deep), "unit=a.service");
     let long = format!("0::/{}\n", "f".repeat(4095));
-    assert_eq!(said(&long), "none");
-    // A number too large for one, a job that is none.
-    assert_eq!(said("4:memory:/slurm/uid_99999999999/job_1/step_0\n"), "none");
-    assert_eq!(said("4:memory:/slurm/uid_1/job_x/step_0\n"), "uid=1");
-    assert_eq!(said("0::/slurmstepd.scope/sILOU000000000/step_0\n"), "unit=slurmstepd.scope");
+    assert_eq!(placements(&long), "none");
+    // A number too large for a uid, and a name that is not a job.
+    assert_eq!(placements("4:memory:/slurm/uid_99999999999/job_1/step_0\n"), "none");
+    assert_eq!(placements("4:memory:/slurm/uid_1/job_x/step_0\n"), "uid=1");
+    assert_eq!(placements("0::/slurmstepd.scope/sILOU000000000/step_0\n"), "unit=slurmstepd.scope");
 }
 
 #[test]
@@ -387,7 +394,7 @@ fn path() -> impl Strategy<Value = String> {
 }
 
 #[test]
-fn a_user_slice_made_inside_a_job_does_not_change_whose_it_is() {
+fn a_user_slice_made_inside_a_job_does_not_change_the_owner() {
     let job = parse_path("/slurmstepd.scope/job_3");
     assert!(job.slurm.is_some());
     assert_eq!(parse_path("/slurmstepd.scope/job_3/user.slice/user-7.slice"), job);
@@ -426,7 +433,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_service_writes_below_itself_names_nobody_else(below in path()) {
+    fn what_a_service_writes_below_itself_names_no_other_owner(below in path()) {
         let found = parse_path(&format!("/system.slice/theirs.service{below}"));
         prop_assert_eq!(found.unit.as_deref(), Some("theirs.service"));
         prop_assert!(found.slurm.is_none() && found.allocation.is_none() && found.machine.is_none());

@@ -1,4 +1,4 @@
-//! What is named in a delegated part of the cgroup tree, over a host made of files.
+//! Names in a delegated part of the cgroup tree, on a host made of files.
 
 use super::*;
 use crate::attribute::fake::{FakeHost, opened};
@@ -16,7 +16,7 @@ fn id(digit: char) -> String {
     digit.to_string().repeat(64)
 }
 
-/// A process in this cgroup, of this user.
+/// Places a process in a cgroup, with a user.
 fn placed(host: &FakeHost, table: &Ownership, cgroup: &str, uid: u32) -> Arc<ProcessAttribution> {
     host.start(KEY, "python", &format!("0::{cgroup}\n"));
     host.write(KEY, "status", format!("Name:\t-\nTgid:\t7\nUid:\t{uid}\t0\t0\t0\n"));
@@ -24,8 +24,8 @@ fn placed(host: &FakeHost, table: &Ownership, cgroup: &str, uid: u32) -> Arc<Pro
     table.attribution(KEY).unwrap()
 }
 
-/// The attributes that say which work it is, on its points or on its info series.
-fn said(set: &AttrSet) -> BTreeMap<&'static str, String> {
+/// The attributes that identify the workload, on its points or its info series.
+fn identity(set: &AttrSet) -> BTreeMap<&'static str, String> {
     let is_work = |name: &str| {
         ["k8s.", "container.", "gpuwho.claimed.", "gpuwho.node.", "systemd."]
             .iter()
@@ -35,7 +35,7 @@ fn said(set: &AttrSet) -> BTreeMap<&'static str, String> {
     all.map(|(key, value)| (key.name, value.to_string())).collect()
 }
 
-fn words(pairs: &[(&'static str, &str)]) -> BTreeMap<&'static str, String> {
+fn pairs(pairs: &[(&'static str, &str)]) -> BTreeMap<&'static str, String> {
     pairs.iter().map(|(key, value)| (*key, (*value).to_owned())).collect()
 }
 
@@ -47,7 +47,7 @@ fn nested(host: &FakeHost, nested: bool) -> Ownership {
 }
 
 #[test]
-fn a_pod_or_container_named_in_a_users_slice_is_a_claim_whatever_is_configured() {
+fn a_pod_or_container_named_in_a_users_slice_is_a_claim_with_any_configuration() {
     let (a, slice) = (id('a'), "/user.slice/user-1002.slice/user@1002.service");
     for believes in [false, true] {
         for (below, claims) in [
@@ -59,12 +59,12 @@ fn a_pod_or_container_named_in_a_users_slice_is_a_claim_whatever_is_configured()
             let table = nested(&host, believes);
             let owner = placed(&host, &table, &format!("{slice}/{below}"), 1002);
             let unit = [("systemd.unit", "user@1002.service")];
-            assert_eq!(said(&owner.attributes()), words(&unit), "{below}");
-            let mut all = words(&unit);
+            assert_eq!(identity(&owner.attributes()), pairs(&unit), "{below}");
+            let mut all = pairs(&unit);
             for (key, value) in owner.workload.claimed.each() {
                 all.insert(key.name, value.to_owned());
             }
-            assert_eq!(said(&owner.details()), all, "{below}");
+            assert_eq!(identity(&owner.details()), all, "{below}");
             let claimed = owner.workload.claimed.each();
             let claimed: Vec<_> = claimed
                 .map(|(key, name)| (key.name.strip_prefix("gpuwho.claimed.").unwrap(), name))
@@ -76,15 +76,15 @@ fn a_pod_or_container_named_in_a_users_slice_is_a_claim_whatever_is_configured()
 }
 
 #[test]
-fn a_pod_named_in_a_container_is_a_claim_unless_the_operator_believes_it() {
+fn a_pod_named_in_a_container_is_a_claim_unless_the_operator_allows_nested_pods() {
     let (node, inner) = (id('d'), id('a'));
     let path = format!("/docker/{node}/kubelet/kubepods/burstable/pod{UID}/{inner}");
     let host = FakeHost::new();
     let owner = placed(&host, &nested(&host, false), &path, 0);
-    assert_eq!(said(&owner.attributes()), words(&[("container.id", &node)]));
+    assert_eq!(identity(&owner.attributes()), pairs(&[("container.id", &node)]));
     let claims = [("gpuwho.claimed.pod.uid", UID), ("gpuwho.claimed.container.id", &inner)];
     let all = [claims.as_slice(), &[("container.id", node.as_str())]].concat();
-    assert_eq!(said(&owner.details()), words(&all));
+    assert_eq!(identity(&owner.details()), pairs(&all));
     assert_eq!(Owner::of(&owner), Owner::Container(ContainerId::new(&node)));
 
     let host = FakeHost::new();
@@ -94,9 +94,13 @@ fn a_pod_named_in_a_container_is_a_claim_unless_the_operator_believes_it() {
         ("k8s.pod.qos_class", "burstable"),
         ("container.id", inner.as_str()),
     ];
-    assert_eq!(said(&owner.attributes()), words(&pod));
+    assert_eq!(identity(&owner.attributes()), pairs(&pod));
     let all = [pod.as_slice(), &[("gpuwho.node.container.id", node.as_str())]].concat();
-    assert_eq!(said(&owner.details()), words(&all), "the host's own container is told, too");
+    assert_eq!(
+        identity(&owner.details()),
+        pairs(&all),
+        "the host's own container is reported, too"
+    );
 }
 
 #[test]
@@ -106,7 +110,7 @@ fn a_container_that_a_service_names_counts_once_the_hosts_runtime_confirms_it() 
     let unit = "/system.slice/train.service";
     let place = format!("{unit}/libpod-payload-{a}");
     let claimed = [("systemd.unit", "train.service"), ("gpuwho.claimed.container.id", &a)];
-    assert_eq!(said(&placed(&host, &table, &place, 0).details()), words(&claimed));
+    assert_eq!(identity(&placed(&host, &table, &place, 0).details()), pairs(&claimed));
 
     let facts = |cgroup: &str| ContainerFacts {
         id: ContainerId::new(&a),
@@ -119,45 +123,45 @@ fn a_container_that_a_service_names_counts_once_the_hosts_runtime_confirms_it() 
     };
     table.put_container(Provider::Engine, facts("/machine.slice/elsewhere"));
     assert_eq!(
-        said(&table.attribution(KEY).unwrap().details()),
-        words(&claimed),
+        identity(&table.attribution(KEY).unwrap().details()),
+        pairs(&claimed),
         "of another place"
     );
     table.put_container(Provider::Engine, facts(&place));
     let owner = table.attribution(KEY).unwrap();
     let known =
         [("systemd.unit", "train.service"), ("container.id", &a), ("container.name", "train")];
-    assert_eq!(said(&owner.attributes()), words(&known));
+    assert_eq!(identity(&owner.attributes()), pairs(&known));
     assert_eq!(Owner::of(&owner), Owner::Service(Arc::from("train.service")));
 }
 
 #[test]
-fn a_container_in_a_machine_and_its_units_are_its_roots_words() {
+fn a_container_in_a_machine_and_its_units_are_claims_of_the_machine_s_root() {
     let (host, a) = (FakeHost::new(), id('a'));
     let table = nested(&host, true);
     let owner = placed(&host, &table, &format!("/lxc.payload.web01/x.service/docker/{a}"), 0);
     let claims =
         [("gpuwho.claimed.container.id", a.as_str()), ("gpuwho.claimed.systemd.unit", "x.service")];
-    assert_eq!(said(&owner.details()), words(&claims));
-    assert_eq!(said(&owner.attributes()), words(&[]));
+    assert_eq!(identity(&owner.details()), pairs(&claims));
+    assert_eq!(identity(&owner.attributes()), pairs(&[]));
     assert_eq!(Owner::of(&owner), Owner::Machine(Arc::from("web01")));
 }
 
 #[test]
-fn a_job_of_flux_is_its_own_users_and_nobody_else_gains_by_its_units_name() {
+fn a_flux_job_belongs_to_its_own_user_and_another_unit_of_that_name_does_not() {
     for (slice, below, uid, owner_id) in [
         (901, "imp-shell-0-f2xQ9.service", 54_321, 54_321),
         (901, "app.slice/imp-shell-0-f2xQ9.service/deeper", 54_321, 54_321),
-        // What is the Flux account's own stays its own.
+        // Other units of the Flux account belong to the account.
         (901, "flux.service", 901, 901),
         (901, "flux.service/imp-shell-0-f2xQ9.service", 54_321, 901),
         (901, "imp-shellfish.service", 54_321, 901),
-        // A tenant's own unit of that name, also with sudo or in a user namespace.
+        // A user's own unit of that name, also with sudo or in a user namespace.
         (1002, "imp-shell-0-f2xQ9.service", 1002, 1002),
         (1002, "imp-shell-0-f2xQ9.service", 0, 1002),
         (1002, "imp-shell-0-f2xQ9.service", 165_537, 1002),
         (1002, "user-901.slice/user@901.service/imp-shell-0-f.service", 0, 1002),
-        // An account of that name whose number is a person's.
+        // An account named `flux` with the number of an ordinary user.
         (2000, "imp-shell-0-f2xQ9.service", 54_321, 54_321),
     ] {
         let host = FakeHost::new();

@@ -7,7 +7,7 @@ fn mounts(text: &str) -> Vec<(Hierarchy, String)> {
 }
 
 #[test]
-fn hybrid_v1_and_v2_mounts_are_told_apart() {
+fn hybrid_v1_and_v2_mounts_are_distinguished() {
     let hybrid = "\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
 35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
@@ -35,7 +35,7 @@ fn hybrid_v1_and_v2_mounts_are_told_apart() {
 }
 
 #[test]
-fn a_removed_cgroup_keeps_its_path_for_five_minutes() {
+fn a_removed_cgroup_s_path_stays_known_for_five_minutes() {
     let host = FakeHost::new();
     let hierarchies = Hierarchies::new(&host.paths);
     let path: Arc<str> = Arc::from("/kubepods/a");
@@ -75,7 +75,7 @@ fn without_the_capability_one_walk_finds_the_path() {
 
     assert_eq!(hierarchies.path(id(&dir)).as_deref(), Some("/kubepods/pod1"));
 
-    // Made since: not looked for again before the next tick.
+    // Made later: not found again before the next tick.
     let late = host.paths.cgroup.join("late");
     std::fs::create_dir(&late).unwrap();
     assert_eq!(hierarchies.path(id(&late)), None);
@@ -84,7 +84,7 @@ fn without_the_capability_one_walk_finds_the_path() {
 }
 
 #[test]
-fn hierarchies_that_are_mounted_later_are_found() {
+fn hierarchies_mounted_later_are_found() {
     let host = FakeHost::new();
     let mountinfo = host.paths.proc.join("self/mountinfo");
     let text = std::fs::read(&mountinfo).unwrap();
@@ -97,13 +97,13 @@ fn hierarchies_that_are_mounted_later_are_found() {
 }
 
 #[test]
-fn a_directory_too_deep_to_be_named_is_named_by_the_nearest_above() {
+fn a_directory_too_deep_to_be_named_has_the_path_of_the_nearest_above() {
     let folder = tempfile::tempdir().unwrap();
     let open = |at: &OwnedFd, name: &str| {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::openat(at, name, flags, Mode::empty()).unwrap()
     };
-    // Few long names, and more short ones than are climbed at once.
+    // A few long names, and more short ones than one climb covers.
     for (name, levels) in [("x".repeat(250), 20), ("x".to_owned(), 5_000)] {
         let top = folder.path().join(format!("{levels}/own"));
         std::fs::create_dir_all(&top).unwrap();

@@ -1,18 +1,18 @@
-//! Facts about things that come and go: what is told of each, by whom, and what has ended.
+//! Facts by id: the facts, the provider of each, and what has ended.
 
 use super::Provider;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// Facts by id, with those that ended in the order of their end. Every step is one lookup: a node
-/// of short jobs has thousands of pods that ended within the last minutes.
+/// Facts by id; ended ones are ordered by time. Every step is one lookup: a node with short jobs
+/// has thousands of pods that ended within the last minutes.
 #[derive(Debug)]
 pub(super) struct ProviderCache<K, F> {
     known: HashMap<K, (Provider, Arc<F>)>,
-    /// When each of those that ended did.
+    /// When each ended key ended.
     gone: HashMap<K, u64>,
-    /// The same by time, and what has come back since, which counts no more.
+    /// The same by time; entries of keys that returned since are outdated.
     order: VecDeque<(u64, K)>,
 }
 
@@ -22,9 +22,10 @@ impl<K, F> Default for ProviderCache<K, F> {
     }
 }
 
-/// Pods and containers kept, each: a node runs a few hundred, and those that ended leave first.
+/// Maximum number of pods, and of containers: a node runs a few hundred. Ended ones are removed
+/// first.
 pub(super) const MAX_FACTS: usize = 16_384;
-/// Ends in order, those that count no more among them, before these are taken out.
+/// Maximum length of `order`, before outdated entries are removed.
 const MAX_ENDS: usize = 2 * MAX_FACTS;
 
 impl<K: Clone + Eq + Hash, F: PartialEq> ProviderCache<K, F> {
@@ -33,7 +34,7 @@ impl<K: Clone + Eq + Hash, F: PartialEq> ProviderCache<K, F> {
     }
 
     pub(super) fn put(&mut self, provider: Provider, key: K, facts: F) -> bool {
-        // Told again by anybody: it has not ended.
+        // Described again by any provider: it has not ended.
         self.gone.remove(&key);
         if let Some((by, known)) = self.known.get(&key) {
             if *by < provider || **known == facts {
@@ -47,7 +48,7 @@ impl<K: Clone + Eq + Hash, F: PartialEq> ProviderCache<K, F> {
         true
     }
 
-    /// All that have not ended.
+    /// All facts of keys that have not ended.
     pub(super) fn living(&self) -> impl Iterator<Item = &Arc<F>> {
         self.known.iter().filter(|(key, _)| !self.is_gone(key)).map(|(_, (_, facts))| facts)
     }
@@ -64,7 +65,7 @@ impl<K: Clone + Eq + Hash, F: PartialEq> ProviderCache<K, F> {
         self.gone.contains_key(key)
     }
 
-    /// Whether it has ended.
+    /// Records an end; returns false if a preferred provider still describes the key.
     pub(super) fn gone(&mut self, provider: Provider, key: &K, now_ns: u64) -> bool {
         if self.known.get(key).is_some_and(|(by, _)| *by < provider) {
             return false;
@@ -88,7 +89,7 @@ impl<K: Clone + Eq + Hash, F: PartialEq> ProviderCache<K, F> {
         expired
     }
 
-    /// Takes out the one that ended first, if it was before a moment.
+    /// Removes the key that ended first, if that was before `before_ns`.
     fn pop_gone(&mut self, before_ns: u64) -> Option<K> {
         while let Some((at_ns, _)) = self.order.front()
             && *at_ns < before_ns

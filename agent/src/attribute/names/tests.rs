@@ -39,7 +39,7 @@ fn container(digit: char, name: &str, pod: Option<&str>, cgroup: Option<&str>) -
     }
 }
 
-/// A table in which [`KEY`] holds a device at a place.
+/// A table in which [`KEY`] holds a device, at a given cgroup path.
 fn holder(host: &FakeHost, path: &str) -> Ownership {
     host.start(KEY, "python3", &format!("0::{path}\n"));
     let table = Ownership::with_clock(&host.paths, || 10 * SECOND);
@@ -68,16 +68,16 @@ fn texts<const N: usize>(texts: [&str; N]) -> [Option<String>; N] {
 }
 
 #[test]
-fn what_is_missing_is_asked_for_once_and_names_the_holder_when_it_comes() {
+fn a_missing_entry_is_requested_once_and_names_the_process_when_it_arrives() {
     let host = FakeHost::new();
     host.start(KEY, "python3", &format!("0::{}\n", pod_path(UID, 'a')));
     let table = Ownership::with_clock(&host.paths, || 10 * SECOND);
-    let mut wants = table.names().wants();
+    let mut requests = table.names().requests();
     table.observe(Evidence::Opened(opened(KEY, 5, 9 * SECOND)));
     table.expire(10 * SECOND);
-    assert_eq!(wants.try_recv().unwrap(), Some(LookupKey::Pod(PodUid::new(UID))));
-    assert_eq!(wants.try_recv().unwrap(), Some(LookupKey::Container(id('a'))));
-    assert!(wants.try_recv().is_err());
+    assert_eq!(requests.try_recv().unwrap(), Some(LookupKey::Pod(PodUid::new(UID))));
+    assert_eq!(requests.try_recv().unwrap(), Some(LookupKey::Container(id('a'))));
+    assert!(requests.try_recv().is_err());
     assert_eq!(reported(&table), [None, None, None, None]);
 
     table.put_pod(Provider::Cri, pod(UID, "train-0"));
@@ -86,7 +86,7 @@ fn what_is_missing_is_asked_for_once_and_names_the_holder_when_it_comes() {
 }
 
 #[test]
-fn the_kubelet_s_word_counts_over_the_runtime_s_whichever_comes_first() {
+fn the_kubelet_counts_over_the_runtime_whichever_answers_first() {
     let names = MetadataCache::default();
     assert!(names.put_pod(Provider::Cri, pod(UID, "of-cri")));
     assert!(names.put_pod(Provider::PodsApi, pod(UID, "of-kubelet")));
@@ -95,7 +95,7 @@ fn the_kubelet_s_word_counts_over_the_runtime_s_whichever_comes_first() {
 }
 
 #[test]
-fn a_name_used_again_is_the_latest_pod_s() {
+fn a_reused_name_is_the_latest_pod_s() {
     let names = MetadataCache::default();
     names.put_pod(Provider::Cri, pod(UID, "train-0"));
     names.gone(Provider::Cri, &LookupKey::Pod(PodUid::new(UID)), SECOND);
@@ -107,7 +107,7 @@ fn a_name_used_again_is_the_latest_pod_s() {
 }
 
 #[test]
-fn what_ended_is_forgotten_and_what_came_back_is_not() {
+fn ended_facts_are_removed_and_those_that_returned_are_not() {
     let names = MetadataCache::default();
     for digit in ['a', 'b'] {
         names.put_container(Provider::Cri, container(digit, "main", None, None));
@@ -120,7 +120,7 @@ fn what_ended_is_forgotten_and_what_came_back_is_not() {
 }
 
 #[test]
-fn a_source_that_forgets_never_blanks_a_known_owner() {
+fn a_source_that_loses_its_data_never_removes_a_known_owner() {
     let host = FakeHost::new();
     let table = holder(&host, &pod_path(UID, 'a'));
     table.put_pod(Provider::Cri, pod(UID, "train-0"));
@@ -153,23 +153,23 @@ fn a_container_that_names_another_s_directory_gets_none_of_its_names() {
 }
 
 #[test]
-fn nobody_is_asked_about_names_that_a_user_or_a_guest_made() {
+fn names_that_a_user_or_a_guest_made_are_not_requested() {
     let inner = pod_path(UID, 'a');
-    for (path, asked) in [
+    for (path, requested) in [
         (inner.clone(), vec![LookupKey::Pod(PodUid::new(UID)), LookupKey::Container(id('a'))]),
         (format!("/user.slice/user-1000.slice/user@1000.service{inner}"), Vec::new()),
         (format!("/lxc/guest{inner}"), Vec::new()),
-        // The container around them is the host's.
+        // The container around them belongs to the host.
         (format!("/docker/{}{inner}", id('c')), vec![LookupKey::Container(id('c'))]),
         (format!("/system.slice/theirs.service{inner}"), Vec::new()),
     ] {
         let host = FakeHost::new();
         host.start(KEY, "python3", &format!("0::{path}\n"));
         let table = Ownership::with_clock(&host.paths, || 10 * SECOND);
-        let mut wants = table.names().wants();
+        let mut requests = table.names().requests();
         table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
-        let all: Vec<_> = std::iter::from_fn(|| wants.try_recv().ok()?).collect();
-        assert_eq!(all, asked, "{path}");
+        let all: Vec<_> = std::iter::from_fn(|| requests.try_recv().ok()?).collect();
+        assert_eq!(all, requested, "{path}");
     }
 }
 
@@ -212,7 +212,7 @@ fn a_container_outside_pods_is_named_only_at_its_own_place() {
 }
 
 #[test]
-fn a_pod_of_the_runtime_takes_a_forged_inner_name_away() {
+fn the_host_s_own_pod_of_that_uid_invalidates_a_forged_inner_name() {
     let host = FakeHost::new();
     let table = holder(&host, &format!("/docker/{}{}", id('c'), pod_path(UID, 'a')));
     table.put_pod(Provider::Cri, pod(UID, "train-0"));
@@ -223,7 +223,7 @@ fn a_pod_of_the_runtime_takes_a_forged_inner_name_away() {
 }
 
 #[test]
-fn what_is_told_while_a_process_is_looked_at_is_not_missed() {
+fn facts_that_arrive_while_a_process_is_resolved_are_not_missed() {
     let host = FakeHost::new();
     let table = Ownership::with_clock(&host.paths, || 10 * SECOND);
     let place = |n: u32| format!("/kubepods/burstable/pod{UID}/{n:064x}");
@@ -231,33 +231,33 @@ fn what_is_told_while_a_process_is_looked_at_is_not_missed() {
     for n in 0..200 {
         host.start(key(n), "python3", &format!("0::{}\n", place(n)));
     }
-    let mut wants = table.names().wants();
+    let mut requests = table.names().requests();
     let provider = table.clone();
-    let telling = std::thread::spawn(move || {
-        let mut told = 0;
-        while told < 200 {
-            if let Ok(Some(LookupKey::Container(id))) = wants.blocking_recv() {
+    let provider = std::thread::spawn(move || {
+        let mut reports = 0;
+        while reports < 200 {
+            if let Ok(Some(LookupKey::Container(id))) = requests.blocking_recv() {
                 let facts = ContainerFacts { id, ..container('a', "main", Some(UID), None) };
                 provider.put_container(Provider::Cri, facts);
-                told += 1;
+                reports += 1;
             }
         }
     });
     for n in 0..200 {
         table.observe(Evidence::Opened(opened(key(n), 5, 9 * SECOND)));
     }
-    telling.join().unwrap();
+    provider.join().unwrap();
     let is_named = |n: &u32| table.attribution(key(*n)).unwrap().workload.facts.is_some();
     assert_eq!((0..200).filter(|n| !is_named(n)).collect::<Vec<_>>(), [0; 0]);
 }
 
 #[test]
-fn what_is_told_again_after_its_end_is_kept() {
+fn facts_that_are_reported_again_after_the_end_stay() {
     let names = MetadataCache::default();
-    let told = || container('a', "main", Some(UID), None);
-    names.put_container(Provider::Cri, told());
+    let reports = || container('a', "main", Some(UID), None);
+    names.put_container(Provider::Cri, reports());
     names.gone(Provider::Cri, &LookupKey::Container(id('a')), 0);
-    names.put_container(Provider::Cri, told());
+    names.put_container(Provider::Cri, reports());
     names.expire(10_000 * SECOND);
     assert!(names.container(&id('a')).is_some());
 }
@@ -274,7 +274,7 @@ fn a_process_of_a_pod_s_sandbox_loses_the_container_name_its_logs_suggested() {
 }
 
 #[test]
-fn a_pod_that_the_kubelet_tells_of_has_not_ended_because_its_sandbox_has() {
+fn a_pod_that_the_kubelet_describes_has_not_ended_when_its_sandbox_has() {
     let names = MetadataCache::default();
     names.put_pod(Provider::PodsApi, pod(UID, "train-0"));
     names.gone(Provider::Cri, &LookupKey::Pod(PodUid::new(UID)), SECOND);
@@ -285,7 +285,7 @@ fn a_pod_that_the_kubelet_tells_of_has_not_ended_because_its_sandbox_has() {
 }
 
 #[test]
-fn the_next_pod_of_a_name_has_it_when_the_last_ends_whichever_was_told_first() {
+fn the_next_pod_of_a_name_has_it_when_the_last_ends_in_any_order() {
     for (first, second) in [(UID, OTHER), (OTHER, UID)] {
         let names = MetadataCache::default();
         names.put_pod(Provider::Cri, pod(first, "train-0"));

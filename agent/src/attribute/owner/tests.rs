@@ -24,7 +24,7 @@ fn container(digit: char) -> String {
 }
 
 #[test]
-fn the_account_is_the_innermost_work_that_the_host_s_schedulers_named() {
+fn the_owner_is_the_innermost_work_that_the_host_s_schedulers_named() {
     let id = container('a');
     let alloc = "8b6c2c52-0000-4000-8000-000000000001";
     for (path, kind) in [
@@ -50,7 +50,7 @@ fn the_account_is_the_innermost_work_that_the_host_s_schedulers_named() {
 }
 
 #[test]
-fn pods_of_one_uid_in_different_clusters_of_a_host_are_different_parties() {
+fn pods_of_one_uid_in_different_clusters_of_a_host_are_different_owners() {
     let id = container('a');
     let paths = [
         String::new(),
@@ -81,13 +81,13 @@ fn pods_of_one_uid_in_different_clusters_of_a_host_are_different_parties() {
 }
 
 #[test]
-fn what_runs_in_a_users_slice_is_the_users_whoever_it_runs_as() {
+fn what_runs_in_a_users_slice_belongs_to_the_user_with_any_uid() {
     let owners = OwnerRegistry::default();
     let session = "/user.slice/user-1001.slice/session-3.scope";
     let id = container('a');
     let rootless = format!("/user.slice/user-1001.slice/user@1001.service/user.slice/{id}");
     let eve = |uid| (uid == 1001).then(|| Arc::from("eve"));
-    // As herself, by sudo, in a user namespace, in a container of her own.
+    // With her own uid, by sudo, in a user namespace, in a container of her own.
     for (path, uid, user) in [
         (session, 1001, Some("eve")),
         (session, 0, Some("root")),
@@ -97,15 +97,15 @@ fn what_runs_in_a_users_slice_is_the_users_whoever_it_runs_as() {
         let process = ProcessAttribution { uid, user: user.map(Arc::from), ..owner(path) };
         assert_eq!(Owner::of(&process), Owner::User(1001), "{uid}");
         let facts = owners.facts(owners.of(&process, eve)).unwrap();
-        let said = facts.attributes.get(&attr::PROCESS_OWNER).map(ToString::to_string);
-        assert_eq!(said.as_deref(), Some("eve"), "{uid}");
+        let user = facts.attributes.get(&attr::PROCESS_OWNER).map(ToString::to_string);
+        assert_eq!(user.as_deref(), Some("eve"), "{uid}");
     }
-    // Outside every slice there is only the process's own number.
+    // Outside every slice, only the process's own uid counts.
     assert_eq!(Owner::of(&ProcessAttribution { uid: 0, ..owner("/") }), Owner::User(0));
 }
 
 #[test]
-fn steps_of_a_job_and_restarts_of_a_container_are_one_party() {
+fn steps_of_a_job_and_restarts_of_a_container_are_one_owner() {
     let owners = OwnerRegistry::default();
     let scope = "/system.slice/slurmstepd.scope/job_7";
     let task = |task: &str| owners.of(&owner(&format!("{scope}/{task}")), |_| None);
@@ -121,7 +121,7 @@ fn steps_of_a_job_and_restarts_of_a_container_are_one_party() {
 }
 
 #[test]
-fn names_that_change_are_replaced_and_equal_ones_keep_their_pointer() {
+fn names_that_change_are_replaced_and_equal_ones_have_the_same_pointer() {
     let owners = OwnerRegistry::default();
     let mut owner = owner(&format!("/kubepods/pod{UID}/{}", container('a')));
     let id = owners.of(&owner, |_| None);
@@ -139,9 +139,9 @@ fn names_that_change_are_replaced_and_equal_ones_keep_their_pointer() {
 }
 
 #[test]
-fn a_party_without_room_is_unattributed_until_others_are_forgotten() {
+fn an_owner_without_room_is_unattributed_until_others_are_removed() {
     let owners = OwnerRegistry::default();
-    for uid in 2..u32::try_from(MAX_PARTIES).unwrap() {
+    for uid in 2..u32::try_from(MAX_OWNERS).unwrap() {
         owners.put(Owner::User(uid), &Workload::default(), None);
     }
     let late = |owners: &OwnerRegistry| owners.put(Owner::User(0), &Workload::default(), None);
@@ -153,7 +153,7 @@ fn a_party_without_room_is_unattributed_until_others_are_forgotten() {
 }
 
 #[test]
-fn a_party_that_was_just_numbered_is_not_forgotten_before_it_is_used() {
+fn an_owner_that_was_just_numbered_is_not_removed_before_it_is_used() {
     let owners = OwnerRegistry::default();
     let user = |uid| owners.put(Owner::User(uid), &Workload::default(), None);
     let (idle, taken, numbered_again) = (user(1), user(2), user(3));
@@ -165,7 +165,7 @@ fn a_party_that_was_just_numbered_is_not_forgotten_before_it_is_used() {
 }
 
 #[test]
-fn an_allocator_that_tells_less_than_a_process_blanks_nothing() {
+fn an_allocator_that_knows_less_than_a_process_removes_nothing() {
     let owners = OwnerRegistry::default();
     let job = owner("/system.slice/slurmstepd.scope/job_7/step_0/user/task_0");
     let id = owners.of(&job, |_| None);

@@ -1,5 +1,5 @@
-//! Whose a process was that the kernel killed before the table knew it: by the cgroup that the
-//! kernel's log names. A look over the table for each such kill, and nothing otherwise.
+//! The owner of a process that the kernel killed before the table knew it, found by the cgroup in
+//! the kernel's log. Scans the table for each such kill; costs nothing otherwise.
 
 use super::Ownership;
 use crate::attribute::cgroup::parse_path;
@@ -11,21 +11,21 @@ use crate::attribute::{KernelCgroups, Method, NAMES, ProcessAttribution};
 use crate::ids::ProcKey;
 use std::sync::Arc;
 
-/// What the kernel's log says of a process that it killed.
+/// A killed process in the kernel's log.
 #[derive(Clone, Copy, Debug)]
 pub struct Killed<'a> {
     /// Its cgroup in the memory controller's hierarchy.
     pub cgroup: &'a str,
-    /// Its number on the host.
+    /// Its PID on the host.
     pub pid: u32,
     /// Its command name.
     pub comm: &'a str,
-    /// Its real user id, where the log has it.
+    /// Its real user id, if the log has it.
     pub uid: Option<u32>,
 }
 
 impl Ownership {
-    /// Whether the process that had a number at a moment still runs, and nothing is about to end it.
+    /// Whether the process that had a PID at a given time still runs and is not about to end.
     pub fn goes_on(&self, pid: u32, at_ns: u64) -> bool {
         Living::find(&self.0.host.paths, pid).is_some_and(|living| {
             started_ns(living.key) <= at_ns
@@ -33,16 +33,16 @@ impl Ownership {
         })
     }
 
-    /// The process that started this one, while both are there.
+    /// The PID of a process's parent, while both exist.
     pub fn parent(&self, process: ProcKey) -> Option<u32> {
         Living::same(&self.0.host.paths, process)?.parent()
     }
 
-    /// Whose it was, if a process of the same container, job or cgroup holds a device or held one
-    /// within the last minutes: of what the kernel kills, the rest is no business of a device.
+    /// The attribution of a killed process, if a process of the same container, job or cgroup holds
+    /// a device or held one within the last minutes. Other kills do not concern a device.
     pub fn killed(&self, killed: &Killed<'_>) -> Option<Arc<ProcessAttribution>> {
         let mut owner = ProcessAttribution {
-            // When it started nobody has told, and nobody can find out now.
+            // The log has no start time, and it can no longer be read.
             process: ProcKey { pid: killed.pid, start_ticks: 0 },
             comm: Arc::from(killed.comm),
             uid: killed.uid.unwrap_or_default(),
@@ -62,7 +62,7 @@ impl Ownership {
         };
         let neighbour = neighbours.first()?;
         if killed.uid.is_none() {
-            // Old kernels do not tell: then it is that of the others, if they have one.
+            // Old kernels do not log it: use the neighbours' uid, if it is the same for all.
             let same = neighbours.iter().all(|other| other.uid == neighbour.uid);
             owner.uid = Some(neighbour.uid).filter(|_| same)?;
         }
@@ -75,7 +75,7 @@ impl Ownership {
     }
 }
 
-/// Whether two processes are in one container, job or unit; in one cgroup, where nothing is named.
+/// Whether two processes are in one container, job or unit; if none is named, in one cgroup.
 fn is_beside(killed: &ProcessAttribution, known: &ProcessAttribution) -> bool {
     match (Owner::of(killed), Owner::of(known)) {
         (

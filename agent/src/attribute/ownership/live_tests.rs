@@ -1,5 +1,5 @@
 //! Real processes in real cgroups of this host, shaped like pods and Slurm jobs. Needs root and
-//! writable cgroup mounts; skipped with the reason where there are none.
+//! writable cgroup mounts; skipped with the reason without them.
 
 use super::*;
 use crate::attribute::fake::of_path;
@@ -25,7 +25,7 @@ struct Group {
 }
 
 impl Group {
-    /// `name` below a root that no other test uses; `None` where this host does not let us.
+    /// `name` below a root that no other test uses; `None` if this host does not allow it.
     fn make(test: &str, name: &str) -> Option<Self> {
         let mounts = [
             (Hierarchy::V2, "/sys/fs/cgroup"),
@@ -60,7 +60,7 @@ impl Group {
         KernelCgroups(self.dirs.iter().map(id).collect())
     }
 
-    /// A child that waits in this group, as the kernel would report its open.
+    /// A child that waits in this group, reported as the kernel reports its open.
     fn child(&self) -> (Child, Opened) {
         let child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
         for (_, dir) in &self.dirs {
@@ -78,7 +78,7 @@ impl Group {
         (child, opened)
     }
 
-    /// Every directory of it is gone.
+    /// Whether every directory of the group is gone.
     fn remove(&self) {
         for (_, dir) in &self.dirs {
             let mut dir = dir.clone();
@@ -118,7 +118,7 @@ fn a_real_process_in_a_pods_cgroup_is_owned_alive_and_dead() {
     let by_driver = Ownership::new(&Paths::default());
     assert_eq!(by_driver.process(process.pid, boot_time_ns()), Some(process));
     end(child);
-    // Heard of only after the end; nobody announced the cgroup.
+    // Reported only after the exit; the cgroup was never announced.
     let dead = Ownership::new(&Paths::default());
     dead.observe(Evidence::Opened(opened));
 
@@ -144,7 +144,7 @@ fn a_real_zombie_is_owned_by_its_jobs_cgroup() {
     let (mut child, opened) = group.child();
     let process = opened.process;
     child.kill().unwrap();
-    // Dead and not waited for: its number is still in /proc.
+    // An exited process that was not waited for: its PID is still in /proc.
     while !fs::read_to_string(format!("/proc/{}/stat", process.pid)).unwrap().contains(") Z ") {
         std::thread::yield_now();
     }
@@ -158,7 +158,7 @@ fn a_real_zombie_is_owned_by_its_jobs_cgroup() {
     assert_eq!(owner.workload.slurm.as_ref().unwrap().job.as_str(), "77");
 }
 
-/// Holds `/dev/zero`; its first thread ends when a line comes, another never.
+/// Holds `/dev/zero`; its first thread exits when a line arrives, another never does.
 const HALF_ENDED: &str = r#"
     #include <fcntl.h>
     #include <pthread.h>
@@ -174,7 +174,7 @@ const HALF_ENDED: &str = r#"
     }
 "#;
 
-/// The program, or the reason why not.
+/// Compiles the program, or returns the reason why not.
 fn half_ended(folder: &Path) -> Option<Child> {
     let (source, program) = (folder.join("half.c"), folder.join("half"));
     fs::write(&source, HALF_ENDED).unwrap();
@@ -186,7 +186,7 @@ fn half_ended(folder: &Path) -> Option<Child> {
     Some(Command::new(program).stdin(Stdio::piped()).spawn().unwrap())
 }
 
-/// What a scan has to say of one process.
+/// The results of a scan for one process.
 fn reported(tracker: &mut Tracker, pid: u32) -> Vec<Evidence> {
     let settings = device_users::Settings {
         nodes: vec!["/dev/zero".to_owned()],
@@ -194,17 +194,17 @@ fn reported(tracker: &mut Tracker, pid: u32) -> Vec<Evidence> {
         ..Default::default()
     };
     let paths = Paths::default();
-    let told = tracker.scan(&paths, &Nodes::read(&settings, &paths));
+    let found = tracker.scan(&paths, &Nodes::read(&settings, &paths));
     let is_of = |evidence: &Evidence| match evidence {
         Evidence::Opened(opened) => opened.process.pid == pid,
         Evidence::Moved { process, .. } | Evidence::Exited { process, .. } => process.pid == pid,
         _ => false,
     };
-    told.into_iter().filter(is_of).collect()
+    found.into_iter().filter(is_of).collect()
 }
 
 #[test]
-fn a_jobs_process_whose_first_thread_has_ended_stays_the_jobs() {
+fn a_jobs_process_with_an_exited_first_thread_stays_the_jobs() {
     let Some(group) = Group::make("half", "/slurm/uid_0/job_78/step_0") else { return };
     let folder = tempfile::tempdir().unwrap();
     let Some(mut child) = half_ended(folder.path()) else { return };
@@ -229,7 +229,7 @@ fn a_jobs_process_whose_first_thread_has_ended_stays_the_jobs() {
         std::thread::yield_now();
     }
     let later = reported(&mut tracker, pid);
-    // Whom nobody saw before: by the scan, and by its number alone.
+    // Unknown until now: found by the scan, and by its PID alone.
     let (scanned, listed) = (Ownership::new(&paths), Ownership::new(&paths));
     for evidence in reported(&mut Tracker::default(), pid) {
         scanned.observe(evidence);
@@ -287,7 +287,7 @@ fn odd_directory_names_come_through_proc_unescaped() {
     table.observe(Evidence::Opened(opened));
     let owner = table.attribution(process).unwrap();
     end(child);
-    // Nothing in it is anybody's; all lines are equal, so the first counts.
+    // No owner is named in it; all lines are equal, so the first counts.
     assert_eq!((owner.method, owner.workload.container.as_ref()), (Method::Proc, None));
     let text = format!("0::{}\n", group.name);
     let cgroup::Placement::Known { path, .. } = cgroup::parse_proc_cgroup(&text) else {

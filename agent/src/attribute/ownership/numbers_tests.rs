@@ -1,4 +1,4 @@
-//! Processes that end, and the numbers that are used again: who is found, and how long.
+//! Processes that exit and PIDs that are reused: which process is found, and for how long.
 
 use super::tests::{KEY, SECOND, announce, job_path, line, table};
 use super::*;
@@ -8,7 +8,7 @@ use crate::attribute::table::{MAX_ENDED, MAX_HOLDERS};
 use crate::attribute::{KernelCgroups, Method, cgroup};
 
 #[test]
-fn an_open_reported_after_the_end_does_not_bring_a_process_back() {
+fn an_open_reported_after_the_exit_does_not_revive_a_process() {
     let host = FakeHost::new();
     let table = table(&host);
     announce(&table, 5, &job_path(42));
@@ -19,7 +19,7 @@ fn an_open_reported_after_the_end_does_not_bring_a_process_back() {
 }
 
 #[test]
-fn the_drivers_number_finds_the_process_that_had_it_then() {
+fn the_drivers_pid_finds_the_process_that_had_it_then() {
     let host = FakeHost::new();
     let table = table(&host);
     let later = ProcKey { pid: 7, start_ticks: 500 };
@@ -46,7 +46,7 @@ fn a_process_only_the_driver_knows_is_found_in_proc() {
     let owner = table.attribution(KEY).unwrap();
     assert_eq!((owner.method, owner.user.as_deref()), (Method::Proc, Some("ada")));
 
-    // Nobody announces its end: the next tick finds it.
+    // Its exit is not announced: the next tick finds it.
     host.end(KEY);
     table.expire(20 * SECOND);
     assert_eq!(table.attribution(KEY).unwrap().exited_ns, Some(20 * SECOND));
@@ -54,7 +54,7 @@ fn a_process_only_the_driver_knows_is_found_in_proc() {
 }
 
 #[test]
-fn a_driver_that_still_lists_an_ended_process_finds_it_for_ten_seconds() {
+fn an_exited_process_that_a_driver_still_lists_is_found_for_ten_seconds() {
     let host = FakeHost::new();
     let table = table(&host);
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
@@ -62,14 +62,14 @@ fn a_driver_that_still_lists_an_ended_process_finds_it_for_ten_seconds() {
     assert_eq!(table.process(7, 12 * SECOND), Some(KEY));
     assert_eq!(table.process(7, 12 * SECOND + 1), None);
 
-    // Unless the number is somebody else's by then.
+    // Unless the PID belongs to another process by then.
     let other = ProcKey { pid: 7, start_ticks: 300 };
     host.start(other, "other", &line("/"));
     assert_eq!(table.process(7, 11 * SECOND), Some(other));
 }
 
 #[test]
-fn an_end_that_was_never_reported_is_found() {
+fn an_exit_that_was_never_reported_is_found() {
     let host = FakeHost::new();
     host.start(KEY, "python3", &line("/"));
     let table = table(&host);
@@ -84,7 +84,7 @@ fn an_end_that_was_never_reported_is_found() {
 }
 
 #[test]
-fn a_reused_number_ends_a_process_whose_end_was_lost() {
+fn a_reused_pid_ends_a_process_with_a_lost_exit() {
     let host = FakeHost::new();
     let table = table(&host);
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
@@ -93,7 +93,7 @@ fn a_reused_number_ends_a_process_whose_end_was_lost() {
 }
 
 #[test]
-fn a_number_used_again_between_two_scans_is_the_later_process_at_once() {
+fn a_pid_reused_between_two_scans_is_the_later_process_at_once() {
     let host = FakeHost::new();
     let (later, listed) = (ProcKey { start_ticks: 1_100, ..KEY }, ProcKey { pid: 8, ..KEY });
     let again = ProcKey { pid: 8, ..later };
@@ -109,7 +109,7 @@ fn a_number_used_again_between_two_scans_is_the_later_process_at_once() {
     for key in [later, again] {
         host.start(key, "python3", &line(&job_path(2)));
     }
-    // The driver's list is the same, and no scan has been since.
+    // The driver's list is unchanged, and there was no scan since.
     assert_eq!(*identities.of(&[7, 8], 12 * SECOND), BTreeMap::from([(7, later), (8, again)]));
     assert_eq!(table.process(7, 12 * SECOND), Some(later));
     let owner = table.attribution(later).unwrap();
@@ -117,7 +117,7 @@ fn a_number_used_again_between_two_scans_is_the_later_process_at_once() {
 }
 
 #[test]
-fn a_number_that_only_the_driver_named_is_looked_at_again_where_bpf_announces_ends() {
+fn a_pid_that_only_the_driver_listed_is_checked_again_where_bpf_announces_exits() {
     let host = FakeHost::new();
     let later = ProcKey { start_ticks: 1_100, ..KEY };
     let table = table(&host);
@@ -129,7 +129,7 @@ fn a_number_that_only_the_driver_named_is_looked_at_again_where_bpf_announces_en
 }
 
 #[test]
-fn a_look_that_a_move_overtook_changes_nothing() {
+fn a_resolution_that_a_move_overtook_changes_nothing() {
     let mut table = Table::default();
     let found = |case: Option<Resolution>, job| {
         let mut case = case.unwrap();
@@ -146,7 +146,7 @@ fn a_look_that_a_move_overtook_changes_nothing() {
 }
 
 #[test]
-fn the_path_of_a_removed_cgroup_is_forgotten_after_five_minutes() {
+fn the_path_of_a_removed_cgroup_is_removed_after_five_minutes() {
     let host = FakeHost::new();
     let table = table(&host);
     let later = ProcKey { pid: 8, ..KEY };
@@ -160,7 +160,7 @@ fn the_path_of_a_removed_cgroup_is_forgotten_after_five_minutes() {
 }
 
 #[test]
-fn an_ended_process_is_forgotten_after_five_minutes() {
+fn an_ended_process_is_removed_after_five_minutes() {
     let host = FakeHost::new();
     let table = table(&host);
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
@@ -173,7 +173,7 @@ fn an_ended_process_is_forgotten_after_five_minutes() {
 }
 
 #[test]
-fn a_storm_of_ended_processes_costs_bounded_memory_and_its_own_owners_rows() {
+fn a_storm_of_ended_processes_costs_bounded_memory_and_only_its_own_owners_entries() {
     let mut table = Table::default();
     let key = |index: usize| ProcKey { pid: u32::try_from(index).unwrap(), start_ticks: 1 };
     let mut end = |index: usize, owner_id: u32| {
@@ -183,7 +183,7 @@ fn a_storm_of_ended_processes_costs_bounded_memory_and_its_own_owners_rows() {
         table.apply(case);
         table.exited(key(index), 2 * SECOND);
     };
-    // The first is another owner's.
+    // The first belongs to another owner.
     end(0, 8);
     (1..MAX_ENDED + 10).for_each(|index| end(index, 9));
     assert!((MAX_ENDED - 200..=MAX_ENDED).contains(&table.ended_count()));
@@ -192,7 +192,7 @@ fn a_storm_of_ended_processes_costs_bounded_memory_and_its_own_owners_rows() {
 }
 
 #[test]
-fn holders_beyond_the_bound_are_counted_not_kept() {
+fn processes_beyond_the_bound_are_counted_not_stored() {
     let mut table = Table::default();
     for index in 0..=MAX_HOLDERS {
         let key = ProcKey { pid: u32::try_from(index).unwrap(), start_ticks: 1 };

@@ -1,4 +1,4 @@
-//! Whose share of what all tenants use a process takes, and what owners were refused.
+//! The quota key of a process, and what owners were refused.
 
 use super::Ownership;
 use crate::attribute::ProcessAttribution;
@@ -8,19 +8,19 @@ use crate::catalog::agent::OwnerLimit;
 use crate::ids::ProcKey;
 
 impl Ownership {
-    /// Whose share a process uses of what the host's tenants share.
+    /// The key on whose share a process counts, of what the host's tenants share.
     pub fn quota_key(&self, process: ProcKey) -> QuotaKey {
         self.key_of(self.attribution(process).as_deref())
     }
 
-    /// The same for a caller that may itself hold the table's lock: [`QuotaKey::UNKNOWN`] while the
-    /// table is being written.
+    /// The same for a caller that may hold the table's lock: [`QuotaKey::UNKNOWN`] while the table
+    /// is being written.
     pub(crate) fn try_quota_key(&self, process: ProcKey) -> QuotaKey {
         let table = self.0.table.try_read().ok();
         self.key_of(table.and_then(|table| table.attribution(process)).as_deref())
     }
 
-    /// That of a process with this owner.
+    /// The key of a process with this attribution.
     pub fn key_of(&self, owner: Option<&ProcessAttribution>) -> QuotaKey {
         let Some(owner) = owner else { return QuotaKey::UNKNOWN };
         let facts = self.owner(owner.owner);
@@ -33,7 +33,7 @@ impl Ownership {
         self.0.refusals.add(owner.owner(), limit, count);
     }
 
-    /// What owners were refused since the agent started.
+    /// The counts of refusals by owner since the agent started.
     pub fn refused(&self) -> Vec<(OwnerId, OwnerLimit, u64)> {
         self.0.refusals.all(|owner_id| self.owner(owner_id).is_some())
     }

@@ -1,5 +1,5 @@
-//! Random storms of processes against a model that knows the truth: no wrong owner, ever, and
-//! unknown only for a process that was gone before its cgroup's path could be learnt.
+//! Random storms of processes against a model with the truth: never a wrong owner, and an unknown
+//! one only for a process that was gone before its cgroup's path was learned.
 
 use super::*;
 use crate::attribute::fake::{FakeHost, of_path, opened, v2};
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Pods and jobs; a cgroup's number is one more than its workload's.
 const WORKLOADS: u64 = 50;
-/// Few numbers, so that they are used again and again.
+/// Few PIDs, so that they are reused often.
 const PIDS: u32 = 6;
 const TICK_NS: u64 = 10_000_000;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A process starts and opens a device; it may be gone before the report is read.
+    /// A process starts and opens a device; it may exit before the report is read.
     Open {
         pid: u32,
         workload: u64,
@@ -31,7 +31,7 @@ enum Step {
     Exec {
         pid: u32,
     },
-    /// The driver lists a process that nobody saw open a device.
+    /// The driver lists a process without a reported open.
     List {
         pid: u32,
         workload: u64,
@@ -71,10 +71,10 @@ fn path(workload: u64) -> String {
     }
 }
 
-/// What really happened.
+/// The true state of a process.
 struct Life {
     workload: u64,
-    /// Its number is in `/proc`.
+    /// Whether its PID is in `/proc`.
     lives: bool,
 }
 
@@ -82,23 +82,23 @@ struct Storm {
     host: FakeHost,
     table: Ownership,
     now_ns: u64,
-    /// Paths of cgroups up to here were announced; the rest the agent never heard of.
+    /// Paths of cgroups up to here were announced; the rest were not.
     announced: u64,
     lives: HashMap<ProcKey, Life>,
-    /// An end was not reported, and the ring's count of losses has not been read yet.
+    /// An exit was not reported, and the ring's count of losses has not been read yet.
     has_lost: bool,
-    /// Whether BPF tells every end; a scan comes too late for any.
-    tells_ends: bool,
+    /// Whether BPF announces every exit; a scan comes too late for any.
+    announces_exits: bool,
     clock: Arc<AtomicU64>,
 }
 
 impl Storm {
-    fn new(announced: u64, tells_ends: bool) -> Self {
+    fn new(announced: u64, announces_exits: bool) -> Self {
         let host = FakeHost::new();
         let clock = Arc::new(AtomicU64::new(0));
         let at = Arc::clone(&clock);
         let table = Ownership::with_clock(&host.paths, move || at.load(Ordering::Relaxed));
-        if !tells_ends {
+        if !announces_exits {
             table.ends_are_unannounced();
         }
         for workload in 0..announced {
@@ -107,7 +107,7 @@ impl Storm {
         }
         let lives = HashMap::new();
         let (now_ns, has_lost) = (1000 * TICK_NS, false);
-        Self { host, table, now_ns, announced, lives, has_lost, tells_ends, clock }
+        Self { host, table, now_ns, announced, lives, has_lost, announces_exits, clock }
     }
 
     fn living(&self, pid: u32) -> Option<ProcKey> {
@@ -163,13 +163,13 @@ impl Storm {
                     return;
                 };
                 let workload = self.lives[&process].workload;
-                self.report(process, None, workload, gone && self.tells_ends);
+                self.report(process, None, workload, gone && self.announces_exits);
             }
             Step::Fork { parent, pid, gone } => {
                 let Some(parent) = self.living(parent) else { return };
                 let workload = self.lives[&parent].workload;
                 let Some(process) = self.start(pid, workload) else { return };
-                self.report(process, Some(parent), workload, gone && self.tells_ends);
+                self.report(process, Some(parent), workload, gone && self.announces_exits);
             }
             Step::Exec { pid } => {
                 let Some(process) = self.living(pid) else { return };
@@ -188,7 +188,7 @@ impl Storm {
             Step::Exit { pid, reported } => {
                 let Some(process) = self.living(pid) else { return };
                 self.end(process);
-                if !self.tells_ends {
+                if !self.announces_exits {
                     return;
                 }
                 if reported {
@@ -211,14 +211,14 @@ impl Storm {
         self.table.observe(Evidence::Moved { process, cgroups });
     }
 
-    /// Every process the table has is somebody's who really owns it.
+    /// Asserts that every process in the table has its true owner.
     fn check(&self) -> Result<(), TestCaseError> {
         for (process, life) in &self.lives {
             let Some(owner) = self.table.attribution(*process) else { continue };
             let truth = cgroup::parse_path(&path(life.workload));
             if owner.method == Method::Pending {
                 prop_assert_eq!(&owner.workload, &Workload::default());
-                // Unknown is allowed only for what was gone before its path was learnt.
+                // Unknown is allowed only for a process that was gone before its path was learned.
                 prop_assert!(!life.lives && life.workload >= self.announced, "{:?}", owner);
             } else {
                 prop_assert_eq!(of_path(&owner.workload), truth, "{:?}", owner);
@@ -233,7 +233,7 @@ impl Storm {
         Ok(())
     }
 
-    /// What the driver's number leads to was alive then, or ended just before.
+    /// Asserts that the driver's PID leads to a process that was alive then or ended just before.
     fn check_number(&self, pid: u32) -> Result<(), TestCaseError> {
         let Some(found) = self.table.process(pid, self.now_ns) else { return Ok(()) };
         let life = self.lives.get(&found);
@@ -260,7 +260,7 @@ proptest! {
     }
 
     #[test]
-    fn a_storm_whose_ends_nobody_tells_has_no_wrong_owner(
+    fn a_storm_without_announced_exits_has_no_wrong_owner(
         steps in proptest::collection::vec(step(), 1..120),
     ) {
         let mut storm = Storm::new(WORKLOADS, false);

@@ -21,7 +21,7 @@ pub(super) fn job_path(job: u32) -> String {
     format!("/system.slice/slurmstepd.scope/job_{job}/step_0/user/task_1")
 }
 
-/// A table whose clock stands at ten seconds.
+/// A table with its clock at ten seconds.
 pub(super) fn table(host: &FakeHost) -> Ownership {
     Ownership::with_clock(&host.paths, || 10 * SECOND)
 }
@@ -102,7 +102,7 @@ fn a_process_that_is_already_gone_is_owned_by_its_kernel_cgroup() {
 }
 
 #[test]
-fn another_process_under_the_number_lends_nothing() {
+fn another_process_with_the_pid_contributes_nothing() {
     let host = FakeHost::new();
     host.start(ProcKey { pid: 7, start_ticks: 500 }, "other", &line(&pod_path(UID, 'b')));
     let table = table(&host);
@@ -135,7 +135,7 @@ fn a_pending_owner_is_known_once_its_cgroup_is() {
 }
 
 #[test]
-fn a_pods_name_that_comes_later_is_added() {
+fn a_pods_name_that_arrives_later_is_added() {
     let host = FakeHost::new();
     host.start(KEY, "python3", &line(&pod_path(UID, 'a')));
     let table = table(&host);
@@ -155,7 +155,7 @@ fn a_pods_name_that_comes_later_is_added() {
 }
 
 #[test]
-fn a_moved_process_is_the_new_owners_or_nobodys() {
+fn a_moved_process_belongs_to_the_new_owner_or_to_none() {
     let host = FakeHost::new();
     host.start(KEY, "python3", &line(&job_path(1)));
     let table = table(&host);
@@ -177,7 +177,7 @@ fn a_moved_process_is_the_new_owners_or_nobodys() {
 }
 
 #[test]
-fn cgroups_told_in_another_order_or_in_part_are_no_move() {
+fn cgroups_reported_in_another_order_or_in_part_are_no_move() {
     let host = FakeHost::new();
     host.start(KEY, "python3", &line(&job_path(1)));
     let table = table(&host);
@@ -188,7 +188,7 @@ fn cgroups_told_in_another_order_or_in_part_are_no_move() {
         table.attribution(KEY).unwrap().method
     };
     assert_eq!(observe(vec![v2(5)]), Method::Proc);
-    // It cannot be read again: a move would make it nobody's.
+    // It cannot be read again: a move would leave it without an owner.
     host.end(KEY);
     for same in [vec![memory(6), v2(5)], vec![v2(5), memory(6)], vec![memory(6)], vec![v2(5)]] {
         assert_eq!(observe(same), Method::Proc);
@@ -197,7 +197,7 @@ fn cgroups_told_in_another_order_or_in_part_are_no_move() {
 }
 
 #[test]
-fn an_exec_changes_the_name_and_keeps_an_owner_that_cannot_be_read_again() {
+fn an_exec_changes_the_name_and_not_an_owner_that_cannot_be_read_again() {
     let host = FakeHost::new();
     host.start(KEY, "sh", &line(&job_path(1)));
     let table = table(&host);
@@ -297,7 +297,7 @@ fn a_service_that_names_a_pod_of_this_node_stays_a_service() {
 }
 
 #[test]
-fn an_agent_in_another_cgroup_namespace_says_so_and_claims_nothing() {
+fn an_agent_in_another_cgroup_namespace_reports_so_and_attributes_nothing() {
     let host = FakeHost::new();
     host.start(KEY, "python3", &line(&format!("/..{}", pod_path(UID, 'a'))));
     let table = table(&host);

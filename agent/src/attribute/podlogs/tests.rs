@@ -26,7 +26,7 @@ fn names_are_split_at_the_first_and_the_last_underscore() {
 }
 
 #[test]
-fn a_pod_that_appears_and_goes_is_followed_without_listing() {
+fn a_pod_that_appears_and_disappears_is_followed_without_listing() {
     let dir = tempfile::tempdir().unwrap();
     let logs = PodLogs::new(dir.path());
     let uid = PodUid::new(UID);
@@ -61,7 +61,7 @@ fn a_directory_that_appears_later_or_is_replaced_is_watched() {
 }
 
 #[test]
-fn a_container_is_named_only_where_there_is_one_answer() {
+fn a_container_is_named_only_if_the_answer_is_unique() {
     let dir = tempfile::tempdir().unwrap();
     let pod = dir.path().join(format!("ml_train-0_{UID}"));
     fs::create_dir_all(pod.join("trainer")).unwrap();

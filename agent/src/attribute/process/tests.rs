@@ -16,7 +16,7 @@ fn a_hostile_command_name_does_not_shift_the_start_time() {
 }
 
 #[test]
-fn a_command_name_that_is_not_text_is_still_read() {
+fn a_command_name_that_is_not_utf8_is_still_read() {
     let host = FakeHost::new();
     host.start(KEY, "python", "0::/\n");
     let dir = host.paths.proc.join("7");
@@ -32,7 +32,7 @@ fn a_command_name_that_is_not_text_is_still_read() {
 }
 
 #[test]
-fn an_exiting_process_is_not_living() {
+fn an_exiting_process_is_not_alive() {
     let host = FakeHost::new();
     host.start(KEY, "python", "0::/\n");
     host.rewrite_stat(KEY, 'Z', 0);
@@ -44,7 +44,7 @@ fn an_exiting_process_is_not_living() {
 }
 
 #[test]
-fn a_process_whose_first_thread_has_ended_is_where_its_living_thread_is() {
+fn a_process_with_an_exited_first_thread_is_where_its_live_thread_is() {
     let host = FakeHost::new();
     let job = "/slurm/uid_7/job_5/step_0";
     host.start(KEY, "python", "4:memory:/\n");
@@ -56,7 +56,7 @@ fn a_process_whose_first_thread_has_ended_is_where_its_living_thread_is() {
         let Some(Placement::Known { path, .. }) = living.placement() else { panic!("{state}") };
         assert_eq!((living.key, &*path, living.uid()), (KEY, job, Some(1000)));
     }
-    // So is its program, which the first thread no longer has.
+    // So is its executable, which the first thread no longer has.
     std::os::unix::fs::symlink("/usr/bin/train", host.paths.proc.join("7/task/9/exe")).unwrap();
     let program = Living::find(&host.paths, 7).unwrap().program();
     assert_eq!(program, Some(PathBuf::from("/usr/bin/train")));
@@ -65,7 +65,7 @@ fn a_process_whose_first_thread_has_ended_is_where_its_living_thread_is() {
 }
 
 #[test]
-fn another_process_with_the_same_number_is_not_the_same() {
+fn another_process_with_the_same_pid_is_not_the_same() {
     let host = FakeHost::new();
     host.start(KEY, "python", "0::/\n");
     assert!(Living::same(&host.paths, KEY).is_some());
@@ -74,7 +74,7 @@ fn another_process_with_the_same_number_is_not_the_same() {
 }
 
 #[test]
-fn a_folder_does_not_answer_for_a_later_process_of_the_number() {
+fn a_folder_does_not_answer_for_a_later_process_of_the_pid() {
     let host = FakeHost::new();
     host.start(KEY, "python", "0::/\n");
     let folder = Folder::open(&host.paths, 7).unwrap();
@@ -87,7 +87,7 @@ fn a_folder_does_not_answer_for_a_later_process_of_the_number() {
 }
 
 #[test]
-fn a_thread_that_does_not_lead_has_no_user() {
+fn a_thread_that_does_not_lead_its_group_has_no_user() {
     let host = FakeHost::new();
     host.start(KEY, "python", "0::/\n");
     let status = host.paths.proc.join("7/status");
@@ -96,7 +96,7 @@ fn a_thread_that_does_not_lead_has_no_user() {
 }
 
 #[test]
-fn odd_stat_text_is_nobody() {
+fn malformed_stat_text_is_no_process() {
     let host = FakeHost::new();
     host.start(KEY, "python", "0::/\n");
     for text in ["", "7", "7 (x) R", "7 (x) R 1 2 x"] {
@@ -106,7 +106,7 @@ fn odd_stat_text_is_nobody() {
 }
 
 #[test]
-fn a_file_that_is_not_as_the_kernel_writes_it_is_no_process() {
+fn a_stat_file_of_another_form_is_no_process() {
     let host = FakeHost::new();
     host.start(KEY, "python", "0::/\n");
     let path = host.paths.proc.join("7/stat");

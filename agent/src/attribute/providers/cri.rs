@@ -1,11 +1,11 @@
-//! The container runtime's CRI socket (containerd, CRI-O, cri-dockerd): names, images and labels
-//! of pods and containers.
+//! The container runtime's CRI socket (containerd, CRI-O, cri-dockerd): names, images and labels of
+//! pods and containers.
 //!
-//! At each connection the version and one complete list. Then the runtime tells of itself where it
-//! has an event stream (containerd 1.7, CRI-O with pod events), and what a resolver misses is asked
-//! by its id in any case; a list a minute finds what was not told. `ListContainerStats` is never
-//! called: it reads every cgroup (61 ms at 35 containers, where a list takes half a millisecond).
-//! Nothing that was told is taken back when the runtime does not answer.
+//! Each connection starts with the version and one complete list. After that, the runtime's event
+//! stream delivers changes, if it has one (containerd 1.7, CRI-O with pod events); missing entries
+//! are looked up by id in any case, and a list each minute finds what was not reported.
+//! `ListContainerStats` is never called: it reads every cgroup (61 ms with 35 containers, while a
+//! list takes half a millisecond). Facts stay when the runtime does not answer.
 
 mod cache;
 mod wire;
@@ -34,53 +34,54 @@ use wire::{
     PodSandboxFilter, VERSION, VersionRequest, VersionResponse,
 };
 
-/// For every answer: a list of 500 containers took no runtime longer than tens of milliseconds.
+/// Deadline of every answer: a list of 500 containers took no runtime longer than tens of
+/// milliseconds.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Between complete lists.
+/// Time between complete lists.
 const RELIST: Duration = Duration::from_mins(1);
-/// How often a socket that is not there is looked for.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// After a failure; doubled at each further one.
+/// Time between attempts to connect to an absent socket.
+const RECONNECT: Duration = Duration::from_secs(5);
+/// Pause after a failure; doubled with each further one.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
-/// And no longer than this.
+/// Upper bound of the pause.
 const LAST_RETRY: Duration = Duration::from_secs(30);
-/// Up to so many are asked one by one; more come cheaper with a complete list.
-const FEW: usize = 8;
+/// Up to this many lookups are sent one by one; for more, a complete list is cheaper.
+const MAX_LOOKUPS: usize = 8;
 
-/// Asks every configured socket, each in a task of its own.
-pub(super) async fn supply(desk: ProviderContext, wants: LookupQueue) {
-    let settings = desk.settings().kubernetes.clone();
-    let ownership = desk.ownership().clone();
-    let standings = Rc::new(RefCell::new(SocketStates::new(desk, &settings.cri)));
+/// Serves every configured socket, each in its own task.
+pub(super) async fn provide(context: ProviderContext, lookups: LookupQueue) {
+    let settings = context.settings().kubernetes.clone();
+    let ownership = context.ownership().clone();
+    let statuses = Rc::new(RefCell::new(SocketStates::new(context, &settings.cri)));
     let mut runtimes = JoinSet::new();
     for (at, socket) in settings.cri.into_iter().enumerate() {
         let runtime = Runtime {
             at,
             socket,
-            book: PodCache::new(settings.wanted.clone(), settings.node_name.as_deref()),
+            cache: PodCache::new(settings.wanted.clone(), settings.node_name.as_deref()),
             ownership: ownership.clone(),
-            wants: wants.fork(),
-            statuses: Rc::clone(&standings),
+            lookups: lookups.fork(),
+            statuses: Rc::clone(&statuses),
             about: String::new(),
             errors: 0,
             retry: FIRST_RETRY,
         };
         runtimes.spawn_local(runtime.run());
     }
-    // The tasks have their own; a question that waits here would seem to be unheard.
-    drop((wants, standings));
+    // The tasks have their own queues; a request in this one would seem to be unanswered.
+    drop((lookups, statuses));
     while runtimes.join_next().await.is_some() {}
 }
 
-/// One socket.
+/// The state of one socket.
 struct Runtime {
     at: usize,
     socket: PathBuf,
-    book: PodCache,
+    cache: PodCache,
     ownership: Ownership,
-    wants: LookupQueue,
+    lookups: LookupQueue,
     statuses: Rc<RefCell<SocketStates>>,
-    /// Name and version.
+    /// The runtime's name and version.
     about: String,
     errors: u64,
     retry: Duration,
@@ -91,103 +92,103 @@ impl Runtime {
         loop {
             let Err(error) = self.serve().await;
             let mut report = error.report_after(!self.about.is_empty());
-            let longest = if error.is_absent() { LOOK_AGAIN } else { LAST_RETRY };
-            let pause = self.retry.min(longest);
+            let max = if error.is_absent() { RECONNECT } else { LAST_RETRY };
+            let pause = self.retry.min(max);
             self.retry = pause * 2;
             if error.cause == Cause::Unimplemented {
-                // Docker's own containerd has CRI switched off: a runtime, but no kubelet's.
+                // Docker's own containerd has CRI disabled: this runtime is not a kubelet's.
                 report = Report::of(SourceState::Absent, error.to_string(), "");
             }
             self.errors += u64::from(report.state != SourceState::Absent);
-            self.tell(report);
-            // What is asked meanwhile is in the list that comes first after the pause.
-            drop(self.wants.until(Instant::now() + pause).await);
+            self.report(report);
+            // The first list after the pause answers requests made meanwhile.
+            drop(self.lookups.until(Instant::now() + pause).await);
         }
     }
 
-    /// Everything from the connection to the failure that ends it.
+    /// Serves one connection until it fails.
     async fn serve(&mut self) -> Result<Infallible, LocalError> {
         let grpc = Grpc::new(self.socket.clone());
         let (mut events, mut offered) = (None, true);
-        let mut _following = None;
+        let mut _follow_guard = None;
         let mut relist = interval(RELIST);
         relist.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut connections = 0;
         loop {
-            let known = self.book.containers();
+            let known = self.cache.containers();
             tokio::select! {
                 biased;
                 event = next(&mut events) => match event {
-                    Ok(Some(event)) => self.learn(|book| book.event(event)),
-                    Ok(None) => (events, _following) = (None, None),
+                    Ok(Some(event)) => self.update(|cache| cache.event(event)),
+                    Ok(None) => (events, _follow_guard) = (None, None),
                     Err(error) if error.cause == Cause::Unimplemented => {
-                        (events, offered, _following) = (None, false, None);
-                        self.ready(false);
+                        (events, offered, _follow_guard) = (None, false, None);
+                        self.report_ready(false);
                     }
                     Err(error) => return Err(error),
                 },
                 _ = relist.tick() => {
                     // A runtime that was upgraded under its socket, or restarted with another
-                    // configuration, may offer what it did not.
+                    // configuration, may offer events now.
                     offered |= self.is_another(&grpc).await? || grpc.connections() > connections;
-                    // What falls between the list and the stream is asked for by its id.
+                    // Changes between the list and the stream are looked up by id.
                     if offered && events.is_none() {
                         events = Some(grpc.stream(EVENTS, EventsRequest {}));
                     }
                     self.list(&grpc).await?;
                     self.retry = FIRST_RETRY;
-                    _following = events.is_some().then(|| self.ownership.names().follow());
-                    self.ready(offered);
+                    _follow_guard = events.is_some().then(|| self.ownership.names().follow());
+                    self.report_ready(offered);
                     connections = grpc.connections();
                 }
-                // Not before the first list, by which it is known whose containers they are.
-                asked = self.wants.next(), if connections > 0 => {
-                    self.answer(&grpc, &asked).await?;
+                // Not before the first list, which shows the pods of containers.
+                batch = self.lookups.next(), if connections > 0 => {
+                    self.answer(&grpc, &batch).await?;
                 }
             }
             if grpc.connections() > connections {
                 relist.reset_immediately();
             }
-            if self.book.containers() != known {
-                self.ready(offered);
+            if self.cache.containers() != known {
+                self.report_ready(offered);
             }
         }
     }
 
-    /// Asks for name and version; whether they are others than before.
+    /// Reads name and version; returns whether they changed.
     async fn is_another(&mut self, grpc: &Grpc) -> Result<bool, LocalError> {
-        let question = VersionRequest { version: "v1".to_owned() };
-        let version: VersionResponse = grpc.unary(VERSION, question, DEADLINE).await?;
-        self.book.is_about(&version.runtime_name);
+        let request = VersionRequest { version: "v1".to_owned() };
+        let version: VersionResponse = grpc.unary(VERSION, request, DEADLINE).await?;
+        self.cache.set_runtime(&version.runtime_name);
         let about = format!("{} {}", version.runtime_name, version.runtime_version);
-        let before = std::mem::replace(&mut self.about, about);
-        Ok(before != self.about)
+        let previous = std::mem::replace(&mut self.about, about);
+        Ok(previous != self.about)
     }
 
-    /// A complete list.
+    /// Reads a complete list.
     async fn list(&mut self, grpc: &Grpc) -> Result<(), LocalError> {
-        // Sandboxes first: the containers' pods are told by them.
+        // Sandboxes first: they show the containers' pods.
         let pods = sandboxes(grpc, None).await?;
         let containers = containers(grpc, None).await?;
         self.tags(grpc, &containers).await?;
-        self.learn(|book| book.list(pods, containers));
+        self.update(|cache| cache.list(pods, containers));
         Ok(())
     }
 
-    /// What resolvers miss.
-    async fn answer(&mut self, grpc: &Grpc, asked: &Lookups) -> Result<(), LocalError> {
+    /// Looks up requested entries.
+    async fn answer(&mut self, grpc: &Grpc, lookups: &Lookups) -> Result<(), LocalError> {
         let names = self.ownership.names();
-        let is_open = |want: &&LookupKey| match want {
+        let is_missing = |key: &&LookupKey| match key {
             LookupKey::Pod(uid) => names.pod(uid).is_none(),
             LookupKey::Container(id) => names.container(id).is_none(),
         };
-        let open: Vec<_> = asked.wants.iter().filter(is_open).cloned().collect();
-        if asked.missed || open.len() > FEW {
+        let missing: Vec<_> = lookups.keys.iter().filter(is_missing).cloned().collect();
+        if lookups.missed || missing.len() > MAX_LOOKUPS {
             return self.list(grpc).await;
         }
-        for want in open {
-            match self.look_up(grpc, want).await {
-                // Refused is this question; the connection is well.
+        for key in missing {
+            match self.look_up(grpc, key).await {
+                // Only this request was refused; the connection works.
                 Err(error) if is_refusal(&error.cause) => self.errors += 1,
                 other => other?,
             }
@@ -195,9 +196,9 @@ impl Runtime {
         Ok(())
     }
 
-    async fn look_up(&mut self, grpc: &Grpc, want: LookupKey) -> Result<(), LocalError> {
+    async fn look_up(&mut self, grpc: &Grpc, key: LookupKey) -> Result<(), LocalError> {
         let (mut pods, mut found) = (Vec::new(), Vec::new());
-        match want {
+        match key {
             LookupKey::Pod(uid) => {
                 let label_selector = [(POD_UID.to_owned(), uid.as_str().to_owned())].into();
                 let filter = PodSandboxFilter { id: String::new(), label_selector };
@@ -206,9 +207,9 @@ impl Runtime {
             LookupKey::Container(id) => {
                 let filter = |id: &str| Some(ContainerFilter { id: id.to_owned() });
                 found = containers(grpc, filter(id.as_str())).await?;
-                // A sandbox is no container to CRI, though it has a cgroup like one.
+                // CRI does not list a sandbox as a container, although it has a cgroup like one.
                 let sandbox = found.first().map_or(id.as_str(), |found| &found.pod_sandbox_id);
-                if !self.book.has_sandbox(sandbox) {
+                if !self.cache.has_sandbox(sandbox) {
                     let id = sandbox.to_owned();
                     let filter = PodSandboxFilter { id, ..PodSandboxFilter::default() };
                     pods = sandboxes(grpc, Some(filter)).await?;
@@ -216,28 +217,29 @@ impl Runtime {
             }
         }
         self.tags(grpc, &found).await?;
-        self.learn(|book| book.some(pods, found));
+        self.update(|cache| cache.some(pods, found));
         Ok(())
     }
 
-    /// Names for images that the containers name by digest.
+    /// Reads names of images that containers reference by digest.
     async fn tags(&mut self, grpc: &Grpc, containers: &[Container]) -> Result<(), LocalError> {
-        if !self.book.lacks_tags(containers) {
+        if !self.cache.lacks_tags(containers) {
             return Ok(());
         }
-        let question = ListImagesRequest {};
-        let answer = grpc.unary::<_, ListImagesResponse>(LIST_IMAGES, question, DEADLINE).await;
+        let request = ListImagesRequest {};
+        let answer = grpc.unary::<_, ListImagesResponse>(LIST_IMAGES, request, DEADLINE).await;
         match answer {
-            Ok(answer) => self.book.tags(answer.images, containers),
+            Ok(answer) => self.cache.tags(answer.images, containers),
             Err(error) if is_refusal(&error.cause) => self.errors += 1,
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    fn learn(&mut self, say: impl FnOnce(&mut PodCache) -> Vec<MetadataUpdate>) {
-        for reported in say(&mut self.book) {
-            match reported {
+    /// Updates the cache and passes its results to the ownership table.
+    fn update(&mut self, change: impl FnOnce(&mut PodCache) -> Vec<MetadataUpdate>) {
+        for update in change(&mut self.cache) {
+            match update {
                 MetadataUpdate::Pod(facts) => self.ownership.put_pod(Provider::Cri, facts),
                 MetadataUpdate::Container(facts) => {
                     self.ownership.put_container(Provider::Cri, facts);
@@ -247,21 +249,21 @@ impl Runtime {
         }
     }
 
-    fn ready(&mut self, events: bool) {
-        let how = if events { "tells of changes" } else { "is asked" };
+    fn report_ready(&mut self, events: bool) {
+        let how = if events { "sends events" } else { "is polled" };
         let (about, socket) = (&self.about, self.socket.display());
-        let count = self.book.containers();
+        let count = self.cache.containers();
         let facts = format!("{about} at {socket} {how}: {count} containers and sandboxes");
-        self.tell(Report::of(SourceState::Ready, facts, ""));
+        self.report(Report::of(SourceState::Ready, facts, ""));
     }
 
-    fn tell(&mut self, report: Report) {
+    fn report(&mut self, report: Report) {
         let report = Report { errors: self.errors, ..report };
         self.statuses.borrow_mut().put(self.at, report);
     }
 }
 
-/// How every socket stands: one line on the board.
+/// The status of every socket; together they are one line of the status.
 struct SocketStates {
     context: ProviderContext,
     none: String,
@@ -269,10 +271,10 @@ struct SocketStates {
 }
 
 impl SocketStates {
-    fn new(desk: ProviderContext, sockets: &[PathBuf]) -> Self {
+    fn new(context: ProviderContext, sockets: &[PathBuf]) -> Self {
         let names: Vec<_> = sockets.iter().map(|socket| socket.display().to_string()).collect();
         let none = format!("no runtime answers at {}", names.join(", "));
-        Self { context: desk, none, each: vec![None; sockets.len()] }
+        Self { context, none, each: vec![None; sockets.len()] }
     }
 
     fn put(&mut self, at: usize, report: Report) {
@@ -289,28 +291,28 @@ impl SocketStates {
                 SourceState::Ready | SourceState::Absent => 0,
             }
         });
-        let settled = self.each.iter().all(Option::is_some);
+        let is_ready = self.each.iter().all(Option::is_some);
         match worst {
             Some(worst) => self.context.report(&Report { errors, ..worst.clone() }),
-            None if settled => {
+            None if is_ready => {
                 let remedy = "on a Kubernetes node, mount the runtime's socket directory and set kubernetes.cri";
                 let absent = Report::of(SourceState::Absent, self.none.as_str(), remedy);
                 self.context.report(&Report { errors, ..absent });
             }
             None => {}
         }
-        if settled {
-            self.context.apply();
+        if is_ready {
+            self.context.mark_ready();
         }
     }
 }
 
-/// Whether it is the question that was refused, over a connection that is well.
+/// Whether only the request was refused, over a working connection.
 fn is_refusal(cause: &Cause) -> bool {
     matches!(cause, Cause::Answered { .. } | Cause::NotFound | Cause::Unimplemented)
 }
 
-/// The next event; never without a stream.
+/// The next event; waits for ever without a stream.
 async fn next(events: &mut Option<Answers<Event>>) -> Result<Option<Event>, LocalError> {
     match events {
         Some(events) => events.next().await,
@@ -322,8 +324,8 @@ async fn sandboxes(
     grpc: &Grpc,
     filter: Option<PodSandboxFilter>,
 ) -> Result<Vec<PodSandbox>, LocalError> {
-    let question = ListPodSandboxRequest { filter };
-    let answer: ListPodSandboxResponse = grpc.unary(LIST_SANDBOXES, question, DEADLINE).await?;
+    let request = ListPodSandboxRequest { filter };
+    let answer: ListPodSandboxResponse = grpc.unary(LIST_SANDBOXES, request, DEADLINE).await?;
     Ok(answer.items)
 }
 
@@ -331,8 +333,8 @@ async fn containers(
     grpc: &Grpc,
     filter: Option<ContainerFilter>,
 ) -> Result<Vec<Container>, LocalError> {
-    let question = ListContainersRequest { filter };
-    let answer: ListContainersResponse = grpc.unary(LIST_CONTAINERS, question, DEADLINE).await?;
+    let request = ListContainersRequest { filter };
+    let answer: ListContainersResponse = grpc.unary(LIST_CONTAINERS, request, DEADLINE).await?;
     Ok(answer.containers)
 }
 

@@ -1,11 +1,11 @@
 //! Docker's and Podman's own APIs, for containers outside pods: name, image, Compose and Swarm
 //! labels, and the cgroup of the first process.
 //!
-//! One GET per container that a resolver misses, and a list a minute while there is something to
-//! take back. The engine's answer is believed only at the place where the kernel has that
-//! container's first process, so a directory that bears its id elsewhere is not taken for it.
-//! containerd's own containers outside Kubernetes (nerdctl) are not asked for: they would take a
-//! third protocol, with a namespace to guess.
+//! One GET for each requested container, and a list each minute while there are known containers.
+//! An answer counts only for the cgroup in which the kernel has that container's first process, so
+//! that a directory named like it elsewhere is not taken for it. containerd's own containers
+//! outside Kubernetes (nerdctl) are not read: that would need a third protocol and a guessed
+//! namespace.
 
 use super::{LookupQueue, Lookups, ProviderContext};
 use crate::attribute::names::{Change, ContainerFacts, LookupKey, Provider};
@@ -25,46 +25,46 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-/// For every answer.
+/// Deadline of every answer.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// How often what has ended is looked for.
-const LOOK_THROUGH: Duration = Duration::from_mins(1);
-/// How often an engine that is not there or has failed is looked for.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// A container that is being started has no process yet: asked again this much later,
+/// Time between searches for ended containers.
+const RELIST: Duration = Duration::from_mins(1);
+/// Time between attempts to reach an absent or failed engine.
+const RECONNECT: Duration = Duration::from_secs(5);
+/// Time between lookups of a container that is being started and has no process yet,
 const NOT_YET: Duration = Duration::from_millis(200);
-/// and this often.
+/// and the number of these lookups.
 const MAX_TRIES: u8 = 10;
-/// Questions that wait for an engine that does not answer; a host runs a few hundred containers.
+/// Maximum number of waiting lookups; a host runs a few hundred containers.
 const MAX_OPEN: usize = 1024;
-/// The kubelet's label: a pod's container, which CRI tells of.
+/// The kubelet's label: CRI describes a pod's container.
 const IN_POD: &str = "io.kubernetes.pod.uid";
 
-/// Labels that are told.
+/// Labels that become attributes.
 const LABELS: &[&AttrKey] = &[&attr::COMPOSE_PROJECT, &attr::COMPOSE_SERVICE, &attr::SWARM_SERVICE];
 
-/// Docker.
-pub(super) async fn docker(desk: ProviderContext, wants: LookupQueue) {
-    let socket = desk.settings().containers.docker.clone();
-    serve(desk, wants, "docker", socket).await;
+/// Provides Docker's containers.
+pub(super) async fn docker(context: ProviderContext, lookups: LookupQueue) {
+    let socket = context.settings().containers.docker.clone();
+    serve(context, lookups, "docker", socket).await;
 }
 
-/// Podman.
-pub(super) async fn podman(desk: ProviderContext, wants: LookupQueue) {
-    let socket = desk.settings().containers.podman.clone();
-    serve(desk, wants, "podman", socket).await;
+/// Provides Podman's containers.
+pub(super) async fn podman(context: ProviderContext, lookups: LookupQueue) {
+    let socket = context.settings().containers.podman.clone();
+    serve(context, lookups, "podman", socket).await;
 }
 
 async fn serve(
-    desk: ProviderContext,
-    wants: LookupQueue,
+    context: ProviderContext,
+    lookups: LookupQueue,
     runtime: &'static str,
     socket: Option<PathBuf>,
 ) {
     let Some(socket) = socket else { return };
     let engine = Engine {
-        context: desk,
-        wants,
+        context,
+        lookups,
         runtime,
         socket,
         open: HashMap::new(),
@@ -78,12 +78,12 @@ async fn serve(
 /// One engine.
 struct Engine {
     context: ProviderContext,
-    wants: LookupQueue,
+    lookups: LookupQueue,
     runtime: &'static str,
     socket: PathBuf,
-    /// Asked and not answered, with the times it was tried.
+    /// Containers to look up, with the number of attempts.
     open: HashMap<ContainerId, u8>,
-    /// There were more.
+    /// Whether requests were missed.
     missed: bool,
     reported: HashSet<ContainerId>,
     errors: u64,
@@ -96,14 +96,14 @@ struct Version {
     version: String,
 }
 
-/// One of `GET /containers/json`.
+/// An entry of `GET /containers/json`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Listed {
     id: String,
 }
 
-/// `GET /containers/ID/json`, the part that is read.
+/// The fields read of `GET /containers/ID/json`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Inspected {
@@ -116,7 +116,7 @@ struct Inspected {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct State {
-    /// In the engine's PID namespace, which is the host's; 0 without a process.
+    /// A PID in the engine's namespace, which is the host's; 0 without a process.
     #[serde(default)]
     pid: u32,
     #[serde(default)]
@@ -128,7 +128,7 @@ struct State {
 struct Config {
     #[serde(default)]
     image: String,
-    /// `null` where there are none.
+    /// `null` if there are none.
     #[serde(default)]
     labels: Option<BTreeMap<String, String>>,
 }
@@ -140,29 +140,29 @@ impl Engine {
             let report = error.report();
             self.errors += u64::from(report.state != SourceState::Absent);
             self.context.report(&Report { errors: self.errors, ..report });
-            self.context.apply();
-            let asked = self.wants.until(Instant::now() + LOOK_AGAIN).await;
-            self.note(&asked);
+            self.context.mark_ready();
+            let lookups = self.lookups.until(Instant::now() + RECONNECT).await;
+            self.note(&lookups);
         }
     }
 
-    /// Everything from the first answer to the failure.
+    /// Serves the engine from the first answer to a failure.
     async fn serve(&mut self) -> Result<Infallible, LocalError> {
         let version: Version = self.get("/version").await?;
         let facts = format!("{} at {}", version.version, self.socket.display());
         let ready = Report::of(SourceState::Ready, facts, "");
         self.context.report(&Report { errors: self.errors, ..ready });
         self.answer().await?;
-        self.context.apply();
-        let mut look_through = interval(LOOK_THROUGH);
-        look_through.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.context.mark_ready();
+        let mut relist = interval(RELIST);
+        relist.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let pause = if self.open.is_empty() { LOOK_THROUGH } else { NOT_YET };
+            let pause = if self.open.is_empty() { RELIST } else { NOT_YET };
             tokio::select! {
-                _ = look_through.tick() => self.look_through().await?,
-                asked = timeout(pause, self.wants.next()) => {
-                    if let Ok(asked) = &asked {
-                        self.note(asked);
+                _ = relist.tick() => self.end_missing().await?,
+                lookups = timeout(pause, self.lookups.next()) => {
+                    if let Ok(lookups) = &lookups {
+                        self.note(lookups);
                     }
                     self.answer().await?;
                 }
@@ -170,10 +170,10 @@ impl Engine {
         }
     }
 
-    fn note(&mut self, asked: &Lookups) {
-        self.missed |= asked.missed;
-        for want in &asked.wants {
-            if let LookupKey::Container(id) = want
+    fn note(&mut self, lookups: &Lookups) {
+        self.missed |= lookups.missed;
+        for key in &lookups.keys {
+            if let LookupKey::Container(id) = key
                 && self.open.len() < MAX_OPEN
                 && is_plain(id)
             {
@@ -182,7 +182,7 @@ impl Engine {
         }
     }
 
-    /// Questions were missed: any container may be meant.
+    /// Adds every container, after missed requests.
     async fn note_all(&mut self) -> Result<(), LocalError> {
         for id in self.ids("/containers/json").await?.into_iter().take(MAX_OPEN) {
             self.open.entry(id).or_insert(0);
@@ -190,7 +190,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Asks for everything that is open. What fails for want of an answer stays open.
+    /// Looks up all open containers. Those without an answer stay open.
     async fn answer(&mut self) -> Result<(), LocalError> {
         if self.missed {
             self.note_all().await?;
@@ -200,7 +200,7 @@ impl Engine {
         for id in open {
             let again = match self.inspect(&id).await {
                 Ok(again) => again,
-                // Another runtime's.
+                // Another runtime's container.
                 Err(error) if error.cause == Cause::NotFound => false,
                 Err(error) if matches!(error.cause, Cause::Answered { .. }) => {
                     self.errors += 1;
@@ -216,7 +216,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells of one container; whether to ask again because it is only being started.
+    /// Looks up one container; returns whether to try again because it is being started.
     async fn inspect(&mut self, id: &ContainerId) -> Result<bool, LocalError> {
         if self.context.ownership().names().container(id).is_some() {
             return Ok(false);
@@ -254,8 +254,8 @@ impl Engine {
         Ok(false)
     }
 
-    /// Takes back what has ended.
-    async fn look_through(&mut self) -> Result<(), LocalError> {
+    /// Reports the end of containers that are no longer listed.
+    async fn end_missing(&mut self) -> Result<(), LocalError> {
         if self.reported.is_empty() {
             return Ok(());
         }
@@ -284,7 +284,7 @@ fn some(text: &str) -> Option<Arc<str>> {
     (!text.is_empty()).then(|| Arc::from(text))
 }
 
-/// Only what can stand in a path as it is.
+/// Whether an id can be part of a URL path without encoding.
 fn is_plain(id: &ContainerId) -> bool {
     id.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
 }

@@ -1,5 +1,4 @@
-//! A node for the tests of the suppliers: a table of owners, the suppliers' thread, and what the
-//! board says of it.
+//! A node for the provider tests: an ownership table, the providers' thread, and their status.
 
 use super::{Containers, Kubernetes, MetadataProviders, Settings};
 use crate::attribute::fake::{FakeHost, opened};
@@ -11,21 +10,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// For what takes milliseconds, on a machine under load; less than the minute after which a runtime
-/// is asked for everything in any case.
+/// Deadline for work of milliseconds on a machine under load; less than the minute after which a
+/// runtime is listed in any case.
 const WITHIN: Duration = Duration::from_secs(45);
 
 pub(super) struct Node {
     pub(super) host: FakeHost,
     pub(super) ownership: Ownership,
     pub(super) providers: MetadataProviders,
-    board: StatusRegistry,
+    status: StatusRegistry,
     _dir: tempfile::TempDir,
     pub(super) sockets: Vec<PathBuf>,
 }
 
 impl Node {
-    /// Suppliers that are told of sockets of these names, and have not been started.
+    /// Creates providers with sockets of these names, without starting them.
     pub(super) fn new(cri: &[&str], docker: Option<&str>) -> Self {
         let (host, dir) = (FakeHost::new(), tempfile::tempdir().unwrap());
         let at = |name: &&str| dir.path().join(name);
@@ -36,12 +35,12 @@ impl Node {
             containers: Containers { docker: docker.as_ref().map(at), podman: None },
         };
         let ownership = Ownership::with_clock(&host.paths, || 10_000_000_000);
-        let board = StatusRegistry::default();
-        let suppliers = MetadataProviders::start_for(settings, &ownership, &board);
-        Self { host, ownership, providers: suppliers, board, _dir: dir, sockets }
+        let status = StatusRegistry::default();
+        let providers = MetadataProviders::start_for(settings, &ownership, &status);
+        Self { host, ownership, providers, status, _dir: dir, sockets }
     }
 
-    /// A process at a place opens a device.
+    /// Starts a process at a cgroup path that opens a device.
     pub(super) fn holder(&self, pid: u32, path: &str) -> ProcKey {
         let process = ProcKey { pid, start_ticks: 100 };
         self.host.start(process, "python3", &format!("0::{path}\n"));
@@ -50,15 +49,15 @@ impl Node {
     }
 
     pub(super) fn report(&self, source: &str) -> Option<Report> {
-        self.board.all().remove(source).map(|state| state.report)
+        self.status.all().remove(source).map(|state| state.report)
     }
 
-    /// Waits until the source's report is as wanted.
+    /// Waits until the source's report passes a test.
     pub(super) fn wait_for_report(&self, source: &str, test: impl Fn(&Report) -> bool) -> Report {
         wait_for(|| self.report(source).filter(&test).ok_or_else(|| self.report(source)))
     }
 
-    /// Waits until the holder's owner is as wanted.
+    /// Waits until the process's attribution passes a test.
     pub(super) fn wait_for_owner(
         &self,
         process: ProcKey,
@@ -71,11 +70,11 @@ impl Node {
     }
 }
 
-/// Looks until there is what is looked for; else says what was there at the end.
-pub(super) fn wait_for<T, E: std::fmt::Debug>(mut look: impl FnMut() -> Result<T, E>) -> T {
+/// Repeats `check` until it succeeds; fails with the last error after [`WITHIN`].
+pub(super) fn wait_for<T, E: std::fmt::Debug>(mut check: impl FnMut() -> Result<T, E>) -> T {
     let end = Instant::now() + WITHIN;
     loop {
-        match look() {
+        match check() {
             Ok(found) => return found,
             Err(instead) => assert!(Instant::now() < end, "instead: {instead:?}"),
         }

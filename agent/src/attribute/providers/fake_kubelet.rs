@@ -1,5 +1,5 @@
-//! A gRPC server on a unix socket for the suppliers' tests: it frames by hand, so that what the
-//! client's libraries take for gRPC is not checked against themselves.
+//! A gRPC server on a unix socket for the provider tests: it writes frames by hand, so that the
+//! client's libraries are not checked against themselves.
 
 use super::{Kubernetes, LookupQueue, ProviderContext, Settings};
 use crate::attribute::names::LookupKey;
@@ -29,25 +29,25 @@ use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
-/// Longest wait for anything in a test.
+/// Deadline of anything in a test.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// What a call is answered with.
+/// The answer to a call.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
     /// One message.
     Message(Vec<u8>),
-    /// The same, later.
+    /// One message after a delay.
     Slow(Duration, Vec<u8>),
-    /// A gRPC status and its words.
+    /// A gRPC status and its message.
     Status(u32, &'static str),
-    /// Nothing, for ever.
+    /// No answer.
     Hang,
-    /// Messages, and then nothing until [`Kubelet::send`].
+    /// Messages, then nothing until [`Kubelet::send`].
     Stream(Vec<Vec<u8>>),
 }
 
-/// The server; it listens until dropped and leaves its socket file behind.
+/// The server; it listens until dropped and leaves its socket file.
 pub(super) struct Kubelet {
     state: Rc<State>,
     task: JoinHandle<()>,
@@ -55,7 +55,7 @@ pub(super) struct Kubelet {
 
 #[derive(Default)]
 struct State {
-    /// The answer of every method, by the end of its path.
+    /// The answer of every method, by the end of the method's path.
     replies: RefCell<Vec<(&'static str, Reply)>>,
     calls: RefCell<Vec<Call>>,
     count: watch::Sender<usize>,
@@ -93,7 +93,7 @@ impl Kubelet {
         Self { state, task }
     }
 
-    /// From now on a method answers so.
+    /// Sets a method's answer.
     pub(super) fn reply(&self, method: &'static str, reply: Reply) -> &Self {
         let mut replies = self.state.replies.borrow_mut();
         replies.retain(|(known, _)| *known != method);
@@ -116,12 +116,12 @@ impl Kubelet {
         }
     }
 
-    /// The calls of a method so far, by what was asked.
+    /// The requests of a method so far.
     pub(super) fn calls(&self, method: &str) -> Vec<Vec<u8>> {
         self.pick(method, |call| call.question.clone())
     }
 
-    /// When a method was called.
+    /// The times of a method's calls.
     pub(super) fn times(&self, method: &str) -> Vec<Instant> {
         self.pick(method, |call| call.at)
     }
@@ -131,7 +131,7 @@ impl Kubelet {
         calls.iter().filter(|call| call.path.ends_with(method)).map(part).collect()
     }
 
-    /// Waits until a method has been called so often.
+    /// Waits until a method was called this often.
     pub(super) async fn called(&self, method: &str, times: usize) {
         let mut count = self.state.count.subscribe();
         let enough = count.wait_for(|_| self.calls(method).len() >= times);
@@ -168,7 +168,7 @@ async fn answer(
             let frames = [Frame::data(framed(&message)), Frame::trailers(status(0, ""))];
             (frames.into(), None)
         }
-        Reply::Status(code, words) => ([Frame::trailers(status(code, words))].into(), None),
+        Reply::Status(code, message) => ([Frame::trailers(status(code, message))].into(), None),
         Reply::Hang => {
             state.streams.borrow_mut().push(sender);
             (VecDeque::new(), Some(receiver))
@@ -193,10 +193,10 @@ fn framed(message: &[u8]) -> Bytes {
     frame.freeze()
 }
 
-fn status(code: u32, words: &'static str) -> HeaderMap {
+fn status(code: u32, message: &'static str) -> HeaderMap {
     let mut trailers = HeaderMap::new();
     trailers.insert(HeaderName::from_static("grpc-status"), code.into());
-    trailers.insert(HeaderName::from_static("grpc-message"), HeaderValue::from_static(words));
+    trailers.insert(HeaderName::from_static("grpc-message"), HeaderValue::from_static(message));
     trailers
 }
 
@@ -227,51 +227,51 @@ impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for LocalExecu
     }
 }
 
-/// A table of owners with a supplier's desk beside it.
-pub(super) struct Office {
+/// An ownership table with a provider's context.
+pub(super) struct Fixture {
     pub(super) dir: tempfile::TempDir,
     pub(super) ownership: Ownership,
-    pub(super) board: StatusRegistry,
+    pub(super) status: StatusRegistry,
     name: &'static str,
 }
 
-impl Office {
+impl Fixture {
     pub(super) fn new(name: &'static str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let ownership = Ownership::new(&Paths::under(dir.path()));
-        Self { dir, ownership, board: StatusRegistry::default(), name }
+        Self { dir, ownership, status: StatusRegistry::default(), name }
     }
 
     pub(super) fn socket(&self) -> PathBuf {
         self.dir.path().join("kubelet.sock")
     }
 
-    /// What a supplier is given.
+    /// The arguments of a provider.
     pub(super) fn context(&self, kubernetes: Kubernetes) -> (ProviderContext, LookupQueue) {
         let paths = Paths::under(self.dir.path());
         let containers = super::Containers::default();
         let busy = Arc::new(AtomicUsize::new(1));
-        let desk = ProviderContext {
+        let context = ProviderContext {
             name: self.name,
             settings: Arc::new(Settings { paths, kubernetes, containers }),
             ownership: self.ownership.clone(),
-            board: self.board.clone(),
+            status: self.status.clone(),
             busy: Arc::clone(&busy),
-            settled: false,
+            is_ready: false,
         };
-        (desk, LookupQueue { questions: self.ownership.names().wants(), busy })
+        (context, LookupQueue { requests: self.ownership.names().requests(), busy })
     }
 
-    /// A resolver misses something.
-    pub(super) fn ask(&self, want: LookupKey) {
-        self.ownership.names().want(want);
+    /// Requests a lookup.
+    pub(super) fn request(&self, key: LookupKey) {
+        self.ownership.names().request(key);
     }
 
     pub(super) fn report(&self) -> Option<Report> {
-        self.board.all().remove(self.name).map(|standing| standing.report)
+        self.status.all().remove(self.name).map(|status| status.report)
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     pub(super) async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let wait = async {
             while !is_so(self) {
@@ -279,11 +279,11 @@ impl Office {
             }
         };
         let waited = tokio::time::timeout(TIMEOUT, wait).await;
-        assert!(waited.is_ok(), "not {what}; the supplier says {:?}", self.report());
+        assert!(waited.is_ok(), "not {what}; the provider reports {:?}", self.report());
     }
 }
 
-/// Runs a test whose tasks share one thread.
+/// Runs a test on one thread.
 pub(super) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, test);

@@ -1,12 +1,12 @@
-//! The kubelet's pod-resources socket: which device it has granted to which container.
+//! The kubelet's pod-resources socket: the devices allocated to each container.
 //!
-//! One list (a few milliseconds of the kubelet's) soon after news of a pod, never more often than
-//! every five seconds, and every five minutes; every ten seconds where nobody tells of pods as they
-//! come and go, or the kubelet lists no pods. What the node has to grant is asked with each list and
-//! every ten seconds: device plugins register late and take devices back, and nobody tells. A pod that nobody had told of before is
-//! asked for alone and at once, where the kubelet offers that. The list before stays while the
-//! kubelet does not answer or has no pods yet ([`missing`]), and is not worked up again while nothing
-//! changes.
+//! One list (a few milliseconds of the kubelet's time) soon after a change of a pod, never more
+//! often than every five seconds, and every five minutes; every ten seconds if no provider follows
+//! pods, or if the kubelet lists no pods. The node's allocatable devices are read with each list
+//! and every ten seconds: device plugins register late and withdraw devices without notice. A new
+//! pod is requested alone and at once, if the kubelet offers that. The previous list stays while
+//! the kubelet does not answer or has no pods yet ([`missing`]), and an unchanged list is not
+//! processed again.
 
 mod binding;
 mod devices;
@@ -32,70 +32,70 @@ use wire::{
     ListPodResourcesResponse, PodResources,
 };
 
-/// The list's name among the grants.
+/// The source's name in the allocation registry.
 const SOURCE: &str = "kubelet";
-/// New pods asked for one by one between two lists: more than a node starts in that time, fewer
-/// than the kubelet's limit for all who ask.
+/// Maximum number of new pods requested one by one between two lists: more than a node starts in
+/// that time, and fewer than the kubelet's limit for all its clients.
 const MAX_LOOKUPS: usize = 8;
 
-/// How long things may take and how often they are done.
+/// Deadlines and intervals.
 #[derive(Clone, Copy, Debug)]
 struct Timing {
-    /// For every answer.
+    /// Deadline of every answer.
     deadline: Duration,
-    /// Between lists without news, and between questions about what the node has.
+    /// Time between lists without changes, and between reads of the allocatable devices.
     every: Duration,
-    /// The same where a supplier tells of every change: devices come and go with their pods.
+    /// Time between lists if a provider follows every change: allocations change with their pods.
     followed: Duration,
-    /// Between lists in any case: the kubelet answers a node's agents at a limited rate together.
-    soonest: Duration,
-    /// From news to the list: of a pod's start most comes within this.
+    /// Minimum time between lists: the kubelet's rate limit is for all its clients together.
+    min_interval: Duration,
+    /// Time from a change to the list: most changes of a pod's start come within this.
     gather: Duration,
-    /// After a failure; doubled at each further one.
+    /// Pause after a failure; doubled with each further one.
     first_retry: Duration,
-    /// And no longer than this.
+    /// Upper bound of the pause.
     last_retry: Duration,
 }
 
-const PACE: Timing = Timing {
+const TIMING: Timing = Timing {
     deadline: Duration::from_secs(5),
     every: Duration::from_secs(10),
     followed: Duration::from_mins(5),
-    soonest: Duration::from_secs(5),
+    min_interval: Duration::from_secs(5),
     gather: Duration::from_millis(300),
     first_retry: Duration::from_secs(1),
     last_retry: Duration::from_mins(1),
 };
 
-/// Asks the kubelet for as long as the agent runs.
-pub(super) async fn supply(desk: ProviderContext, wants: LookupQueue) {
-    // What is granted answers no question.
-    drop(wants);
-    at_pace(PACE, desk).await;
+/// Reads the kubelet's allocations for as long as the agent runs.
+pub(super) async fn provide(context: ProviderContext, lookups: LookupQueue) {
+    // Allocations answer no lookups.
+    drop(lookups);
+    provide_at(TIMING, context).await;
 }
 
-async fn at_pace(pace: Timing, desk: ProviderContext) {
-    let Some(socket) = desk.settings().kubernetes.pod_resources.clone() else { return };
-    let ownership = desk.ownership().clone();
+async fn provide_at(timing: Timing, context: ProviderContext) {
+    let Some(socket) = context.settings().kubernetes.pod_resources.clone() else { return };
+    let ownership = context.ownership().clone();
     let names = ownership.names();
-    let (news, followers, arrivals) = (names.changes(), names.followers(), names.arrivals());
-    let told = ListState {
+    let (changes, followers, arrivals) = (names.changes(), names.followers(), names.arrivals());
+    let state = ListState {
         binding: Binding::default(),
         list: Vec::new(),
         names: None,
-        words: Outcome::default(),
+        outcome: Outcome::default(),
         missing: Missing::default(),
     };
     let node = Allocatable { known: None, offered: true };
-    let single = Single { arrivals, asked: 0, offered: true };
-    let retry = pace.first_retry;
+    let single = Single { arrivals, requested: 0, offered: true };
+    let retry = timing.first_retry;
     Kubelet {
-        pace,
+        timing,
         socket,
-        context: desk,
+        context,
         ownership,
-        reported: told,
-        news,
+        state,
+        changes,
         followers,
         single,
         node,
@@ -107,12 +107,12 @@ async fn at_pace(pace: Timing, desk: ProviderContext) {
 }
 
 struct Kubelet {
-    pace: Timing,
+    timing: Timing,
     socket: PathBuf,
     context: ProviderContext,
     ownership: Ownership,
-    reported: ListState,
-    news: watch::Receiver<u64>,
+    state: ListState,
+    changes: watch::Receiver<u64>,
     followers: watch::Receiver<usize>,
     single: Single,
     node: Allocatable,
@@ -120,30 +120,30 @@ struct Kubelet {
     retry: Duration,
 }
 
-/// What the kubelet has listed, and what came of it.
+/// The last list, and its result.
 struct ListState {
     binding: Binding,
     /// Sorted: the kubelet lists its pods, and a container's devices, in no order.
     list: Vec<PodResources>,
-    /// The names' count of changes when the list was worked up.
+    /// The metadata's change count when the list was processed.
     names: Option<u64>,
-    words: Outcome,
+    outcome: Outcome,
     missing: Missing,
 }
 
-/// Questions about one pod.
+/// Requests for single pods.
 struct Single {
     arrivals: broadcast::Receiver<PodUid>,
-    /// Since the last list.
-    asked: usize,
-    /// The kubelet has the method, and it is not switched off.
+    /// Number of requests since the last list.
+    requested: usize,
+    /// Whether the kubelet has the method, and has not disabled it.
     offered: bool,
 }
 
-/// What the node has to grant.
+/// The node's allocatable devices.
 struct Allocatable {
     known: Option<usize>,
-    /// The kubelet has the method.
+    /// Whether the kubelet has the method.
     offered: bool,
 }
 
@@ -151,10 +151,10 @@ impl Kubelet {
     async fn run(mut self) {
         let grpc = Grpc::new(self.socket.clone());
         loop {
-            // Everything known until now is in this list.
-            self.news.mark_unchanged();
+            // The next list includes every change until now.
+            self.changes.mark_unchanged();
             self.single.arrivals = self.single.arrivals.resubscribe();
-            self.single.asked = 0;
+            self.single.requested = 0;
             if let Err(error) = self.round(&grpc).await {
                 let pause = self.failed(&error);
                 sleep(pause).await;
@@ -162,28 +162,27 @@ impl Kubelet {
         }
     }
 
-    /// A list, and the time until the next one is due.
+    /// Reads a list and waits until the next one is due.
     async fn round(&mut self, grpc: &Grpc) -> Result<(), LocalError> {
-        let asked = Instant::now();
+        let listed_at = Instant::now();
         self.list(grpc).await?;
-        self.retry = self.pace.first_retry;
-        self.rest(grpc, asked).await
+        self.retry = self.timing.first_retry;
+        self.wait_for_next(grpc, listed_at).await
     }
 
     async fn list(&mut self, grpc: &Grpc) -> Result<(), LocalError> {
-        let question = ListPodResourcesRequest {};
+        let request = ListPodResourcesRequest {};
         let answer: ListPodResourcesResponse =
-            grpc.unary(LIST, question, self.pace.deadline).await?;
+            grpc.unary(LIST, request, self.timing.deadline).await?;
         let list = answer.pod_resources;
-        self.reported.missing.connected(grpc.connections());
+        self.state.missing.connected(grpc.connections());
         let ownership = &self.ownership;
-        let lives = |pod: &PodResources| match ownership.pod_named(&pod.namespace, &pod.name) {
+        let life = |pod: &PodResources| match ownership.pod_named(&pod.namespace, &pod.name) {
             None => Life::Ended,
             Some(facts) if ownership.pod_class(&facts.uid).is_some() => Life::Running,
             Some(_) => Life::Unknown,
         };
-        let mut list =
-            self.reported.missing.complete(list, &self.reported.list, Instant::now(), lives);
+        let mut list = self.state.missing.complete(list, &self.state.list, Instant::now(), life);
         list.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         for container in list.iter_mut().flat_map(|pod| &mut pod.containers) {
             let name = |devices: &ContainerDevices| {
@@ -191,50 +190,50 @@ impl Kubelet {
             };
             container.devices.sort_by_cached_key(name);
         }
-        self.take(list);
-        self.look(grpc).await?;
+        self.process(list);
+        self.read_allocatable(grpc).await?;
         self.report_allocations();
         Ok(())
     }
 
-    /// Works up a list, unless it says the same about the same pods as the one before.
-    fn take(&mut self, list: Vec<PodResources>) {
-        let names = Some(*self.news.borrow());
-        let told = &mut self.reported;
-        if told.names == names && told.list == list && told.words.waiting == 0 {
+    /// Processes a list, unless it and the pods are the same as before.
+    fn process(&mut self, list: Vec<PodResources>) {
+        let names = Some(*self.changes.borrow());
+        let state = &mut self.state;
+        if state.names == names && state.list == list && state.outcome.waiting == 0 {
             return;
         }
         let settings = self.context.settings();
         let extra = &settings.kubernetes.resources;
         let devices = devices::NameContext { sys: &settings.paths.sys, extra };
-        told.words = told.binding.bind(list.clone(), &devices, &self.ownership);
-        (told.list, told.names) = (list, names);
-        self.ownership.allocations().replace(SOURCE, told.words.allocations.clone());
-        if self.reported.words.waiting > 0 {
-            // A runtime without events tells of a new pod with its next list.
-            self.ownership.names().want_all();
+        state.outcome = state.binding.bind(list.clone(), &devices, &self.ownership);
+        (state.list, state.names) = (list, names);
+        self.ownership.allocations().replace(SOURCE, state.outcome.allocations.clone());
+        if self.state.outcome.waiting > 0 {
+            // A runtime without events reports a new pod with its next list.
+            self.ownership.names().request_all();
         }
     }
 
-    /// Asks for a pod that has just become known; the list that follows says it again.
+    /// Requests a new pod alone; the next list contains it again.
     async fn get(&mut self, grpc: &Grpc, uid: &PodUid) {
         let Some(pod) = self.ownership.names().pod(uid) else { return };
-        self.single.asked += 1;
-        let question = GetPodResourcesRequest {
+        self.single.requested += 1;
+        let request = GetPodResourcesRequest {
             pod_name: pod.name.as_ref().to_owned(),
             pod_namespace: pod.namespace.as_ref().to_owned(),
         };
         let answer: Result<GetPodResourcesResponse, _> =
-            grpc.unary(GET, question, self.pace.deadline).await;
+            grpc.unary(GET, request, self.timing.deadline).await;
         match answer {
             Ok(GetPodResourcesResponse { pod_resources: Some(pod) }) => {
                 let name = |pod: &PodResources| (pod.namespace.clone(), pod.name.clone());
-                let mut list = self.reported.list.clone();
+                let mut list = self.state.list.clone();
                 match list.binary_search_by(|known| name(known).cmp(&name(&pod))) {
                     Ok(place) => list.splice(place..=place, [pod]).for_each(drop),
                     Err(place) => list.insert(place, pod),
                 }
-                self.take(list);
+                self.process(list);
                 self.report_allocations();
             }
             Ok(_) => {}
@@ -242,14 +241,14 @@ impl Kubelet {
         }
     }
 
-    /// What the node has to grant.
-    async fn look(&mut self, grpc: &Grpc) -> Result<(), LocalError> {
+    /// Reads the node's allocatable devices.
+    async fn read_allocatable(&mut self, grpc: &Grpc) -> Result<(), LocalError> {
         if !self.node.offered {
             return Ok(());
         }
-        let question = AllocatableResourcesRequest {};
+        let request = AllocatableResourcesRequest {};
         let answer: Result<AllocatableResourcesResponse, _> =
-            grpc.unary(ALLOCATABLE, question, self.pace.deadline).await;
+            grpc.unary(ALLOCATABLE, request, self.timing.deadline).await;
         match answer {
             Ok(answer) => {
                 let settings = self.context.settings();
@@ -266,92 +265,97 @@ impl Kubelet {
                 self.node.offered = false;
                 Ok(())
             }
-            // Switched off or over the limit: the list is what counts.
+            // Disabled or over the rate limit: the list is what matters.
             Err(error) if matches!(error.cause, Cause::Answered { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Until the next list is due; asks for new pods, and what the node has, meanwhile.
-    async fn rest(&mut self, grpc: &Grpc, asked: Instant) -> Result<(), LocalError> {
+    /// Waits until the next list is due; meanwhile requests new pods and the allocatable devices.
+    async fn wait_for_next(&mut self, grpc: &Grpc, listed_at: Instant) -> Result<(), LocalError> {
         let mut soon: Option<Instant> = None;
-        let mut look = asked + self.pace.every;
+        let mut next_read = listed_at + self.timing.every;
         loop {
             let is_followed = *self.followers.borrow_and_update() > 0;
-            // A kubelet without pods has just started, or knows none yet: nobody tells when it does.
-            let is_whole = !self.reported.list.is_empty() && self.reported.missing.kept == 0;
-            let every = if is_followed && is_whole { self.pace.followed } else { self.pace.every };
-            let due = soon.map_or(asked + every, |soon| soon.min(asked + every));
-            let asks = self.single.offered && self.single.asked < MAX_LOOKUPS;
+            // A kubelet without pods has just started, or knows none yet: it does not announce
+            // them.
+            let is_whole = !self.state.list.is_empty() && self.state.missing.retained == 0;
+            let every =
+                if is_followed && is_whole { self.timing.followed } else { self.timing.every };
+            let due = soon.map_or(listed_at + every, |soon| soon.min(listed_at + every));
+            let may_request = self.single.offered && self.single.requested < MAX_LOOKUPS;
             tokio::select! {
                 biased;
                 () = sleep_until(due) => return Ok(()),
-                () = sleep_until(look), if self.node.offered => {
-                    self.look(grpc).await?;
+                () = sleep_until(next_read), if self.node.offered => {
+                    self.read_allocatable(grpc).await?;
                     self.report_allocations();
-                    look = Instant::now() + self.pace.every;
+                    next_read = Instant::now() + self.timing.every;
                 }
-                Ok(uid) = self.single.arrivals.recv(), if asks => self.get(grpc, &uid).await,
-                Ok(()) = self.news.changed() => {
-                    let gathered = Instant::now() + self.pace.gather;
-                    soon = soon.or(Some(gathered.max(asked + self.pace.soonest)));
+                Ok(uid) = self.single.arrivals.recv(), if may_request => self.get(grpc, &uid).await,
+                Ok(()) = self.changes.changed() => {
+                    let gathered = Instant::now() + self.timing.gather;
+                    soon = soon.or(Some(gathered.max(listed_at + self.timing.min_interval)));
                 }
                 Ok(()) = self.followers.changed() => {}
             }
         }
     }
 
-    /// How long to leave the kubelet alone.
+    /// Records a failure; returns the pause before the next attempt.
     fn failed(&mut self, error: &LocalError) -> Duration {
         let over_limit =
             matches!(&error.cause, Cause::Answered { status, .. } if status == "ResourceExhausted");
-        let pause = if over_limit { self.retry.max(self.pace.soonest) } else { self.retry };
-        self.retry = (pause * 2).min(self.pace.last_retry);
-        // A kubelet that comes back may be another version.
+        let pause = if over_limit { self.retry.max(self.timing.min_interval) } else { self.retry };
+        self.retry = (pause * 2).min(self.timing.last_retry);
+        // A kubelet that returns may be another version.
         self.node.offered = true;
         self.single.offered = true;
-        self.reported.missing.reconnected |= !over_limit;
-        let report =
-            error.report_after(self.node.known.is_some() || !self.reported.list.is_empty());
-        let pause = if error.is_absent() { pause.min(self.pace.soonest) } else { pause };
+        self.state.missing.reconnected |= !over_limit;
+        let report = error.report_after(self.node.known.is_some() || !self.state.list.is_empty());
+        let pause = if error.is_absent() { pause.min(self.timing.min_interval) } else { pause };
         self.errors += u64::from(report.state != SourceState::Absent);
-        let words = match self.ownership.allocations().count(SOURCE) {
+        let reason = match self.ownership.allocations().count(SOURCE) {
             0 => report.reason,
-            granted => {
-                format!("{}; the {granted} devices of the last list stay granted", report.reason)
+            allocated => {
+                format!(
+                    "{}; the {allocated} devices of the last list stay allocated",
+                    report.reason
+                )
             }
         };
         let remedy = match report.state {
             SourceState::Absent => "on a Kubernetes node, mount the socket's directory".to_owned(),
             _ => report.remedy,
         };
-        self.tell(Report::of(report.state, words, remedy));
+        self.report(Report::of(report.state, reason, remedy));
         pause
     }
 
     fn report_allocations(&mut self) {
-        let words = self.reported.words.details(&self.socket, self.node.known);
-        let report = match self.reported.missing.kept {
-            0 => Report::of(SourceState::Ready, words, ""),
-            kept => Report::of(
+        let summary = self.state.outcome.summary(&self.socket, self.node.known);
+        let report = match self.state.missing.retained {
+            0 => Report::of(SourceState::Ready, summary, ""),
+            retained => Report::of(
                 SourceState::Degraded,
                 format!(
-                    "{words}; the kubelet leaves out {kept} pods that run on: they keep theirs"
+                    "{summary}; the kubelet leaves out {retained} running pods: their devices stay allocated"
                 ),
                 "wait for the kubelet to reach its API server; see its log",
             ),
         };
-        self.tell(report);
+        self.report(report);
     }
 
-    fn tell(&mut self, report: Report) {
+    fn report(&mut self, report: Report) {
         self.context.report(&Report { errors: self.errors, ..report });
-        self.context.apply();
+        self.context.mark_ready();
     }
 }
 
-/// Whether a question about one pod may be answered the next time. Where the method is switched off
-/// the kubelet says so in words (`PodResources API Get method disabled`, v1.37 `server_v1.go`).
+/// Whether a request for a single pod may be answered the next time. A kubelet with the method
+/// disabled reports that in the message (`PodResources API Get method disabled`, v1.37
+/// `server_v1.go`).
 fn is_offered(cause: &Cause) -> bool {
     match cause {
         Cause::Unimplemented => false,
@@ -361,9 +365,9 @@ fn is_offered(cause: &Cause) -> bool {
 }
 
 impl Outcome {
-    /// How it stands, in one sentence.
-    fn details(&self, socket: &std::path::Path, allocatable: Option<usize>) -> String {
-        // Claims are not counted among what device plugins have.
+    /// The result in one sentence, for the status.
+    fn summary(&self, socket: &std::path::Path, allocatable: Option<usize>) -> String {
+        // Claims are not among the device plugins' allocatable devices.
         let claims = self
             .allocations
             .iter()
@@ -371,19 +375,19 @@ impl Outcome {
             .count();
         let plugins = self.allocations.len() - claims;
         let of = allocatable.map_or_else(String::new, |all| format!(" of {all}"));
-        let mut words = vec![format!("{}: {plugins} devices granted{of}", socket.display())];
-        words.extend((claims > 0).then(|| format!("{claims} granted by claims")));
+        let mut parts = vec![format!("{}: {plugins} devices allocated{of}", socket.display())];
+        parts.extend((claims > 0).then(|| format!("{claims} allocated by claims")));
         for (count, why) in [
-            (self.waiting, "wait for their pod to be known"),
+            (self.waiting, "wait for their pod's metadata"),
             (self.contested, "are listed for two pods"),
         ] {
             if count > 0 {
-                words.push(format!("{count} {why}"));
+                parts.push(format!("{count} {why}"));
             }
         }
         let unnamed = self.unnamed.iter();
-        words.extend(unnamed.map(|(why, count)| format!("{count} are {}", why.as_str())));
-        words.join(", ")
+        parts.extend(unnamed.map(|(why, count)| format!("{count} are {}", why.as_str())));
+        parts.join(", ")
     }
 }
 

@@ -1,10 +1,10 @@
 //! The kubelet's Pods API (Kubernetes 1.37 and later): whole pods, with owner references, labels
 //! and the ids of their containers, without the API server.
 //!
-//! A watch tells every pod there is and then each change; what a resolver misses is asked by its
-//! UID as well, so that a watch that hangs is noticed. Where there is no watch the pods are listed.
-//! A kubelet that restarts takes nothing back: after the next complete telling what was not in it
-//! has ended. Costs a message for each change of a pod on this node.
+//! A watch delivers every pod and then each change; requested pods are also read by UID, so that a
+//! watch that hangs is noticed. Without a watch, the pods are listed. Pods stay while a kubelet
+//! restarts; those missing from the next complete sync have ended. Costs a message for each change
+//! of a pod on this node.
 
 mod cache;
 mod wire;
@@ -27,69 +27,70 @@ use wire::{
     WatchPodsRequest,
 };
 
-/// How long things may take and how often they are done.
+/// Deadlines and intervals.
 #[derive(Clone, Copy, Debug)]
 struct Timing {
-    /// For every answer, and for the first complete telling of a watch.
+    /// Deadline of every answer, and of the first complete sync of a watch.
     deadline: Duration,
-    /// Between lists, where there is no watch.
+    /// Time between lists, without a watch.
     relist: Duration,
-    /// A question about an unknown pod brings the next list forward, but no nearer than this.
-    soonest: Duration,
-    /// How often a socket that is not there is looked for.
-    look_again: Duration,
-    /// After a failure; doubled at each further one.
+    /// Minimum time between lists: a request for an unknown pod brings the next list forward to
+    /// this.
+    min_interval: Duration,
+    /// Time between attempts to reach an absent socket.
+    reconnect: Duration,
+    /// Pause after a failure; doubled with each further one.
     first_retry: Duration,
-    /// And no longer than this.
+    /// Upper bound of the pause.
     last_retry: Duration,
-    /// From the first pod that a kubelet knows again to the last.
+    /// Time from the first pod that a kubelet knows again to the last.
     gather: Duration,
-    /// For how long the pods of a kubelet that knows none stay.
+    /// How long pods stay if the kubelet knows none.
     doubt: Duration,
 }
 
-const PACE: Timing = Timing {
+const TIMING: Timing = Timing {
     deadline: Duration::from_secs(5),
     relist: Duration::from_secs(10),
-    soonest: Duration::from_secs(1),
-    look_again: Duration::from_secs(5),
+    min_interval: Duration::from_secs(1),
+    reconnect: Duration::from_secs(5),
     first_retry: Duration::from_millis(250),
     last_retry: Duration::from_secs(30),
     gather: Duration::from_secs(10),
-    // An API server's outage.
+    // The length of an API server's outage.
     doubt: Duration::from_mins(30),
 };
-/// Pods asked for one by one at a time; the others come with the watch.
-const FEW: usize = 8;
+/// Maximum number of pods requested one by one; the others come with the watch.
+const MAX_LOOKUPS: usize = 8;
 
-/// Watches the kubelet's socket for as long as the agent runs.
-pub(super) async fn supply(desk: ProviderContext, wants: LookupQueue) {
-    at_pace(PACE, desk, wants).await;
+/// Watches the kubelet's pods for as long as the agent runs.
+pub(super) async fn provide(context: ProviderContext, lookups: LookupQueue) {
+    provide_at(TIMING, context, lookups).await;
 }
 
-async fn at_pace(pace: Timing, desk: ProviderContext, wants: LookupQueue) {
-    let settings = &desk.settings().kubernetes;
+async fn provide_at(timing: Timing, context: ProviderContext, lookups: LookupQueue) {
+    let settings = &context.settings().kubernetes;
     let Some(socket) = settings.pods_api.clone() else { return };
-    let book = PodCache::new(settings.wanted.clone());
-    let ownership = desk.ownership().clone();
-    let retry = pace.first_retry;
-    Kubelet { pace, socket, book, ownership, context: desk, wants, errors: 0, retry }.run().await;
+    let cache = PodCache::new(settings.wanted.clone());
+    let ownership = context.ownership().clone();
+    let retry = timing.first_retry;
+    Kubelet { timing, socket, cache, ownership, context, lookups, errors: 0, retry }.run().await;
 }
 
 struct Kubelet {
-    pace: Timing,
+    timing: Timing,
     socket: PathBuf,
-    book: PodCache,
+    cache: PodCache,
     ownership: Ownership,
     context: ProviderContext,
-    wants: LookupQueue,
+    lookups: LookupQueue,
     errors: u64,
     retry: Duration,
 }
 
-/// Why the kubelet is asked anew.
+/// Why a watch or a list ended.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum WatchError {
     #[error(transparent)]
     Call(#[from] LocalError),
     #[error("{}: no complete list of pods within {within:?}", socket.display())]
@@ -101,77 +102,77 @@ enum Trouble {
 impl Kubelet {
     async fn run(mut self) {
         loop {
-            let Err(trouble) = self.serve().await;
-            let report = trouble.report(self.book.pods() > 0);
-            let pause = self.retry.min(match &trouble {
-                Trouble::Call(error) if error.is_absent() => self.pace.look_again,
-                _ => self.pace.last_retry,
+            let Err(error) = self.serve().await;
+            let report = error.report(self.cache.pods() > 0);
+            let pause = self.retry.min(match &error {
+                WatchError::Call(error) if error.is_absent() => self.timing.reconnect,
+                _ => self.timing.last_retry,
             });
             self.retry = pause * 2;
             self.errors += u64::from(report.state != SourceState::Absent);
-            self.tell(report);
-            // What is asked meanwhile is in the list that comes first after the pause.
-            drop(self.wants.until(Instant::now() + pause).await);
+            self.report(report);
+            // The first list after the pause answers requests made meanwhile.
+            drop(self.lookups.until(Instant::now() + pause).await);
         }
     }
 
-    /// Everything from the connection to the trouble that ends it.
-    async fn serve(&mut self) -> Result<Infallible, Trouble> {
+    /// Serves one connection until it fails.
+    async fn serve(&mut self) -> Result<Infallible, WatchError> {
         let grpc = Grpc::new(self.socket.clone());
         let mut events = grpc.stream(WATCH_PODS, WatchPodsRequest {});
-        self.book.begin_sync();
-        match timeout(self.pace.deadline, self.sync(&mut events)).await {
+        self.cache.begin_sync();
+        match timeout(self.timing.deadline, self.sync(&mut events)).await {
             Err(_) => {
-                let (socket, within) = (self.socket.clone(), self.pace.deadline);
-                return Err(Trouble::Late { socket, within });
+                let (socket, within) = (self.socket.clone(), self.timing.deadline);
+                return Err(WatchError::Late { socket, within });
             }
             Ok(Ok(())) => {}
-            Ok(Err(Trouble::Call(error))) if error.cause == Cause::Unimplemented => {
+            Ok(Err(WatchError::Call(error))) if error.cause == Cause::Unimplemented => {
                 return self.list_for_ever(&grpc).await;
             }
-            Ok(Err(trouble)) => return Err(trouble),
+            Ok(Err(error)) => return Err(error),
         }
-        self.retry = self.pace.first_retry;
-        self.ready("watched");
-        let _following = self.ownership.names().follow();
-        let mut settled = Instant::now() + self.pace.doubt;
+        self.retry = self.timing.first_retry;
+        self.report_ready("watched");
+        let _follow_guard = self.ownership.names().follow();
+        let mut decide_at = Instant::now() + self.timing.doubt;
         loop {
-            let known = self.book.pods();
+            let known = self.cache.pods();
             tokio::select! {
                 biased;
                 event = events.next() => {
-                    let event = event?.ok_or_else(|| Trouble::Ended(self.socket.clone()))?;
+                    let event = event?.ok_or_else(|| WatchError::Ended(self.socket.clone()))?;
                     self.event(&event);
-                    if self.book.is_doubted() && self.book.has_seen_api() {
-                        settled = settled.min(Instant::now() + self.pace.gather);
+                    if self.cache.is_doubted() && self.cache.has_seen_api() {
+                        decide_at = decide_at.min(Instant::now() + self.timing.gather);
                     }
                 }
-                () = sleep_until(settled), if self.book.is_doubted() => {
-                    let reported = self.book.settle();
-                    self.learn(reported);
-                    self.ready("watched");
+                () = sleep_until(decide_at), if self.cache.is_doubted() => {
+                    let updates = self.cache.end_unseen();
+                    self.store(updates);
+                    self.report_ready("watched");
                 }
-                asked = self.wants.next() => self.answer(&grpc, &asked.questions).await?,
+                batch = self.lookups.next() => self.answer(&grpc, &batch).await?,
             }
-            if self.book.pods() != known {
-                self.ready("watched");
+            if self.cache.pods() != known {
+                self.report_ready("watched");
             }
         }
     }
 
-    /// Takes events until the kubelet says that all there is has been told.
-    async fn sync(&mut self, events: &mut Answers<WatchPodsEvent>) -> Result<(), Trouble> {
+    /// Applies events until the kubelet has sent all its pods.
+    async fn sync(&mut self, events: &mut Answers<WatchPodsEvent>) -> Result<(), WatchError> {
         loop {
             let event = events.next().await?;
-            let event = event.ok_or_else(|| Trouble::Ended(self.socket.clone()))?;
+            let event = event.ok_or_else(|| WatchError::Ended(self.socket.clone()))?;
             if event.kind == INITIAL_SYNC_COMPLETE {
-                let reported = self.book.synced();
-                self.learn(reported);
+                let updates = self.cache.synced();
+                self.store(updates);
                 return Ok(());
             }
             if event.kind == UNSPECIFIED {
-                // A draft of the protocol: its numbers mean something else.
-                return Err(Trouble::Call(LocalError {
+                // A draft of the protocol, with other numbers.
+                return Err(WatchError::Call(LocalError {
                     socket: self.socket.clone(),
                     call: WATCH_PODS.to_owned(),
                     cause: Cause::Unimplemented,
@@ -181,69 +182,69 @@ impl Kubelet {
         }
     }
 
-    /// Kinds of tomorrow are skipped.
+    /// Applies an event; unknown kinds are skipped.
     fn event(&mut self, event: &WatchPodsEvent) {
         let Some(pod) = self.read(&event.pod) else { return };
-        let reported = match event.kind {
-            ADDED | MODIFIED => self.book.pod(pod),
-            DELETED => self.book.deleted(&pod),
+        let updates = match event.kind {
+            ADDED | MODIFIED => self.cache.pod(pod),
+            DELETED => self.cache.deleted(&pod),
             _ => Vec::new(),
         };
-        self.learn(reported);
+        self.store(updates);
     }
 
-    /// Where there is no watch.
-    async fn list_for_ever(&mut self, grpc: &Grpc) -> Result<Infallible, Trouble> {
+    /// Lists the pods regularly, without a watch.
+    async fn list_for_ever(&mut self, grpc: &Grpc) -> Result<Infallible, WatchError> {
         let mut doubted = None;
         loop {
             let answer: ListPodsResponse =
-                grpc.unary(LIST_PODS, ListPodsRequest {}, self.pace.deadline).await?;
+                grpc.unary(LIST_PODS, ListPodsRequest {}, self.timing.deadline).await?;
             let listed = Instant::now();
-            self.book.begin_sync();
+            self.cache.begin_sync();
             for pod in answer.pods {
                 if let Some(pod) = self.read(&pod) {
-                    let reported = self.book.pod(pod);
-                    self.learn(reported);
+                    let updates = self.cache.pod(pod);
+                    self.store(updates);
                 }
             }
-            let mut reported = self.book.synced();
+            let mut updates = self.cache.synced();
             let since = *doubted.get_or_insert(listed);
-            if !self.book.is_doubted() {
+            if !self.cache.is_doubted() {
                 doubted = None;
-            } else if since.elapsed() >= self.pace.doubt {
-                reported = self.book.settle();
+            } else if since.elapsed() >= self.timing.doubt {
+                updates = self.cache.end_unseen();
             }
-            self.learn(reported);
-            self.retry = self.pace.first_retry;
-            self.ready("listed");
+            self.store(updates);
+            self.retry = self.timing.first_retry;
+            self.report_ready("listed");
             tokio::select! {
-                () = sleep_until(listed + self.pace.relist) => {}
-                asked = self.wants.next() => {
-                    sleep_until(listed + self.pace.soonest).await;
-                    drop(asked);
+                () = sleep_until(listed + self.timing.relist) => {}
+                batch = self.lookups.next() => {
+                    sleep_until(listed + self.timing.min_interval).await;
+                    drop(batch);
                 }
             }
         }
     }
 
-    /// Asks for the pods that a resolver misses: the kubelet knows of a pod before its cgroup is
-    /// made, so one that has to be asked for is a sign that the watch hangs.
-    async fn answer(&mut self, grpc: &Grpc, asked: &Lookups) -> Result<(), LocalError> {
+    /// Reads requested pods. The kubelet knows a pod before it makes the cgroup, so a request shows
+    /// that the watch may hang.
+    async fn answer(&mut self, grpc: &Grpc, lookups: &Lookups) -> Result<(), LocalError> {
         let names = self.ownership.names().clone();
-        let pods = asked.wants.iter().filter_map(|want| match want {
+        let pods = lookups.keys.iter().filter_map(|key| match key {
             LookupKey::Pod(uid) if names.pod(uid).is_none() => Some(uid.as_str().to_owned()),
             _ => None,
         });
-        for pod_uid in pods.take(FEW).collect::<Vec<_>>() {
-            let question = GetPodRequest { pod_uid };
+        for pod_uid in pods.take(MAX_LOOKUPS).collect::<Vec<_>>() {
+            let request = GetPodRequest { pod_uid };
             let answer: Result<GetPodResponse, _> =
-                grpc.unary(GET_POD, question, self.pace.deadline).await;
+                grpc.unary(GET_POD, request, self.timing.deadline).await;
             match answer {
                 Ok(answer) => {
-                    let reported = self.read(&answer.pod).map(|pod| self.book.pod(pod));
-                    self.learn(reported.unwrap_or_default());
+                    let updates = self.read(&answer.pod).map(|pod| self.cache.pod(pod));
+                    self.store(updates.unwrap_or_default());
                 }
-                // Refused is this question; the connection is well.
+                // Only this request was refused; the connection works.
                 Err(error) if is_refusal(&error.cause) => {}
                 Err(error) => return Err(error),
             }
@@ -257,9 +258,10 @@ impl Kubelet {
         pod
     }
 
-    fn learn(&self, reported: Vec<MetadataUpdate>) {
-        for reported in reported {
-            match reported {
+    /// Passes updates to the ownership table.
+    fn store(&self, updates: Vec<MetadataUpdate>) {
+        for update in updates {
+            match update {
                 MetadataUpdate::Pod(facts) => self.ownership.put_pod(Provider::PodsApi, facts),
                 MetadataUpdate::Container(facts) => {
                     self.ownership.put_container(Provider::PodsApi, facts);
@@ -269,11 +271,12 @@ impl Kubelet {
         }
     }
 
-    fn ready(&mut self, how: &str) {
-        let (pods, socket) = (self.book.pods(), self.socket.display());
+    fn report_ready(&mut self, how: &str) {
+        let (pods, socket) = (self.cache.pods(), self.socket.display());
         let facts = format!("{socket} is {how}: {pods} pods");
-        self.tell(if self.book.is_doubted() {
-            let reason = format!("{facts}, which the kubelet knows no more and which may run on");
+        self.report(if self.cache.is_doubted() {
+            let reason =
+                format!("{facts}, which the kubelet no longer lists and which may still run");
             let remedy = "wait for the kubelet to reach its API server; see its log";
             Report::of(SourceState::Degraded, reason, remedy)
         } else {
@@ -281,9 +284,9 @@ impl Kubelet {
         });
     }
 
-    fn tell(&mut self, report: Report) {
+    fn report(&mut self, report: Report) {
         self.context.report(&Report { errors: self.errors, ..report });
-        self.context.apply();
+        self.context.mark_ready();
     }
 }
 
@@ -291,7 +294,7 @@ fn is_refusal(cause: &Cause) -> bool {
     matches!(cause, Cause::NotFound | Cause::Unimplemented | Cause::Answered { .. })
 }
 
-impl Trouble {
+impl WatchError {
     fn report(&self, answered: bool) -> Report {
         match self {
             Self::Call(error) if error.cause == Cause::Absent && !answered => Report::of(
@@ -303,7 +306,7 @@ impl Trouble {
             Self::Late { .. } => Report::of(
                 SourceState::Hung,
                 self.to_string(),
-                "look at the kubelet's log; what it said before stays known",
+                "see the kubelet's log; its pods as last read stay known",
             ),
             Self::Ended(_) => Report::of(SourceState::Failed, self.to_string(), ""),
         }

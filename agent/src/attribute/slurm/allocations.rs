@@ -1,9 +1,9 @@
-//! What Slurm has granted on this node, used or not: the devices that each live job's own device
-//! program lets it open; where that cannot be read (cgroup v1, devices not constrained), those that
-//! a mapping file of the site's gives to the job. A look at the list of jobs a tick; only a change of
-//! it costs more.
+//! The devices that Slurm has allocated on this node, used or not: those that each live job's own
+//! device program allows it to open; if that cannot be read (cgroup v1, devices not constrained),
+//! those that a site's mapping file gives to the job. Compares the list of jobs each tick; only a
+//! change of it costs more.
 
-use super::{DeviceNumber, Granted, Job, Label, Source, Undecided};
+use super::{DeviceAccess, DeviceNumber, Job, Label, Source, Undecided};
 use crate::attribute::Workload;
 use crate::attribute::allocations::{Allocation, AllocationDetails, DeviceName};
 use crate::attribute::owner::Owner;
@@ -12,18 +12,18 @@ use crate::catalog::share::{GrantKind, GrantSource};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The source's name among those of grants.
+/// The source's name in the allocation registry.
 const NAME: &str = "slurm";
-/// What Slurm calls the resource.
+/// Slurm's name of the resource.
 const RESOURCE: &str = "gres/gpu";
 
-/// The grants of the jobs as they were last told.
+/// The jobs at the last update of the allocations.
 #[derive(Debug, Default)]
-pub struct JobGrants(Mutex<Vec<Arc<Job>>>);
+pub struct JobAllocations(Mutex<Vec<Arc<Job>>>);
 
-impl JobGrants {
-    /// Tells the grants of the jobs there are, if any of it has changed. `devices` gives the devices
-    /// behind the numbers of their nodes; it is asked only then.
+impl JobAllocations {
+    /// Updates the allocations if the live jobs changed. `devices` finds the devices with the given
+    /// node numbers; it is called only then.
     pub fn refresh(
         &self,
         ownership: &Ownership,
@@ -46,18 +46,18 @@ fn allocations(
     ownership: &Ownership,
     behind: impl Fn(&[DeviceNumber]) -> Vec<DeviceName>,
 ) -> Vec<Allocation> {
-    let mut grants = Vec::new();
+    let mut allocations = Vec::new();
     for job in jobs {
-        let (source, devices) = match &job.granted {
-            Granted::Devices { allowed, .. } => (GrantSource::Slurm, behind(allowed)),
-            Granted::Untold(why) => (GrantSource::File, mapped(job, *why)),
+        let (source, devices) = match &job.devices {
+            DeviceAccess::Known { allowed, .. } => (GrantSource::Slurm, behind(allowed)),
+            DeviceAccess::Unknown(why) => (GrantSource::File, mapped(job, *why)),
         };
         if devices.is_empty() {
             continue;
         }
         let workload = Workload { slurm: Some(job.task()), ..Workload::default() };
         let owner_id = ownership.allocation_owner(Owner::Job(job.name.clone()), &workload);
-        grants.extend(devices.into_iter().map(|device| Allocation {
+        allocations.extend(devices.into_iter().map(|device| Allocation {
             kind: if device.is_part() { GrantKind::Instance } else { GrantKind::Exclusive },
             device,
             owner: owner_id,
@@ -68,12 +68,12 @@ fn allocations(
             },
         }));
     }
-    share(&mut grants);
-    grants
+    mark_shared(&mut allocations);
+    allocations
 }
 
-/// What mapping files give to a job whose devices the kernel does not tell. The job's environment
-/// says such numbers too, and is the user's word: it grants nothing.
+/// The devices that mapping files give to a job without a readable device program. The job's
+/// environment contains such numbers too, but the user controls it: it allocates nothing.
 fn mapped(job: &Job, why: Undecided) -> Vec<DeviceName> {
     if matches!(why, Undecided::NotRead | Undecided::Gone) {
         return Vec::new();
@@ -83,15 +83,16 @@ fn mapped(job: &Job, why: Undecided) -> Vec<DeviceName> {
     names.filter_map(DeviceName::of_map).collect()
 }
 
-/// A device that several jobs may open is divided among them (`gres/shard`, `gres/mps`).
-fn share(grants: &mut [Allocation]) {
-    let mut holders: HashMap<DeviceName, usize> = HashMap::new();
-    for allocation in grants.iter() {
-        *holders.entry(allocation.device.clone()).or_default() += 1;
+/// Marks a device that several jobs may open as shared (`gres/shard`, `gres/mps`).
+fn mark_shared(allocations: &mut [Allocation]) {
+    let mut jobs: HashMap<DeviceName, usize> = HashMap::new();
+    for allocation in allocations.iter() {
+        *jobs.entry(allocation.device.clone()).or_default() += 1;
     }
-    for allocation in grants.iter_mut().filter(|allocation| allocation.kind == GrantKind::Exclusive)
+    for allocation in
+        allocations.iter_mut().filter(|allocation| allocation.kind == GrantKind::Exclusive)
     {
-        if holders.get(&allocation.device).is_some_and(|jobs| *jobs > 1) {
+        if jobs.get(&allocation.device).is_some_and(|jobs| *jobs > 1) {
             allocation.kind = GrantKind::Replica;
         }
     }
@@ -105,20 +106,20 @@ mod tests {
     use crate::paths::Paths;
     use std::path::Path;
 
-    fn job(name: &str, granted: Granted) -> Arc<Job> {
+    fn job(name: &str, devices: DeviceAccess) -> Arc<Job> {
         Arc::new(Job {
             path: Arc::from(format!("/system.slice/slurmstepd.scope/job_{name}")),
             name: SlurmJobId::new(name),
             first_seen_ns: 0,
             removed_ns: None,
             facts: Arc::new(Facts::default()),
-            granted,
+            devices,
         })
     }
 
-    fn may_open(minors: &[u32]) -> Granted {
+    fn may_open(minors: &[u32]) -> DeviceAccess {
         let allowed = minors.iter().map(|minor| DeviceNumber { major: 195, minor: *minor });
-        Granted::Devices { allowed: allowed.collect(), denied: Vec::new() }
+        DeviceAccess::Known { allowed: allowed.collect(), denied: Vec::new() }
     }
 
     fn minors(numbers: &[DeviceNumber]) -> Vec<DeviceName> {
@@ -126,30 +127,30 @@ mod tests {
         devices.map(|number| DeviceName::Minor(number.minor)).collect()
     }
 
-    fn granted(jobs: &[Arc<Job>]) -> Vec<(DeviceName, String, GrantKind)> {
+    fn devices(jobs: &[Arc<Job>]) -> Vec<(DeviceName, String, GrantKind)> {
         let ownership = Ownership::new(&Paths::under(Path::new("/nonexistent")));
         let owner_id =
             |allocation: &Allocation| match &ownership.owner(allocation.owner).unwrap().owner {
                 Owner::Job(job) => job.to_string(),
                 other => panic!("{other:?}"),
             };
-        let grants = allocations(jobs, &ownership, minors);
-        grants
+        let allocations = allocations(jobs, &ownership, minors);
+        allocations
             .iter()
             .map(|allocation| (allocation.device.clone(), owner_id(allocation), allocation.kind))
             .collect()
     }
 
-    /// A job with the devices that a source has told.
-    fn reported(name: &str, granted: Granted, gpus: &str, source: Source) -> Arc<Job> {
+    /// A job with devices from a given source.
+    fn reported(name: &str, devices: DeviceAccess, gpus: &str, source: Source) -> Arc<Job> {
         let mut facts = Facts::default();
         facts.put(Label::Gpus, gpus, source);
-        Arc::new(Job { facts: Arc::new(facts), ..(*job(name, granted)).clone() })
+        Arc::new(Job { facts: Arc::new(facts), ..(*job(name, devices)).clone() })
     }
 
     #[test]
-    fn a_mapping_file_grants_where_the_kernel_does_not_tell() {
-        let undecided = |why| Granted::Untold(why);
+    fn a_mapping_file_allocates_where_the_device_program_is_unknown() {
+        let undecided = |why| DeviceAccess::Unknown(why);
         let jobs = [
             reported("7", undecided(Undecided::CgroupV1), "2,GPU-4e1a", Source::Mapping),
             reported("8", undecided(Undecided::NoProgram), "0.3", Source::Mapping),
@@ -159,7 +160,7 @@ mod tests {
         ];
         let uuid = DeviceName::Uuid(GpuUuid::new("GPU-4e1a"));
         assert_eq!(
-            granted(&jobs),
+            devices(&jobs),
             [
                 (DeviceName::Number(2), "7".to_owned(), GrantKind::Exclusive),
                 (uuid, "7".to_owned(), GrantKind::Exclusive),
@@ -168,24 +169,25 @@ mod tests {
             ]
         );
         let ownership = Ownership::new(&Paths::under(Path::new("/nonexistent")));
-        let grants = allocations(&jobs, &ownership, |_| Vec::new());
-        let sources: Vec<_> = grants.iter().map(|allocation| allocation.source).collect();
-        assert_eq!(sources, [GrantSource::File; 3], "what is behind no number is not granted");
+        let allocations = allocations(&jobs, &ownership, |_| Vec::new());
+        let sources: Vec<_> = allocations.iter().map(|allocation| allocation.source).collect();
+        assert_eq!(sources, [GrantSource::File; 3], "unknown device numbers allocate nothing");
     }
 
     #[test]
-    fn a_job_is_granted_the_devices_that_its_program_allows() {
-        let jobs = [job("7", may_open(&[2, 255])), job("8", Granted::Untold(Undecided::CgroupV1))];
+    fn a_job_has_the_devices_that_its_program_allows() {
+        let jobs =
+            [job("7", may_open(&[2, 255])), job("8", DeviceAccess::Unknown(Undecided::CgroupV1))];
         let expected = (DeviceName::Minor(2), "7".to_owned(), GrantKind::Exclusive);
-        assert_eq!(granted(&jobs), [expected]);
+        assert_eq!(devices(&jobs), [expected]);
     }
 
     #[test]
-    fn a_device_of_two_jobs_is_a_part_for_each() {
+    fn a_device_of_two_jobs_is_shared_by_both() {
         let jobs = [job("7", may_open(&[0, 1])), job("8", may_open(&[1]))];
         let [one, other] = ["7", "8"].map(str::to_owned);
         assert_eq!(
-            granted(&jobs),
+            devices(&jobs),
             [
                 (DeviceName::Minor(0), one.clone(), GrantKind::Exclusive),
                 (DeviceName::Minor(1), one, GrantKind::Replica),

@@ -1,46 +1,45 @@
-//! Slurm's variables out of a process's environment or a drop file.
+//! Slurm's variables in a process's environment or a drop file.
 //!
-//! Read as a stream, 4 KiB at a time: only the names of [`super::facts::LABELS`] and a few more
-//! are kept, everything else is passed over and never stored. 4 µs for a usual environment of
-//! 1.5 kB.
+//! Read as a stream, 4 KiB at a time: only the names of [`super::facts::LABELS`] and a few more are
+//! stored, all others are skipped. Costs 4 µs for a typical environment of 1.5 kB.
 
 use super::facts::{LABELS, Label};
 use std::io::{self, Read};
 
-/// What one environment or drop file says. Nothing in it is believed yet.
+/// The Slurm variables of one environment or drop file. Nothing in it is trusted yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlurmEnv {
     values: Vec<(&'static str, String)>,
-    /// What a heterogeneous job's environment says of each component, by number.
+    /// A heterogeneous job's variables for each component, by component number.
     components: Vec<(u16, Label, String)>,
-    /// It was longer than is read: what is not here may be there.
+    /// Whether the source was longer than is read: missing variables may be in the rest.
     pub truncated: bool,
 }
 
-/// The most that is read. The kernel allows up to a quarter of the stack limit (2 MB usually) of
-/// arguments and environment; a variable beyond this is missed, which is not wrong.
+/// The most that is read. The kernel allows up to a quarter of the stack limit (usually 2 MB) of
+/// arguments and environment; a variable beyond this limit is missing, which is not wrong.
 pub(super) const MAX_READ: u64 = 128 * 1024;
-/// A longer value is dropped, not cut: half a name is a wrong one.
+/// A longer value is dropped, not cut: half a name is a wrong name.
 const MAX_VALUE: usize = 256;
-/// The longest name wanted is shorter.
+/// Maximum length of a name; all wanted names are shorter.
 const MAX_NAME: usize = 48;
-/// Components of a heterogeneous job (`MAX_HET_JOB_COMPS` in `slurm.h`), by facts of each.
+/// Components of a heterogeneous job (`MAX_HET_JOB_COMPS` in `slurm.h`), times the facts of each.
 const MAX_COMPONENTS: usize = 128 * 5;
 
-/// Names beside those of the table.
+/// Names in addition to those of the table.
 pub(super) const STEP: &[&str] = &["SLURM_STEP_ID", "SLURM_STEPID"];
 pub(super) const RANK: &[&str] = &["SLURM_PROCID"];
 pub(super) const LOCAL_RANK: &[&str] = &["SLURM_LOCALID"];
 pub(super) const STEP_GPUS: &[&str] = &["SLURM_STEP_GPUS"];
 static OTHER_NAMES: &[&[&str]] = &[STEP, RANK, LOCAL_RANK, STEP_GPUS];
 
-/// Facts of which a heterogeneous job's tasks have one a component (`NAME_HET_GROUP_n`, before
-/// 20.11 and still in 22.05's tasks `NAME_PACK_GROUP_n`).
+/// Facts of which a heterogeneous job's tasks have one for each component (`NAME_HET_GROUP_n`;
+/// before 20.11, and still in 22.05's tasks, `NAME_PACK_GROUP_n`).
 const OF_COMPONENTS: &[Label] =
     &[Label::JobId, Label::Account, Label::Partition, Label::Qos, Label::Nodes];
 
 impl SlurmEnv {
-    /// Variables that end in `end`: NUL in an environment, a newline in a file.
+    /// Reads variables terminated by `end`: NUL in an environment, a newline in a file.
     pub fn read(source: impl Read, end: u8) -> io::Result<Self> {
         let mut claims = Self::default();
         let mut reader = source.take(MAX_READ + 1);
@@ -65,7 +64,7 @@ impl SlurmEnv {
             }
         };
         claims.truncated = seen > MAX_READ;
-        // A variable that the limit cut through is not whole.
+        // The limit may have cut the last variable.
         if !claims.truncated {
             claims.take(&variable);
         }
@@ -79,24 +78,24 @@ impl SlurmEnv {
         names.iter().find_map(of).map(|(_, value)| value.as_str())
     }
 
-    /// A fact's variable.
+    /// The variable of a fact.
     pub(super) fn label(&self, label: Label) -> Option<&str> {
-        self.get(label.row().variables)
+        self.get(label.def().variables)
     }
 
-    /// The component of the heterogeneous job that has this number.
+    /// The heterogeneous job's component with this job number.
     pub(super) fn component_of(&self, job: u32) -> Option<u16> {
         let mut ids = self.components.iter().filter(|(_, label, _)| *label == Label::JobId);
         ids.find(|(_, _, id)| id.parse() == Ok(job)).map(|(component, ..)| *component)
     }
 
-    /// What is said of one component.
+    /// The facts of one component.
     pub(super) fn component(&self, component: u16) -> impl Iterator<Item = (Label, &str)> {
         let of = move |(number, ..): &&(u16, Label, String)| *number == component;
         self.components.iter().filter(of).map(|(_, label, value)| (*label, value.as_str()))
     }
 
-    /// Of several of one name the first counts, as for `getenv`.
+    /// Stores a variable; of several with one name the first counts, as for `getenv`.
     fn take(&mut self, variable: &Variable) {
         let Some((name, value)) = variable.parts() else { return };
         if let Some(known) = known_name(name) {
@@ -113,7 +112,7 @@ impl SlurmEnv {
     }
 }
 
-/// The name as the tables have it, if it is wanted.
+/// The name in the tables, if it is wanted.
 fn known_name(name: &str) -> Option<&'static str> {
     let labels = LABELS.iter().flat_map(|row| row.variables);
     let others = OTHER_NAMES.iter().copied().flatten();
@@ -123,15 +122,15 @@ fn known_name(name: &str) -> Option<&'static str> {
 fn component_name(name: &str) -> Option<(Label, u16)> {
     let (base, number) =
         name.split_once("_HET_GROUP_").or_else(|| name.split_once("_PACK_GROUP_"))?;
-    let label = OF_COMPONENTS.iter().find(|label| label.row().variables.contains(&base))?;
+    let label = OF_COMPONENTS.iter().find(|label| label.def().variables.contains(&base))?;
     Some((*label, number.parse().ok()?))
 }
 
-/// The variable being read: at most a name and a value that can be wanted.
+/// The variable being read: at most a wanted name and its value.
 struct Variable {
     bytes: [u8; MAX_NAME + 1 + MAX_VALUE],
     len: usize,
-    /// Longer than anything wanted, or not one of Slurm's.
+    /// Whether it is too long, or not one of Slurm's.
     skipped: bool,
 }
 
@@ -148,7 +147,7 @@ impl Drop for Variable {
 }
 
 impl Variable {
-    /// Every name wanted begins so; nothing else is even collected.
+    /// The prefix of every wanted name; nothing else is stored, not even temporarily.
     const PREFIX: &'static [u8] = b"SLURM_";
 
     fn push(&mut self, byte: u8) {

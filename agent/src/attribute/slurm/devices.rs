@@ -1,9 +1,9 @@
-//! The devices a job may open, from the program slurmstepd attaches to the job's cgroup (v2, with
-//! `ConstrainDevices=yes`): the kernel's own answer, which no environment can change.
+//! The devices a job may open, from the program that slurmstepd attaches to the job's cgroup (v2,
+//! with `ConstrainDevices=yes`): the kernel's own answer, which no environment can change.
 //!
-//! The program is not matched against a pattern but run: [`Program::allows`] evaluates the few
-//! kinds of instruction a device program has, so it stays right when Slurm orders them otherwise.
-//! One system call triple (4 to 7 µs) when a job is first seen, never on a tick.
+//! The program is not matched against a pattern but evaluated: [`Program::allows`] interprets the
+//! few kinds of instruction a device program has, so it stays right if Slurm orders them
+//! differently. Three system calls (4 to 7 µs together) when a job is first seen, never on a tick.
 
 use crate::sys::bpf::{Instruction, device_programs};
 use rustix::fs::{Mode, OFlags};
@@ -14,55 +14,41 @@ use std::path::Path;
 /// A device number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceNumber {
-    /// Which driver.
+    /// The driver.
     pub major: u32,
-    /// Which of its devices.
+    /// The driver's device.
     pub minor: u32,
 }
 
-/// The devices granted to a job on this node.
+/// A job's access to devices on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Granted {
-    /// What the job's device program says of each character device it names.
-    Devices {
+pub enum DeviceAccess {
+    /// The device program's decision on each character device it names.
+    Known {
         /// The job may open these.
         allowed: Vec<DeviceNumber>,
-        /// The job may not open these: other jobs' or nobody's.
+        /// The job may not open these, which may be other jobs'.
         denied: Vec<DeviceNumber>,
     },
-    /// It cannot be told.
-    Untold(Undecided),
+    /// It is not known.
+    Unknown(Undecided),
 }
 
-/// Why the granted devices cannot be told.
+/// Why a job's devices are not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undecided {
-    /// Not looked yet.
+    /// Not read yet.
     NotRead,
-    /// The job is in cgroup v1, whose `devices.list` does not list what is denied.
+    /// The job is in cgroup v1; its `devices.list` does not list denied devices.
     CgroupV1,
-    /// No program of Slurm's is attached: `ConstrainDevices` is off, or not there yet.
+    /// Slurm has attached no program: `ConstrainDevices` is off, or it is not attached yet.
     NoProgram,
-    /// The kernel does not let the agent look.
+    /// The kernel denies the agent access.
     Refused,
-    /// The program has an instruction that is not understood.
+    /// The program has an unknown instruction.
     NotUnderstood,
-    /// The job's cgroup is gone.
+    /// The job's cgroup was removed.
     Gone,
-}
-
-impl Undecided {
-    /// The state in a word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::NotRead => "not_read",
-            Self::CgroupV1 => "cgroup_v1",
-            Self::NoProgram => "no_program",
-            Self::Refused => "refused",
-            Self::NotUnderstood => "not_understood",
-            Self::Gone => "gone",
-        }
-    }
 }
 
 /// The name of slurmstepd's program (`common_cgroup.c`/`ebpf.c`, 22.05 to 26.05).
@@ -72,11 +58,11 @@ const SLURM_PROGRAM: &str = "Slurm_Cgroup_v2";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program(Vec<Step>);
 
-/// One instruction of those a device program has.
+/// One instruction of a device program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     operation: Operation,
-    /// 64 bits, else the lower 32.
+    /// Whether it is on 64 bits; else on the lower 32.
     wide: bool,
     target: usize,
     operand: Operand,
@@ -90,14 +76,14 @@ enum Operand {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
-    /// A field of the context: its offset.
+    /// Loads a field of the context, by its offset.
     Load(i16),
     Move,
     And,
     Or,
     ShiftLeft,
     ShiftRight,
-    /// Onwards by so many instructions.
+    /// Jumps forward by this many instructions.
     Jump(i16),
     JumpIf(Test, i16),
     Exit,
@@ -110,7 +96,7 @@ enum Test {
     Set,
 }
 
-/// Registers of the machine.
+/// Number of registers.
 const REGISTERS: usize = 11;
 /// `struct bpf_cgroup_dev_ctx`: access and type, major, minor.
 const ACCESS_TYPE: i16 = 0;
@@ -121,13 +107,13 @@ const CHARACTER: u64 = 2;
 const READ_WRITE: u64 = 2 | 4;
 
 impl Program {
-    /// The instructions as the kernel gives them; `None` if one is not understood.
+    /// Decodes the kernel's instructions; `None` if one is unknown.
     pub(super) fn decode(instructions: &[Instruction]) -> Option<Self> {
         instructions.iter().copied().map(step).collect::<Option<Vec<_>>>().map(Self)
     }
 
-    /// Whether a character device may be opened for reading and writing; `None` where the program
-    /// does something it should not.
+    /// Whether a character device may be opened for reading and writing; `None` if the program does
+    /// something unexpected.
     pub(super) fn allows(&self, device: DeviceNumber) -> Option<bool> {
         let mut registers = [0_u64; REGISTERS];
         let mut at = 0_usize;
@@ -165,8 +151,8 @@ impl Program {
         }
     }
 
-    /// Every character device the program names: a major number that it compares, with each minor
-    /// number that it compares after that.
+    /// Every character device that the program names: each compared major number, with each minor
+    /// number compared after it.
     pub(super) fn named(&self) -> Vec<DeviceNumber> {
         let mut fields = [None; REGISTERS];
         let mut major = None;
@@ -266,37 +252,39 @@ fn step(instruction: Instruction) -> Option<Step> {
     Some(Step { operation, wide, target: usize::from(registers & 0x0f), operand })
 }
 
-/// What the programs attached to the job's own directory in the unified hierarchy say.
-pub(super) fn read(directory: &Path) -> Granted {
+/// Reads the programs attached to the job's own directory in the unified hierarchy.
+pub(super) fn read(directory: &Path) -> DeviceAccess {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(open) = rustix::fs::open(directory, flags, Mode::empty()) else {
-        return Granted::Untold(Undecided::Gone);
+        return DeviceAccess::Unknown(Undecided::Gone);
     };
     match device_programs(open.as_fd()) {
         Ok(programs) => {
             let slurm = programs.iter().find(|program| program.name == SLURM_PROGRAM);
-            slurm.map_or(Granted::Untold(Undecided::NoProgram), |program| {
-                granted(&program.instructions)
+            slurm.map_or(DeviceAccess::Unknown(Undecided::NoProgram), |program| {
+                evaluate(&program.instructions)
             })
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Granted::Untold(Undecided::Gone),
-        Err(_) => Granted::Untold(Undecided::Refused),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            DeviceAccess::Unknown(Undecided::Gone)
+        }
+        Err(_) => DeviceAccess::Unknown(Undecided::Refused),
     }
 }
 
-/// The devices a program names, by its verdict on each.
-pub(super) fn granted(instructions: &[Instruction]) -> Granted {
+/// The devices that a program names, by its decision on each.
+pub(super) fn evaluate(instructions: &[Instruction]) -> DeviceAccess {
     let verdicts = || {
         let program = Program::decode(instructions)?;
         let named = program.named().into_iter();
         named.map(|device| Some((device, program.allows(device)?))).collect::<Option<Vec<_>>>()
     };
-    let Some(verdicts) = verdicts() else { return Granted::Untold(Undecided::NotUnderstood) };
+    let Some(verdicts) = verdicts() else { return DeviceAccess::Unknown(Undecided::NotUnderstood) };
     let of = |allowed: bool| {
         let those = verdicts.iter().filter(|(_, verdict)| *verdict == allowed);
         those.map(|(device, _)| *device).collect()
     };
-    Granted::Devices { allowed: of(true), denied: of(false) }
+    DeviceAccess::Known { allowed: of(true), denied: of(false) }
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Files a site's Prolog leaves on the node: ours (one a job, Slurm's variables as `KEY=VALUE`),
-//! and the mapping files other tools have: dcgm-exporter's job mapping directory and jobstats'
-//! `/run/gpustat` (one a GPU, the jobs on it in the lines).
+//! Files that a site's Prolog leaves on the node: gpuwho's (one for each job, Slurm's variables as
+//! `KEY=VALUE`), and the mapping files of other tools: dcgm-exporter's job mapping directory and
+//! jobstats' `/run/gpustat` (one file for each GPU, with the jobs on it as lines).
 //!
-//! Believed only as far as nobody but root can have written them: the directory and the file
-//! belong to root (or to the agent's own user) and nobody else can write either. Read when a job
+//! A file is trusted only if nobody except root can have written it: the directory and the file
+//! belong to root (or to the agent's own user) and no other user can write either. Read when a job
 //! is first seen, never on a tick; 3 µs a file.
 
 use super::Settings;
@@ -25,7 +25,7 @@ pub(super) struct DropFiles {
     maps: Vec<Place>,
 }
 
-/// One directory that is told of once when it cannot be believed.
+/// One directory; a rejected file in it is logged once.
 #[derive(Debug)]
 struct Place {
     directory: PathBuf,
@@ -35,24 +35,24 @@ struct Place {
 /// Why a file is not read.
 #[derive(Debug, thiserror::Error)]
 enum RejectReason {
-    /// Not there, usually.
+    /// Usually the file does not exist.
     #[error(transparent)]
     Open(#[from] rustix::io::Errno),
-    /// Somebody else may have written it.
-    #[error("others than root can write {0}")]
+    /// Another user may have written it.
+    #[error("users other than root can write {0}")]
     Writable(String),
-    /// A directory, a device, a pipe.
+    /// It is a directory, a device or a pipe.
     #[error("{0} is no regular file")]
     Irregular(String),
     #[error(transparent)]
     Read(#[from] io::Error),
 }
 
-/// Files looked at in one directory: jobs or GPUs of one node.
+/// Maximum number of files read in one directory: jobs or GPUs of one node.
 const MAX_FILES: usize = 1024;
-/// A mapping file holds some job numbers.
+/// Maximum length of a mapping file, which contains some job numbers.
 const MAX_MAP: u64 = 16 * 1024;
-/// The longest name of a device: `MIG-` and a UUID.
+/// Maximum length of a device's name: `MIG-` and a UUID.
 const MAX_DEVICE_NAME: usize = 64;
 
 impl DropFiles {
@@ -63,7 +63,8 @@ impl DropFiles {
         Self { jobs: place(&settings.jobs), maps: maps.map(place).collect() }
     }
 
-    /// What Prolog said of a job. A file that names another job than its name does is not its.
+    /// Prolog's variables of a job. A file that contains another job's number than its name is
+    /// rejected.
     pub(super) fn job(&self, number: u32) -> Option<SlurmEnv> {
         let name = number.to_string();
         let file = self.jobs.open(&name)?;
@@ -71,7 +72,7 @@ impl DropFiles {
         (claims.label(Label::JobId) == Some(name.as_str())).then_some(claims)
     }
 
-    /// The job that Prolog gave this SLUID (25.11 on).
+    /// The job with this SLUID in Prolog's file (from 25.11 on).
     pub(super) fn run(&self, sluid: &SlurmJobId) -> Option<(u32, SlurmEnv)> {
         self.jobs.names().into_iter().find_map(|name| {
             let number = name.parse().ok()?;
@@ -80,8 +81,8 @@ impl DropFiles {
         })
     }
 
-    /// The GPUs that mapping files give a job, by the names of the files: numbers, `N.M` for MIG
-    /// instances, UUIDs where the site uses them.
+    /// The GPUs that mapping files give to a job, by file name: numbers, `N.M` for MIG instances,
+    /// or UUIDs if the site uses them.
     pub(super) fn gpus(&self, job: u32) -> Option<String> {
         self.maps.iter().find_map(|place| place.gpus(job))
     }
@@ -100,7 +101,7 @@ impl Place {
         };
         let mut found: Vec<String> =
             self.names().into_iter().filter(|name| is_device(name)).filter(has_job).collect();
-        // jobstats writes a GPU twice, under its number and its UUID.
+        // jobstats writes a GPU twice, by its number and by its UUID.
         let is_uuid = |name: &String| name.starts_with("GPU-") || name.starts_with("MIG-");
         if found.iter().any(is_uuid) {
             found.retain(is_uuid);
@@ -118,10 +119,10 @@ impl Place {
         match self.try_open(name) {
             Ok(file) => Some(file),
             Err(RejectReason::Open(_)) => None,
-            Err(refusal) => {
+            Err(reason) => {
                 if !self.warned.swap(true, Ordering::Relaxed) {
                     let directory = self.directory.display();
-                    tracing::warn!(%directory, %refusal, "files of Slurm jobs are not believed");
+                    tracing::warn!(%directory, %reason, "ignoring files of Slurm jobs");
                 }
                 None
             }
@@ -143,7 +144,7 @@ impl Place {
     }
 }
 
-/// Root's, or the agent's own where it runs as another user, and nobody else's to write.
+/// Checks that it belongs to root, or to the agent's own user, and that no other user can write it.
 fn check(fd: impl AsFd, what: &str) -> Result<(), RejectReason> {
     let stat = fstat(fd)?;
     let is_ours = stat.st_uid == 0 || stat.st_uid == geteuid().as_raw();

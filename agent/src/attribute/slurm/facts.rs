@@ -1,20 +1,20 @@
-//! What is known of a job beyond its cgroup's name, each fact with the source that gave it.
+//! The facts about a job beyond its cgroup's name, each with its source.
 //!
-//! [`LABELS`] is the one table of them: which of Slurm's variables hold a fact, which attribute
-//! shows it, and whether it is on every point. A stronger source replaces a weaker one's value;
-//! of equals the first stays, so that all points of a job agree.
+//! [`LABELS`] is the one table of them: the Slurm variables that contain a fact, the attribute that
+//! shows it, and whether it is on every point. A stronger source replaces a weaker one's value; of
+//! equal sources the first stays, so that all points of a job agree.
 
 use crate::catalog::attributes::{self as attr, AttrKey, AttrSet};
 use std::sync::Arc;
 
-/// Where a fact was read, the least trusted first.
+/// The source of a fact, the least trusted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// The environment of one of the job's processes: the user's own words.
+    /// The environment of one of the job's processes, which the user controls.
     Environment,
     /// The kernel's user id of the job's processes.
     Process,
-    /// A mapping file that the site keeps for another tool.
+    /// A mapping file of the site for another tool.
     Mapping,
     /// A drop file of the node's Prolog.
     Prolog,
@@ -25,7 +25,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The word on the record.
+    /// The value of the source attribute.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Environment => "environment",
@@ -38,7 +38,7 @@ impl Source {
     }
 }
 
-/// One fact and where it was read.
+/// One fact and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     /// As its source spells it.
@@ -50,7 +50,7 @@ pub struct Fact {
 /// A kind of fact about a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Label {
-    /// The number the user knows; for an array task its raw number.
+    /// The job's number as users see it; for an array task its raw number.
     JobId,
     /// Slurm's unique id of this run.
     Sluid,
@@ -60,7 +60,7 @@ pub enum Label {
     ArrayTask,
     /// The heterogeneous job's leader.
     HetJob,
-    /// The component's place in it.
+    /// The component's index in it.
     HetOffset,
     /// Its number of components.
     HetSize,
@@ -70,7 +70,7 @@ pub enum Label {
     User,
     /// The user's number.
     Uid,
-    /// The account that is charged.
+    /// The charged account.
     Account,
     /// The partition.
     Partition,
@@ -80,18 +80,18 @@ pub enum Label {
     Name,
     /// The nodes, in Slurm's notation.
     Nodes,
-    /// How many.
+    /// The number of nodes.
     NodeCount,
-    /// How many tasks.
+    /// The number of tasks.
     Tasks,
-    /// How often it was started again.
+    /// The number of restarts.
     Restarts,
-    /// The GPUs granted on this node: Slurm's node-wide numbers, or the device names of a mapping
+    /// The allocated GPUs on this node: Slurm's node-wide numbers, or the device names of a mapping
     /// directory.
     Gpus,
 }
 
-/// What a value must look like.
+/// The form of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// A decimal number of at most 32 bits.
@@ -100,60 +100,60 @@ pub(super) enum Shape {
     Text,
 }
 
-/// A kind of fact, where it is read and where it is shown.
-pub(super) struct Row {
+/// A kind of fact: where it is read and where it is shown.
+pub(super) struct LabelDef {
     pub(super) label: Label,
-    /// Slurm's variables that hold it, the first that is set.
+    /// Slurm's variables that contain it; the first one set counts.
     pub(super) variables: &'static [&'static str],
     pub(super) shape: Shape,
     attribute: &'static AttrKey,
-    /// On every point; else only on info series.
+    /// Whether it is on every point; else only on info series.
     is_identity: bool,
 }
 
-const fn row(
+const fn def(
     label: Label,
     variables: &'static [&'static str],
     shape: Shape,
     attribute: &'static AttrKey,
     is_identity: bool,
-) -> Row {
-    Row { label, variables, shape, attribute, is_identity }
+) -> LabelDef {
+    LabelDef { label, variables, shape, attribute, is_identity }
 }
 
 /// Every fact, in the order of [`Label`].
 #[rustfmt::skip]
-pub(super) static LABELS: [Row; 19] = [
-    row(Label::JobId, &["SLURM_JOB_ID", "SLURM_JOBID"], Shape::Number, &attr::SLURM_JOB_ID, true),
-    row(Label::Sluid, &["SLURM_JOB_SLUID"], Shape::Text, &attr::SLURM_JOB_SLUID, false),
-    row(Label::ArrayJob, &["SLURM_ARRAY_JOB_ID"], Shape::Number, &attr::SLURM_ARRAY_JOB_ID, true),
-    row(Label::ArrayTask, &["SLURM_ARRAY_TASK_ID"], Shape::Number, &attr::SLURM_ARRAY_TASK_ID, true),
-    row(Label::HetJob, &["SLURM_HET_JOB_ID"], Shape::Number, &attr::SLURM_HET_JOB_ID, false),
-    row(Label::HetOffset, &["SLURM_HET_JOB_OFFSET"], Shape::Number, &attr::SLURM_HET_JOB_OFFSET, false),
-    row(Label::HetSize, &["SLURM_HET_SIZE", "SLURM_PACK_SIZE"], Shape::Number, &attr::SLURM_HET_JOB_SIZE, false),
-    row(Label::Cluster, &["SLURM_CLUSTER_NAME"], Shape::Text, &attr::SLURM_CLUSTER_NAME, true),
-    row(Label::User, &["SLURM_JOB_USER"], Shape::Text, &attr::SLURM_JOB_USER, true),
-    row(Label::Uid, &["SLURM_JOB_UID"], Shape::Number, &attr::SLURM_JOB_UID, false),
-    row(Label::Account, &["SLURM_JOB_ACCOUNT"], Shape::Text, &attr::SLURM_JOB_ACCOUNT, true),
-    row(Label::Partition, &["SLURM_JOB_PARTITION"], Shape::Text, &attr::SLURM_JOB_PARTITION, true),
-    row(Label::Qos, &["SLURM_JOB_QOS"], Shape::Text, &attr::SLURM_JOB_QOS, false),
-    row(Label::Name, &["SLURM_JOB_NAME"], Shape::Text, &attr::SLURM_JOB_NAME, true),
-    row(Label::Nodes, &["SLURM_JOB_NODELIST", "SLURM_NODELIST"], Shape::Text, &attr::SLURM_JOB_NODES, false),
-    row(Label::NodeCount, &["SLURM_JOB_NUM_NODES"], Shape::Number, &attr::SLURM_JOB_NODE_COUNT, false),
-    row(Label::Tasks, &["SLURM_NTASKS", "SLURM_JOB_NTASKS"], Shape::Number, &attr::SLURM_JOB_TASK_COUNT, false),
-    row(Label::Restarts, &["SLURM_RESTART_COUNT", "SLURM_JOB_RESTART_COUNT"], Shape::Number, &attr::SLURM_JOB_RESTARTS, false),
-    row(Label::Gpus, &["SLURM_JOB_GPUS"], Shape::Text, &attr::SLURM_JOB_GPUS, false),
+pub(super) static LABELS: [LabelDef; 19] = [
+    def(Label::JobId, &["SLURM_JOB_ID", "SLURM_JOBID"], Shape::Number, &attr::SLURM_JOB_ID, true),
+    def(Label::Sluid, &["SLURM_JOB_SLUID"], Shape::Text, &attr::SLURM_JOB_SLUID, false),
+    def(Label::ArrayJob, &["SLURM_ARRAY_JOB_ID"], Shape::Number, &attr::SLURM_ARRAY_JOB_ID, true),
+    def(Label::ArrayTask, &["SLURM_ARRAY_TASK_ID"], Shape::Number, &attr::SLURM_ARRAY_TASK_ID, true),
+    def(Label::HetJob, &["SLURM_HET_JOB_ID"], Shape::Number, &attr::SLURM_HET_JOB_ID, false),
+    def(Label::HetOffset, &["SLURM_HET_JOB_OFFSET"], Shape::Number, &attr::SLURM_HET_JOB_OFFSET, false),
+    def(Label::HetSize, &["SLURM_HET_SIZE", "SLURM_PACK_SIZE"], Shape::Number, &attr::SLURM_HET_JOB_SIZE, false),
+    def(Label::Cluster, &["SLURM_CLUSTER_NAME"], Shape::Text, &attr::SLURM_CLUSTER_NAME, true),
+    def(Label::User, &["SLURM_JOB_USER"], Shape::Text, &attr::SLURM_JOB_USER, true),
+    def(Label::Uid, &["SLURM_JOB_UID"], Shape::Number, &attr::SLURM_JOB_UID, false),
+    def(Label::Account, &["SLURM_JOB_ACCOUNT"], Shape::Text, &attr::SLURM_JOB_ACCOUNT, true),
+    def(Label::Partition, &["SLURM_JOB_PARTITION"], Shape::Text, &attr::SLURM_JOB_PARTITION, true),
+    def(Label::Qos, &["SLURM_JOB_QOS"], Shape::Text, &attr::SLURM_JOB_QOS, false),
+    def(Label::Name, &["SLURM_JOB_NAME"], Shape::Text, &attr::SLURM_JOB_NAME, true),
+    def(Label::Nodes, &["SLURM_JOB_NODELIST", "SLURM_NODELIST"], Shape::Text, &attr::SLURM_JOB_NODES, false),
+    def(Label::NodeCount, &["SLURM_JOB_NUM_NODES"], Shape::Number, &attr::SLURM_JOB_NODE_COUNT, false),
+    def(Label::Tasks, &["SLURM_NTASKS", "SLURM_JOB_NTASKS"], Shape::Number, &attr::SLURM_JOB_TASK_COUNT, false),
+    def(Label::Restarts, &["SLURM_RESTART_COUNT", "SLURM_JOB_RESTART_COUNT"], Shape::Number, &attr::SLURM_JOB_RESTARTS, false),
+    def(Label::Gpus, &["SLURM_JOB_GPUS"], Shape::Text, &attr::SLURM_JOB_GPUS, false),
 ];
 
 impl Label {
-    pub(super) fn row(self) -> &'static Row {
+    pub(super) fn def(self) -> &'static LabelDef {
         let at = self as usize;
-        // The table has a row for each; its order is checked by a test.
+        // The table has an entry for each label; a test checks its order.
         LABELS.get(at).unwrap_or(&LABELS[0])
     }
 }
 
-/// What is known of a job.
+/// The known facts about a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts([Option<Fact>; LABELS.len()]);
 
@@ -168,21 +168,21 @@ impl Facts {
         self.get(label).map(|fact| &fact.value)
     }
 
-    /// The job's number, where it is known.
+    /// The job's number, if it is known.
     pub fn number(&self) -> Option<u32> {
         self.value(Label::JobId)?.parse().ok()
     }
 
-    /// Whether nothing is known.
+    /// Whether no fact is known.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(Option::is_none)
     }
 
-    /// Takes a fact unless an equal or stronger source has given it.
+    /// Stores a fact unless an equal or stronger source has provided it.
     pub(super) fn put(&mut self, label: Label, value: &str, source: Source) {
-        let is_valid = match label.row().shape {
+        let is_valid = match label.def().shape {
             Shape::Number => value.parse::<u32>().is_ok(),
-            // Slurm writes its own null pointers out.
+            // Slurm prints its null pointers.
             Shape::Text => {
                 !value.is_empty() && value != "(null)" && !value.chars().any(char::is_control)
             }
@@ -193,32 +193,32 @@ impl Facts {
         }
     }
 
-    /// The small identity that is on every point of the job, and the least trusted source of it.
+    /// Adds the small identity for every point of the job, and the least trusted source of it.
     pub fn describe(&self, set: &mut AttrSet) {
-        self.write(set, |row| row.is_identity);
-        let shown = LABELS.iter().filter(|row| row.is_identity && row.label != Label::JobId);
-        let weakest = shown.filter_map(|row| self.get(row.label)).map(|fact| fact.source).min();
+        self.write(set, |def| def.is_identity);
+        let shown = LABELS.iter().filter(|def| def.is_identity && def.label != Label::JobId);
+        let weakest = shown.filter_map(|def| self.get(def.label)).map(|fact| fact.source).min();
         set.set_some(&attr::SLURM_FACTS_SOURCE, weakest.map(Source::as_str));
     }
 
-    /// Everything, for an info series.
+    /// Adds all facts, for an info series.
     pub fn describe_all(&self, set: &mut AttrSet) {
         self.write(set, |_| true);
         let weakest = self.0.iter().flatten().map(|fact| fact.source).min();
         set.set_some(&attr::SLURM_FACTS_SOURCE, weakest.map(Source::as_str));
     }
 
-    fn write(&self, set: &mut AttrSet, is_shown: impl Fn(&Row) -> bool) {
-        for row in LABELS.iter().filter(|row| is_shown(row)) {
-            set.set_some(row.attribute, self.value(row.label).map(Arc::clone));
+    fn write(&self, set: &mut AttrSet, is_shown: impl Fn(&LabelDef) -> bool) {
+        for def in LABELS.iter().filter(|def| is_shown(def)) {
+            set.set_some(def.attribute, self.value(def.label).map(Arc::clone));
         }
     }
 
-    /// Takes what another set knows better.
+    /// Stores the facts of another set that come from stronger sources.
     pub(super) fn merge(&mut self, other: &Self) {
-        for row in &LABELS {
-            if let Some(fact) = other.get(row.label) {
-                self.put(row.label, &fact.value, fact.source);
+        for def in &LABELS {
+            if let Some(fact) = other.get(def.label) {
+                self.put(def.label, &fact.value, fact.source);
             }
         }
     }
@@ -230,8 +230,8 @@ mod tests {
 
     #[test]
     fn the_table_is_in_the_order_of_the_labels() {
-        for (at, row) in LABELS.iter().enumerate() {
-            assert_eq!(row.label as usize, at, "{:?}", row.label);
+        for (at, def) in LABELS.iter().enumerate() {
+            assert_eq!(def.label as usize, at, "{:?}", def.label);
         }
     }
 
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_the_wrong_shape_is_no_fact() {
+    fn a_value_of_the_wrong_form_is_ignored() {
         let mut facts = Facts::default();
         for (label, value) in [
             (Label::JobId, "12x"),

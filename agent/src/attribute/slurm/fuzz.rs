@@ -1,4 +1,4 @@
-//! What the fuzz targets call (`tests/fuzz`).
+//! Entry points of the fuzz targets (`tests/fuzz`).
 
 use super::stepd;
 

@@ -1,13 +1,13 @@
-//! Everything this node knows of one job, read in the order of trust: the cgroup's name,
-//! slurmstepd's title, the device program, drop files, and the environment of the job's own
+//! Inspects a job: reads all of this node's evidence about it, the most trusted first: the cgroup's
+//! name, slurmstepd's title, the device program, drop files, and the environment of the job's own
 //! processes.
 //!
-//! Reads a few files of `/proc` and of the job's directories, at most [`MAX_STEPS`] steps and
+//! Reads a few files of `/proc` and of the job's directories, of at most [`MAX_STEPS`] steps and
 //! [`MAX_PROCESSES`] processes: some tenths of a millisecond, when a job is first seen and a few
-//! times after that while something is missing. Never on a tick.
+//! more times while facts are missing. Never on a tick.
 
 use super::claims::SlurmEnv;
-use super::devices::{self, Granted, Undecided};
+use super::devices::{self, DeviceAccess, Undecided};
 use super::facts::{Facts, LABELS, Label, Source};
 use super::trust::{JobIdentity, labels};
 use super::{Slurm, stepd};
@@ -20,27 +20,27 @@ use std::fs::{File, read_dir};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// Steps of a job that are looked into.
+/// Maximum number of inspected steps of a job.
 const MAX_STEPS: usize = 16;
-/// Task directories of a step that are looked into.
+/// Maximum number of inspected task directories of a step.
 const MAX_TASKS: usize = 8;
-/// Processes of a job whose environment is read.
+/// Maximum number of processes of a job with their environment read.
 const MAX_PROCESSES: usize = 8;
-/// More than so many process numbers are not read of one `cgroup.procs`.
+/// Maximum number of bytes read of one `cgroup.procs`.
 const MAX_PROCS_BYTES: u64 = 4096;
 
-/// A job to look into.
+/// A job to inspect.
 #[derive(Debug)]
 pub(super) struct JobInspector<'a> {
     pub(super) slurm: &'a Slurm,
     pub(super) users: &'a Users,
     /// The job's cgroup path.
     pub(super) path: &'a str,
-    /// Its directory in each hierarchy that has one.
+    /// Its directories, one for each hierarchy that has it.
     pub(super) directories: Vec<(Hierarchy, PathBuf)>,
 }
 
-/// A process of the job that is looked at anyway.
+/// A process of the job that is being resolved.
 #[derive(Debug)]
 pub(super) struct ProcessEvidence<'a> {
     pub(super) claims: Option<&'a SlurmEnv>,
@@ -48,7 +48,7 @@ pub(super) struct ProcessEvidence<'a> {
 }
 
 impl JobInspector<'_> {
-    /// What is known now, `before` included.
+    /// All known facts, including `before`.
     pub(super) fn facts(&self, before: &Facts, evidence: Option<&ProcessEvidence<'_>>) -> Facts {
         let mut facts = before.clone();
         let Some((_, workload)) = job_directory(self.path) else { return facts };
@@ -62,14 +62,14 @@ impl JobInspector<'_> {
             evidence.add_claims(&task.job, &mut facts);
         }
         if !is_labelled(&facts) {
-            self.ask_processes(&task.job, &mut facts);
+            self.read_processes(&task.job, &mut facts);
         }
         name_user(self.users, &mut facts);
         facts
     }
 
-    /// What one process adds, without reading anything else.
-    pub(super) fn heard(&self, before: &Facts, evidence: &ProcessEvidence<'_>) -> Facts {
+    /// The known facts with those of one process, without reading anything else.
+    pub(super) fn with_evidence(&self, before: &Facts, evidence: &ProcessEvidence<'_>) -> Facts {
         let mut facts = before.clone();
         if let Some(task) = job_directory(self.path).and_then(|(_, workload)| workload.slurm) {
             evidence.add_claims(&task.job, &mut facts);
@@ -78,17 +78,17 @@ impl JobInspector<'_> {
         facts
     }
 
-    /// The devices that slurmstepd lets the job open.
-    pub(super) fn granted(&self) -> Granted {
+    /// The devices that slurmstepd allows the job to open.
+    pub(super) fn devices(&self) -> DeviceAccess {
         let in_v2 = self.directories.iter().find(|(hierarchy, _)| *hierarchy == Hierarchy::V2);
         match in_v2 {
             Some((_, directory)) => devices::read(directory),
-            None if self.directories.is_empty() => Granted::Untold(Undecided::Gone),
-            None => Granted::Untold(Undecided::CgroupV1),
+            None if self.directories.is_empty() => DeviceAccess::Unknown(Undecided::Gone),
+            None => DeviceAccess::Unknown(Undecided::CgroupV1),
         }
     }
 
-    /// The number: the cgroup's own name of the job, else from slurmstepd's title.
+    /// Adds the job's number: the cgroup's own name of it, else from slurmstepd's title.
     fn name(&self, name: &SlurmJobId, facts: &mut Facts) {
         if !name.as_str().starts_with('s') {
             facts.put(Label::JobId, name.as_str(), Source::Cgroup);
@@ -116,9 +116,9 @@ impl JobInspector<'_> {
         };
         if let Some((number, claims)) = dropped.filter(|(_, claims)| is_of_this_run(claims)) {
             facts.put(Label::JobId, &number.to_string(), Source::Prolog);
-            for row in &LABELS {
-                if let Some(value) = claims.label(row.label) {
-                    facts.put(row.label, value, Source::Prolog);
+            for def in &LABELS {
+                if let Some(value) = claims.label(def.label) {
+                    facts.put(def.label, value, Source::Prolog);
                 }
             }
         }
@@ -129,26 +129,26 @@ impl JobInspector<'_> {
         }
     }
 
-    fn ask_processes(&self, name: &SlurmJobId, facts: &mut Facts) {
-        let mut asked = 0;
+    fn read_processes(&self, name: &SlurmJobId, facts: &mut Facts) {
+        let mut count = 0;
         for pid in self.steps().flat_map(|step| processes(&step)) {
-            if asked >= MAX_PROCESSES || is_labelled(facts) {
+            if count >= MAX_PROCESSES || is_labelled(facts) {
                 return;
             }
             let Some(living) = Living::find(&self.slurm.paths, pid) else { continue };
-            // The number may have gone to another process since `cgroup.procs` was read.
+            // The PID may have been reused since `cgroup.procs` was read.
             let Some(Placement::Known { path, .. }) = living.placement() else { continue };
             if job_directory(&path).map(|(job, _)| job) != Some(self.path) {
                 continue;
             }
             let Some(uid) = living.uid() else { continue };
             let claims = self.slurm.environment(&living);
-            asked += 1;
+            count += 1;
             ProcessEvidence { claims: claims.as_ref(), uid }.add_claims(name, facts);
         }
     }
 
-    /// The job's step directories: batch and numbered ones before those of Slurm itself.
+    /// The job's step directories: batch and numbered ones before `extern`.
     fn steps(&self) -> impl Iterator<Item = PathBuf> {
         let all = self.directories.iter().flat_map(|(_, directory)| below(directory, "step_"));
         let mut steps: Vec<PathBuf> = all.take(MAX_STEPS).collect();
@@ -158,9 +158,9 @@ impl JobInspector<'_> {
 }
 
 impl ProcessEvidence<'_> {
-    /// A process's own words, as far as they fit what the kernel says.
+    /// Adds a process's claims, as far as they agree with the kernel's data.
     fn add_claims(&self, name: &SlurmJobId, facts: &mut Facts) {
-        // Root's processes in a job are Slurm's or somebody's sudo.
+        // A root process in a job is Slurm's, or runs by sudo.
         if self.uid != 0 {
             facts.put(Label::Uid, &self.uid.to_string(), Source::Process);
         }
@@ -172,14 +172,14 @@ impl ProcessEvidence<'_> {
     }
 }
 
-/// Whether an environment could still add something that is wanted on every point.
+/// Whether the most important facts are known; otherwise an environment may still add some.
 pub(super) fn is_labelled(facts: &Facts) -> bool {
     [Label::Name, Label::Account, Label::Partition, Label::User]
         .iter()
         .all(|label| facts.get(*label).is_some())
 }
 
-/// The host's own name of the user goes before what an environment says.
+/// Adds the host's name of the user, which counts before an environment's.
 pub(super) fn name_user(users: &Users, facts: &mut Facts) {
     let Some(uid) = facts.get(Label::Uid) else { return };
     let source = uid.source;
@@ -188,7 +188,7 @@ pub(super) fn name_user(users: &Users, facts: &mut Facts) {
     }
 }
 
-/// Processes of a step's tasks: v2 keeps them in `user/task_N`, v1 in `task_N` or the step itself.
+/// Processes of a step's tasks: v2 has them in `user/task_N`, v1 in `task_N` or the step itself.
 fn processes(step: &Path) -> Vec<u32> {
     let user = step.join("user");
     let tasks = below(&user, "task_").into_iter().chain(below(step, "task_")).take(MAX_TASKS);
@@ -203,14 +203,14 @@ fn below(directory: &Path, prefix: &str) -> Vec<PathBuf> {
     named.take(MAX_STEPS).map(|entry| entry.path()).collect()
 }
 
-/// The first process numbers of a `cgroup.procs`.
-pub(super) fn pids(file: &Path, most: usize) -> Vec<u32> {
+/// The first PIDs of a `cgroup.procs`.
+pub(super) fn pids(file: &Path, max: usize) -> Vec<u32> {
     let mut text = String::new();
     let read =
         File::open(file).and_then(|file| file.take(MAX_PROCS_BYTES).read_to_string(&mut text));
     match read {
-        Ok(_) => text.lines().take(most).filter_map(|line| line.parse().ok()).collect(),
-        // The step ended.
+        Ok(_) => text.lines().take(max).filter_map(|line| line.parse().ok()).collect(),
+        // The step has ended.
         Err(_) => Vec::new(),
     }
 }

@@ -1,10 +1,10 @@
-//! The jobs on this node, also those that no process has touched a GPU for: announced by the
-//! kernel when their cgroup is made and removed, found by one walk at start, and looked for by one
-//! short listing in [`LOOK_NS`] in case an announcement was lost (or there is no BPF).
+//! The jobs on this node, also those without a process on a GPU: the kernel announces their
+//! cgroups' creation and removal, one walk finds them at the start, and a short listing every 30 s
+//! finds those with lost announcements (or without BPF).
 //!
-//! Pure bookkeeping; costs a look at an integer a tick while nothing changes.
+//! Bookkeeping only; a tick without changes costs one comparison.
 
-use super::devices::{Granted, Undecided};
+use super::devices::{DeviceAccess, Undecided};
 use super::facts::Facts;
 use crate::ids::{CgroupId, SlurmJobId};
 use std::collections::{BTreeSet, HashMap};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// A job on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// The path of its cgroup, which no other job of this node has at the same time.
+    /// Its cgroup path, which is unique on this node at any time.
     pub path: Arc<str>,
     /// The cgroup's name of it: a number, or a SLUID from Slurm 26.05 on.
     pub name: SlurmJobId,
@@ -21,42 +21,42 @@ pub struct Job {
     pub first_seen_ns: u64,
     /// When its cgroup was removed.
     pub removed_ns: Option<u64>,
-    /// What is known of it.
+    /// The known facts about it.
     pub facts: Arc<Facts>,
-    /// The devices granted to it on this node.
-    pub granted: Granted,
+    /// The devices it may open on this node.
+    pub devices: DeviceAccess,
 }
 
-/// Every job, by its cgroup's path.
+/// All jobs by cgroup path.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     entries: HashMap<Arc<str>, Entry>,
     by_id: HashMap<CgroupId, Arc<str>>,
-    /// Jobs of which something was learnt since somebody asked.
+    /// Jobs with new facts since the last [`Jobs::take_changed`].
     changed: BTreeSet<Arc<str>>,
 }
 
 #[derive(Debug)]
 struct Entry {
     job: Arc<Job>,
-    /// Its cgroup in each hierarchy that has one.
+    /// Its cgroup in each hierarchy that has it.
     ids: Vec<CgroupId>,
-    /// How often it was looked into since something about it changed.
-    looks: u32,
-    /// When to look again; `None` once everything is known that will be.
+    /// Number of inspections since its last change.
+    inspections: u32,
+    /// When to inspect it again; `None` if nothing more is expected.
     next_ns: Option<u64>,
 }
 
-/// Jobs kept; a node runs at most some hundreds at once.
+/// Maximum number of jobs; a node runs a few hundred at most.
 pub(super) const MAX_JOBS: usize = 4096;
-/// How long an ended job is kept: as long as the processes that were in it.
+/// How long an ended job stays: as long as the processes that were in it.
 const KEEP_REMOVED_NS: u64 = 300_000_000_000;
-/// Looks at a job of which something is missing: after 0, 1, 2, 4, 8 and 16 seconds.
-const MAX_LOOKS: u32 = 6;
+/// Inspections of a job with missing facts: after 0, 1, 3, 7, 15 and 31 seconds.
+const MAX_INSPECTIONS: u32 = 6;
 const FIRST_WAIT_NS: u64 = 1_000_000_000;
 
 impl Jobs {
-    /// A job's cgroup is there. Gives `true` where that was news: to be looked into.
+    /// Records a job's cgroup. Returns `true` if the job is new and is to be inspected.
     pub(super) fn appeared(
         &mut self,
         path: &str,
@@ -85,18 +85,18 @@ impl Jobs {
             first_seen_ns: now_ns,
             removed_ns: None,
             facts: Arc::default(),
-            granted: Granted::Untold(Undecided::NotRead),
+            devices: DeviceAccess::Unknown(Undecided::NotRead),
         };
         for id in ids {
             self.by_id.insert(*id, Arc::clone(&path));
         }
         let entry =
-            Entry { job: Arc::new(job), ids: ids.to_vec(), looks: 0, next_ns: Some(now_ns) };
+            Entry { job: Arc::new(job), ids: ids.to_vec(), inspections: 0, next_ns: Some(now_ns) };
         self.entries.insert(path, entry);
         true
     }
 
-    /// One of a job's cgroups was removed; the job ended with its last.
+    /// Records the removal of one of a job's cgroups; the job ends with the last.
     pub(super) fn removed(&mut self, id: CgroupId, now_ns: u64) {
         let Some(path) = self.by_id.remove(&id) else { return };
         let Some(entry) = self.entries.get_mut(&path) else { return };
@@ -106,7 +106,7 @@ impl Jobs {
         }
     }
 
-    /// A job's directories are gone though nobody announced it.
+    /// Records that a job's directories are gone without an announcement.
     pub(super) fn missing(&mut self, path: &str, now_ns: u64) {
         let Some(entry) = self.entries.get_mut(path) else { return };
         for id in entry.ids.drain(..) {
@@ -115,49 +115,54 @@ impl Jobs {
         entry.end(now_ns);
     }
 
-    /// Something of a job changed: a step began.
+    /// Records a change of a job: a step started.
     pub(super) fn touched(&mut self, path: &str, now_ns: u64) {
         if let Some(entry) = self.entries.get_mut(path).filter(|entry| entry.is_live())
             && entry.next_ns.is_none()
             && !is_complete(&entry.job)
         {
-            entry.looks = 0;
+            entry.inspections = 0;
             entry.next_ns = Some(now_ns);
         }
     }
 
-    /// Takes what a look at a job has found.
-    pub(super) fn learnt(&mut self, path: &str, facts: &Facts, granted: Granted, now_ns: u64) {
+    /// Stores the results of an inspection.
+    pub(super) fn inspected(
+        &mut self,
+        path: &str,
+        facts: &Facts,
+        devices: DeviceAccess,
+        now_ns: u64,
+    ) {
         let Some(entry) = self.entries.get_mut(path) else { return };
-        let was_reported = matches!(entry.job.granted, Granted::Devices { .. });
-        let is_reported = matches!(granted, Granted::Devices { .. });
-        // What was read of a job stays known when its cgroup is gone.
-        let granted =
-            if was_reported && !is_reported { entry.job.granted.clone() } else { granted };
-        if entry.take(facts) {
+        let was_known = matches!(entry.job.devices, DeviceAccess::Known { .. });
+        let is_known = matches!(devices, DeviceAccess::Known { .. });
+        // Known devices stay known after the cgroup's removal.
+        let devices = if was_known && !is_known { entry.job.devices.clone() } else { devices };
+        if entry.merge(facts) {
             self.changed.insert(Arc::clone(&entry.job.path));
         }
-        if entry.job.granted != granted {
-            Arc::make_mut(&mut entry.job).granted = granted;
+        if entry.job.devices != devices {
+            Arc::make_mut(&mut entry.job).devices = devices;
         }
-        entry.looks = entry.looks.saturating_add(1);
+        entry.inspections = entry.inspections.saturating_add(1);
         let is_done = is_complete(&entry.job)
-            || entry.looks >= MAX_LOOKS
+            || entry.inspections >= MAX_INSPECTIONS
             || !entry.is_live()
-            || entry.job.granted == Granted::Untold(Undecided::Gone);
-        let wait_ns = FIRST_WAIT_NS << (entry.looks.min(MAX_LOOKS) - 1);
+            || entry.job.devices == DeviceAccess::Unknown(Undecided::Gone);
+        let wait_ns = FIRST_WAIT_NS << (entry.inspections.min(MAX_INSPECTIONS) - 1);
         entry.next_ns = (!is_done).then(|| now_ns.saturating_add(wait_ns));
     }
 
-    /// Takes what one of a job's processes has said, without having looked any further.
-    pub(super) fn heard(&mut self, path: &str, facts: &Facts) {
+    /// Adds the facts of one of a job's processes, without an inspection.
+    pub(super) fn add_facts(&mut self, path: &str, facts: &Facts) {
         let Some(entry) = self.entries.get_mut(path) else { return };
-        if entry.take(facts) {
+        if entry.merge(facts) {
             self.changed.insert(Arc::clone(&entry.job.path));
         }
     }
 
-    /// Jobs of which something was learnt since this was last asked.
+    /// Returns the jobs with new facts since the last call.
     pub(super) fn take_changed(&mut self) -> Vec<Arc<Job>> {
         let changed = std::mem::take(&mut self.changed);
         changed.iter().filter_map(|path| self.get(path).map(Arc::clone)).collect()
@@ -168,31 +173,31 @@ impl Jobs {
         self.entries.get(path).map(|entry| &entry.job)
     }
 
-    /// Whether a job is to be looked into now.
+    /// Whether a job is to be inspected now.
     pub(super) fn is_due(&self, path: &str, now_ns: u64) -> bool {
         let next_ns = self.entries.get(path).and_then(|entry| entry.next_ns);
         next_ns.is_some_and(|next_ns| next_ns <= now_ns)
     }
 
-    /// Every job, ended ones of the last minutes included.
+    /// All jobs, including recently ended ones.
     pub(super) fn all(&self) -> Vec<Arc<Job>> {
         self.entries.values().map(|entry| Arc::clone(&entry.job)).collect()
     }
 
-    /// Paths of the jobs that have not ended.
+    /// Paths of the live jobs.
     pub(super) fn live(&self) -> Vec<Arc<str>> {
         let live = self.entries.values().filter(|entry| entry.is_live());
         live.map(|entry| Arc::clone(&entry.job.path)).collect()
     }
 
-    /// Jobs to look into now.
+    /// Jobs to inspect now.
     pub(super) fn due(&self, now_ns: u64) -> Vec<Arc<str>> {
         let is_due = |entry: &&Entry| entry.next_ns.is_some_and(|next_ns| next_ns <= now_ns);
         let due = self.entries.values().filter(is_due);
         due.map(|entry| Arc::clone(&entry.job.path)).collect()
     }
 
-    /// Forgets what ended long ago.
+    /// Removes jobs that ended long ago.
     pub(super) fn expire(&mut self, now_ns: u64) {
         let is_old = |entry: &Entry| {
             entry.job.removed_ns.is_some_and(|at| now_ns.saturating_sub(at) > KEEP_REMOVED_NS)
@@ -208,7 +213,7 @@ impl Jobs {
         }
     }
 
-    /// The job that ended first goes.
+    /// Removes the job that ended first.
     fn make_room(&mut self) -> bool {
         let ended = self.entries.values().filter(|entry| !entry.is_live());
         let oldest = ended.min_by_key(|entry| entry.job.removed_ns);
@@ -219,16 +224,16 @@ impl Jobs {
 }
 
 impl Entry {
-    /// Merged, not replaced: another process may have been heard meanwhile.
-    /// Whether that changed anything.
-    fn take(&mut self, facts: &Facts) -> bool {
+    /// Merges facts, because another process may have added some meanwhile; returns whether that
+    /// changed anything.
+    fn merge(&mut self, facts: &Facts) -> bool {
         let mut merged = (*self.job.facts).clone();
         merged.merge(facts);
-        let is_news = merged != *self.job.facts;
-        if is_news {
+        let is_changed = merged != *self.job.facts;
+        if is_changed {
             Arc::make_mut(&mut self.job).facts = Arc::new(merged);
         }
-        is_news
+        is_changed
     }
 
     fn is_live(&self) -> bool {
@@ -251,13 +256,13 @@ impl Entry {
     }
 }
 
-/// Whether another look could tell nothing more that is wanted.
+/// Whether another inspection is not expected to add anything.
 fn is_complete(job: &Job) -> bool {
-    let is_reported = !matches!(
-        job.granted,
-        Granted::Untold(Undecided::NotRead | Undecided::NoProgram | Undecided::Gone)
+    let is_decided = !matches!(
+        job.devices,
+        DeviceAccess::Unknown(Undecided::NotRead | Undecided::NoProgram | Undecided::Gone)
     );
-    is_reported && job.facts.number().is_some() && super::inspect::is_labelled(&job.facts)
+    is_decided && job.facts.number().is_some() && super::inspect::is_labelled(&job.facts)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! A tree as Slurm 26.05 makes it, of real processes in real cgroups of this host. Needs root and
-//! a writable cgroup2 mount; skipped with the reason where there is none.
+//! A tree as Slurm 26.05 makes it, of real processes in real cgroups of this host. Needs root and a
+//! writable cgroup2 mount; skipped with the reason without them.
 
 use super::*;
 use crate::attribute::hierarchies::Hierarchies;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 const SLUID: &str = "sDNDM7XZ1H3600";
 const USER: u32 = 65_534;
 
-/// `…/slurmstepd.scope/SLUID/step_0/{slurm,user/task_0}`; everything goes when it is dropped.
+/// `…/slurmstepd.scope/SLUID/step_0/{slurm,user/task_0}`; removed when dropped.
 struct Tree {
     mount: PathBuf,
     root: String,
@@ -52,11 +52,11 @@ impl Tree {
         self.mount.join(&path[1..])
     }
 
-    /// A `sleep` called `program`, with this title, in a place of the job.
+    /// Starts a `sleep` named `program`, with this title, in a cgroup of the job.
     fn start(&mut self, program: &str, place: &str, prepare: impl FnOnce(&mut Command)) -> u32 {
         let file = self.programs.path().join(program);
         if !file.exists() {
-            // As Debian has it: `slurmstepd` is a link to `slurmstepd-wlm`.
+            // As on Debian: `slurmstepd` is a link to `slurmstepd-wlm`.
             let target = self.programs.path().join(format!("{program}-wlm"));
             fs::copy("/bin/sleep", &target).unwrap();
             symlink(target, &file).unwrap();
@@ -94,7 +94,7 @@ impl Drop for Tree {
 }
 
 fn remove(directory: &Path) {
-    // What cannot be removed is empty and has a name of its own.
+    // A directory that cannot be removed is empty and has a unique name.
     let _ = fs::remove_dir(directory);
 }
 
@@ -126,7 +126,7 @@ fn allow_one(minor: u8) -> [[u8; 8]; 8] {
 }
 
 #[test]
-fn a_real_26_05_tree_gives_number_names_and_granted_devices() {
+fn a_real_26_05_tree_gives_number_names_and_devices() {
     let Some(mut tree) = Tree::make("sluid") else { return };
     let job = fs::File::open(tree.directory(&tree.job)).unwrap();
     let attached = attach_device_program(job.as_fd(), c"Slurm_Cgroup_v2", &allow_one(3));
@@ -146,7 +146,7 @@ fn a_real_26_05_tree_gives_number_names_and_granted_devices() {
         ];
         command.env_clear().envs(variables).uid(USER);
     });
-    // The job is known before any process is asked about.
+    // The job is known before any process is resolved.
     let table = Ownership::new(&Paths::default());
     let is_ours = |job: &&Arc<Job>| *job.path == *tree.job;
     assert!(table.jobs().iter().any(|job| is_ours(&job)));
@@ -162,16 +162,16 @@ fn a_real_26_05_tree_gives_number_names_and_granted_devices() {
     assert_eq!(fact(Label::Uid), Some(("65534", "process")));
     assert_eq!(slurm.rank.as_ref().unwrap().rank, Some(4));
     let jobs = table.jobs();
-    let granted = &jobs.iter().find(is_ours).unwrap().granted;
+    let devices = &jobs.iter().find(is_ours).unwrap().devices;
     match attached {
         Ok(()) => assert_eq!(
-            *granted,
-            Granted::Devices {
+            *devices,
+            DeviceAccess::Known {
                 allowed: vec![DeviceNumber { major: 240, minor: 3 }],
                 denied: Vec::new()
             }
         ),
-        Err(_) => assert_eq!(*granted, Granted::Untold(Undecided::NoProgram)),
+        Err(_) => assert_eq!(*devices, DeviceAccess::Unknown(Undecided::NoProgram)),
     }
 }
 
@@ -199,7 +199,7 @@ fn a_real_environment_of_the_largest_size_names_the_job_or_nothing() {
     tree.start("slurmstepd", "step_0/slurm", |command| {
         command.arg0("slurmstepd: [123.0]");
     });
-    // The first is read before the limit; all that lies behind 128 KiB is not.
+    // The first variable is within the limit; all beyond 128 KiB are not read.
     let filler = "x".repeat(100_000);
     let first = tree.start("first", "step_0/user/task_0", |command| {
         let variables = [("A", &*filler), ("SLURM_JOB_ID", "123"), ("SLURM_JOB_NAME", "forged")];
@@ -211,7 +211,7 @@ fn a_real_environment_of_the_largest_size_names_the_job_or_nothing() {
     assert_eq!((&*number, owner.uid), ("123", USER));
 }
 
-/// Processor time of this thread.
+/// CPU time of this thread.
 fn cpu_micros() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
@@ -225,7 +225,7 @@ fn reading_a_real_process_and_its_job_takes_little() {
         command.arg0("slurmstepd: [123.0]");
     });
     let job = fs::File::open(tree.directory(&tree.job)).unwrap();
-    // Without it the reading ends one call earlier.
+    // Without it the read ends one call earlier.
     let _ = attach_device_program(job.as_fd(), c"Slurm_Cgroup_v2", &allow_one(3));
     let task = tree.start("train", "step_0/user/task_0", |command| {
         command.env("SLURM_JOB_ID", "123").env("SLURM_JOB_NAME", "train").uid(USER);
@@ -250,9 +250,9 @@ fn reading_a_real_process_and_its_job_takes_little() {
     };
     let environment = micros("an environment", &|| drop(slurm.environment(&living)));
     let devices = micros("a device program", &|| drop(devices::read(&directory)));
-    let whole = micros("all of a job", &|| slurm.look_into(&hierarchies, &users, &tree.job, None));
+    let whole = micros("all of a job", &|| slurm.inspect(&hierarchies, &users, &tree.job, None));
     let tick = micros("a tick without news", &|| drop(slurm.expire(&hierarchies, &users, 1)));
-    // Many times what an optimised build takes: a guard against reading what nobody asked for.
+    // Many times what an optimised build takes: it only detects unnecessary reads.
     let limits = [(environment, 1_000.0), (devices, 1_000.0), (whole, 10_000.0), (tick, 100.0)];
     for (took, limit) in limits {
         assert!(took < limit, "{took} us");

@@ -1,7 +1,7 @@
-//! Slurm on this node: its jobs, kept by what the kernel announces and by what is found on looking.
+//! Slurm on this node: its jobs, from the kernel's announcements and from listings.
 //!
-//! One walk over the upper levels of the cgroup trees at start; after that one listing of the
-//! directories that hold jobs in [`LOOK_NS`], on hosts that have such.
+//! One walk over the upper levels of the cgroup trees at the start; after that one listing of the
+//! directories with jobs every [`LIST_NS`], on hosts with such directories.
 
 use super::Settings;
 use super::claims::SlurmEnv;
@@ -24,34 +24,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// All that is known of Slurm on this node.
+/// The state of Slurm on this node.
 #[derive(Debug)]
 pub(crate) struct Slurm {
     pub(super) paths: Paths,
     pub(super) settings: Settings,
     pub(super) dropped: DropFiles,
     pub(super) jobs: Mutex<Jobs>,
-    /// Directories that hold jobs: `…/slurmstepd.scope`, `/slurm`.
+    /// Directories with jobs: `…/slurmstepd.scope`, `/slurm`.
     roots: Mutex<BTreeSet<String>>,
-    /// The latest moment that anybody has told.
+    /// The latest time given by a caller.
     now_ns: AtomicU64,
-    looked_ns: AtomicU64,
+    listed_ns: AtomicU64,
     /// Reads environments and titles.
     files: TenantFiles,
 }
 
-/// Whoever asks whose a process is waits for this. Names of a job may come later, from another of
-/// its processes.
+/// How long a resolution of an owner waits for a file. A job's names may come later, from another
+/// of its processes.
 const TIMEOUT: Duration = Duration::from_millis(200);
-/// How often the directories that hold jobs are listed, for what was not announced.
-const LOOK_NS: u64 = 30_000_000_000;
-/// Directories one walk looks at.
+/// How often the directories with jobs are listed, for lost announcements.
+const LIST_NS: u64 = 30_000_000_000;
+/// Maximum number of directories visited by one walk.
 const MAX_WALK: usize = 4096;
-/// `/a.slice/a-b.slice/NODE_slurmstepd.scope/job_1`, and one more.
+/// Depth of the first walk: `/a.slice/a-b.slice/NODE_slurmstepd.scope/job_1`, and one more.
 const START_DEPTH: usize = 5;
-/// From a root to its jobs: `uid_N/job_N`.
+/// Depth from a root to its jobs: `uid_N/job_N`.
 const ROOT_DEPTH: usize = 2;
-/// Roots kept: one for each slurmd.
+/// Maximum number of roots: one for each slurmd.
 const MAX_ROOTS: usize = 64;
 
 impl Slurm {
@@ -63,14 +63,14 @@ impl Slurm {
             jobs: Mutex::default(),
             roots: Mutex::default(),
             now_ns: AtomicU64::new(boot_time_ns()),
-            looked_ns: AtomicU64::new(0),
+            listed_ns: AtomicU64::new(0),
             files: files.within(TIMEOUT),
         };
         slurm.walk(hierarchies, "", START_DEPTH);
         slurm
     }
 
-    /// A cgroup was made: perhaps a job's, or a step's of a job of which more can be learnt now.
+    /// Records a new cgroup: perhaps a job's, or a step's of a job with missing facts.
     pub(crate) fn made(&self, id: CgroupId, path: &str, now_ns: u64) {
         self.now_ns.store(now_ns, Ordering::Relaxed);
         let Some((job, workload)) = job_directory(path) else { return };
@@ -84,19 +84,19 @@ impl Slurm {
         }
     }
 
-    /// A cgroup was removed.
+    /// Records a removed cgroup.
     pub(crate) fn removed(&self, id: CgroupId, now_ns: u64) {
         self.now_ns.store(now_ns, Ordering::Relaxed);
         lock(&self.jobs).removed(id, now_ns);
     }
 
-    /// Every job on this node, those that ended within the last minutes included.
+    /// All jobs on this node, including those that ended within the last minutes.
     pub(crate) fn jobs(&self) -> Vec<Arc<Job>> {
         lock(&self.jobs).all()
     }
 
-    /// Once a tick, off the sampling path: looks into new jobs, forgets old ones. Gives the jobs
-    /// of which more is known than at the last call.
+    /// Once a tick, off the sampling path: inspects new jobs and removes old ones. Returns the jobs
+    /// with new facts since the last call.
     pub(crate) fn expire(
         &self,
         hierarchies: &Hierarchies,
@@ -104,22 +104,22 @@ impl Slurm {
         now_ns: u64,
     ) -> Vec<Arc<Job>> {
         self.now_ns.store(now_ns, Ordering::Relaxed);
-        let looked_ns = self.looked_ns.load(Ordering::Relaxed);
-        if now_ns.saturating_sub(looked_ns) >= LOOK_NS {
-            self.looked_ns.store(now_ns, Ordering::Relaxed);
-            self.look_around(hierarchies, now_ns);
+        let listed_ns = self.listed_ns.load(Ordering::Relaxed);
+        if now_ns.saturating_sub(listed_ns) >= LIST_NS {
+            self.listed_ns.store(now_ns, Ordering::Relaxed);
+            self.list(hierarchies, now_ns);
         }
         let due = lock(&self.jobs).due(now_ns);
         for path in due {
-            self.look_into(hierarchies, users, &path, None);
+            self.inspect(hierarchies, users, &path, None);
         }
         let mut jobs = lock(&self.jobs);
         jobs.expire(now_ns);
         jobs.take_changed()
     }
 
-    /// What was not announced: jobs that came and jobs that went.
-    fn look_around(&self, hierarchies: &Hierarchies, now_ns: u64) {
+    /// Finds unannounced starts and ends of jobs.
+    fn list(&self, hierarchies: &Hierarchies, now_ns: u64) {
         let roots: Vec<String> = lock(&self.roots).iter().cloned().collect();
         for root in roots {
             self.walk(hierarchies, &root, ROOT_DEPTH);
@@ -161,7 +161,7 @@ impl Slurm {
         }
     }
 
-    /// A job's directory is there, or was.
+    /// Records a job's directory, present or gone.
     pub(super) fn found(&self, hierarchies: &Hierarchies, path: &str, name: &SlurmJobId) {
         self.note_root(path);
         let inode = |(hierarchy, directory): (Hierarchy, PathBuf)| {
@@ -173,13 +173,13 @@ impl Slurm {
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         let mut jobs = lock(&self.jobs);
         jobs.appeared(path, name, &ids, now_ns);
-        // Heard of only from a process that outlived it.
+        // Only known from a process that outlived it.
         if ids.is_empty() {
             jobs.missing(path, now_ns);
         }
     }
 
-    /// The directory above a job's, on v1 the one above the user's.
+    /// Stores the directory above a job's; on v1 the one above the user's.
     fn note_root(&self, job: &str) {
         let above = |path: &str| path.rsplit_once('/').map(|(above, _)| above.to_owned());
         let Some(parent) = above(job) else { return };
@@ -191,8 +191,8 @@ impl Slurm {
         }
     }
 
-    /// Reads all there is of a job, and keeps it.
-    pub(super) fn look_into(
+    /// Reads and stores all evidence about a job.
+    pub(super) fn inspect(
         &self,
         hierarchies: &Hierarchies,
         users: &Users,
@@ -202,26 +202,26 @@ impl Slurm {
         let before = lock(&self.jobs).get(path).map(|job| Arc::clone(&job.facts));
         let Some(before) = before else { return };
         let directories = directories(hierarchies, path);
-        let study = JobInspector { slurm: self, users, path, directories };
-        let (facts, granted) = (study.facts(&before, source), study.granted());
+        let inspector = JobInspector { slurm: self, users, path, directories };
+        let (facts, devices) = (inspector.facts(&before, source), inspector.devices());
         let now_ns = self.now_ns.load(Ordering::Relaxed);
-        lock(&self.jobs).learnt(path, &facts, granted, now_ns);
+        lock(&self.jobs).inspected(path, &facts, devices, now_ns);
     }
 
-    /// A process's own words; nothing where environments are not to be read.
+    /// Reads a process's Slurm variables; `None` if environments are not to be read.
     pub(super) fn environment(&self, living: &Living) -> Option<SlurmEnv> {
         if !self.settings.environment {
             return None;
         }
-        // A process that has ended meanwhile says nothing, nor one whose memory is on a file system
-        // that does not answer.
+        // Fails for a process that has ended, and for one with its memory on a file system that
+        // does not answer.
         let environment = self.files.proc_file(living.key, ProcFile::Environment).ok()?;
         SlurmEnv::read(environment, 0).ok()
     }
 
-    /// What a process of a job adds to what is known of it: all is read of a job that is due, else
-    /// only the process is heard while something is missing.
-    pub(super) fn hear(&self, host: &Host, path: &str, source: &ProcessEvidence<'_>) {
+    /// Adds a process's evidence to its job: inspects a job that is due, else adds only this
+    /// process's facts while some are missing.
+    pub(super) fn add_evidence(&self, host: &Host, path: &str, source: &ProcessEvidence<'_>) {
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         let (is_due, facts) = {
             let jobs = lock(&self.jobs);
@@ -229,18 +229,18 @@ impl Slurm {
         };
         let Some(facts) = facts else { return };
         if is_due || facts.is_empty() {
-            return self.look_into(&host.hierarchies, &host.users, path, Some(source));
+            return self.inspect(&host.hierarchies, &host.users, path, Some(source));
         }
         if !inspect::is_labelled(&facts) {
-            let study =
+            let inspector =
                 JobInspector { slurm: self, users: &host.users, path, directories: Vec::new() };
-            let heard = study.heard(&facts, source);
-            lock(&self.jobs).heard(path, &heard);
+            let facts = inspector.with_evidence(&facts, source);
+            lock(&self.jobs).add_facts(path, &facts);
         }
     }
 }
 
-/// Where a job's cgroup is in each hierarchy that has it.
+/// A job's cgroup directory in each hierarchy that has it.
 fn directories(hierarchies: &Hierarchies, path: &str) -> Vec<(Hierarchy, PathBuf)> {
     let below = |(hierarchy, mount): (Hierarchy, PathBuf)| {
         (hierarchy, mount.join(path.trim_start_matches('/')))

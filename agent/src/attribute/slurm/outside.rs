@@ -1,9 +1,8 @@
-//! Processes of a job that no host's cgroup gives to it: jobs without Slurm's cgroups
+//! Processes of a job that no cgroup of the host identifies: jobs without Slurm's cgroups
 //! (`proctrack/linuxproc`), a shell of `salloc`, and slurmd inside a pod.
 //!
 //! Costs one environment and one walk up the parents (10 µs each) when such a process is first
-//! seen. A process that a pod, a container, a machine or another scheduler has is never taken
-//! from it.
+//! seen. A process that belongs to a pod, a container, a machine or another scheduler stays there.
 
 use super::claims::SlurmEnv;
 use super::facts::{Facts, LABELS, Label, Source};
@@ -17,8 +16,8 @@ use crate::attribute::users::Users;
 use crate::ids::SlurmJobId;
 use std::sync::Arc;
 
-/// Slurm in a pod: the pod stays the owner, and where the operator has said that its namespace
-/// runs slurmd, the job that the path inside the container names is told as well.
+/// Slurm in a pod: the pod stays the owner; if its namespace runs slurmd by configuration, the job
+/// named by the path inside the container is reported in addition.
 pub(super) fn in_pod(host: &Host, owner: &mut ProcessAttribution) {
     let workload = &owner.workload;
     let namespace = workload.pod.as_ref().and_then(|pod| pod.namespace.as_deref());
@@ -31,7 +30,7 @@ pub(super) fn in_pod(host: &Host, owner: &mut ProcessAttribution) {
     let mut facts = Facts::default();
     let label = if task.job.as_str().starts_with('s') { Label::Sluid } else { Label::JobId };
     facts.put(label, task.job.as_str(), Source::Cgroup);
-    // User numbers inside are the pod's; no file of the host speaks of its jobs.
+    // User ids inside are the pod's; no file of the host describes its jobs.
     let claims =
         Living::same(&host.paths, owner.process).and_then(|living| host.slurm.environment(&living));
     if let Some(claims) = claims {
@@ -45,20 +44,20 @@ pub(super) fn in_pod(host: &Host, owner: &mut ProcessAttribution) {
     owner.workload.slurm = Some(task);
 }
 
-/// What the path below the container's own directory names.
+/// The job named by the path below the container's own directory.
 fn inside(owner: &ProcessAttribution) -> Option<SlurmTask> {
     let container = owner.workload.container.as_ref()?;
     let path = owner.cgroup.as_deref()?;
     let (_, tail) = path.split_once(container.as_str())?;
-    // The rest of the container's own component, `.scope`, goes.
+    // Skips the rest of the container's own component, `.scope`.
     let tail = tail.get(tail.find('/')?..)?;
     parse_path(tail).slurm
 }
 
-/// A process without an owner: a slurmstepd among its parents knows the job. What only its own
-/// environment says is a claim.
+/// A process without a unit of work: a slurmstepd among its parents names the job. A job that only
+/// the process's own environment names is a claim.
 pub(super) fn without_cgroup(host: &Host, owner: &mut ProcessAttribution) {
-    if !is_nobodys(&owner.workload) {
+    if !has_no_unit(&owner.workload) {
         return;
     }
     let Some(living) = Living::same(&host.paths, owner.process) else { return };
@@ -79,7 +78,7 @@ pub(super) fn without_cgroup(host: &Host, owner: &mut ProcessAttribution) {
     owner.workload.slurm = Some(found.task(&host.users, owner.uid));
 }
 
-/// A job that slurmstepd names outside every cgroup of Slurm's.
+/// A job that slurmstepd names outside Slurm's cgroups.
 struct Found {
     job: u32,
     step: Option<Arc<str>>,
@@ -95,9 +94,9 @@ impl Found {
         if uid != 0 {
             facts.put(Label::Uid, &uid.to_string(), Source::Process);
         }
-        for row in &LABELS {
-            if let Some(value) = self.dropped.as_ref().and_then(|claims| claims.label(row.label)) {
-                facts.put(row.label, value, Source::Prolog);
+        for def in &LABELS {
+            if let Some(value) = self.dropped.as_ref().and_then(|claims| claims.label(def.label)) {
+                facts.put(def.label, value, Source::Prolog);
             }
         }
         let mut task = SlurmTask { step: self.step, ..SlurmTask::new(name) };
@@ -113,8 +112,8 @@ impl Found {
     }
 }
 
-/// Neither a pod, a container, a job, a machine nor another scheduler has it.
-fn is_nobodys(workload: &Workload) -> bool {
+/// Whether a process belongs to no pod, container, job, machine or other scheduler.
+fn has_no_unit(workload: &Workload) -> bool {
     workload.pod.is_none()
         && workload.container.is_none()
         && workload.slurm.is_none()
@@ -123,7 +122,7 @@ fn is_nobodys(workload: &Workload) -> bool {
         && workload.node.is_none()
 }
 
-/// Whether an environment names the user whose process it is.
+/// Whether an environment names the process's user.
 fn is_same_user(host: &Host, claims: &SlurmEnv, uid: u32) -> bool {
     let by_number = claims.label(Label::Uid).map(|claimed| claimed.parse() == Ok(uid));
     let by_name = || {

@@ -4,14 +4,14 @@
 use crate::ids::SlurmJobId;
 use std::time::{Duration, SystemTime};
 
-/// What a SLUID holds.
+/// The contents of a SLUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sluid {
     /// The cluster's number.
     pub cluster: u16,
-    /// When the job was submitted, or queued again.
+    /// When the job was submitted, or requeued.
     pub submitted: SystemTime,
-    /// Tells jobs of one millisecond apart.
+    /// Distinguishes jobs of one millisecond.
     pub sequence: u16,
 }
 
@@ -22,7 +22,7 @@ const SEQUENCE_BITS: u32 = 10;
 const TIME_BITS: u32 = 42;
 
 impl Sluid {
-    /// What a job's id says, where it is a SLUID.
+    /// Decodes a job's id, if it is a SLUID.
     pub fn decode(job: &SlurmJobId) -> Option<Self> {
         let digits = job.as_str().strip_prefix('s')?.as_bytes();
         if digits.len() != LEN {
@@ -55,13 +55,13 @@ mod tests {
 
     #[test]
     fn a_recorded_sluid_gives_the_time_the_job_was_submitted() {
-        // Slurm 25.11.8, whose Prolog saw the job start at 1795227696.
+        // Slurm 25.11.8, where Prolog recorded the start of the job at 1795227696.
         let (cluster, ms, sequence) = decoded("s8J1M7XYHE1Z00").unwrap();
         assert_eq!((cluster, ms / 1000, sequence), (2192, 1_795_227_695, 0));
     }
 
     #[test]
-    fn what_is_no_sluid_is_refused() {
+    fn an_invalid_sluid_is_rejected() {
         for text in
             ["123", "s", "sDNDM7XZ1H360", "sDNDM7XZ1H360I", "sZZZZZZZZZZZZZ", "s8J1M7XYHE1Z000"]
         {

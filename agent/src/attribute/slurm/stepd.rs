@@ -1,30 +1,31 @@
-//! slurmstepd's own title, `slurmstepd: [JOB.STEP]`: the one place on a node that ties the SLUID
-//! that names a cgroup to the job's number (all versions, 22.05 to 26.05).
+//! slurmstepd's own title, `slurmstepd: [JOB.STEP]`: the only place on a node that connects the
+//! SLUID of a cgroup to the job's number (all versions, 22.05 to 26.05).
 //!
-//! A title is only text that any process can set; it is believed of a process that runs as root
-//! in every respect and whose program is slurmstepd.
+//! Any process can set a title; it is trusted only of a process that runs as root with all its user
+//! ids and executes slurmstepd.
 
-use crate::attribute::cgroup::slurm::step_word;
+use crate::attribute::cgroup::slurm::step_name;
 use crate::attribute::process::Living;
 use crate::paths::Paths;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a title says.
+/// A parsed title.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Title {
     pub(super) job: u32,
-    /// Not told by a namespace helper (`[6:namespace]`).
+    /// Missing in a namespace helper's title (`[6:namespace]`).
     pub(super) step: Option<Arc<str>>,
 }
 
 const PROGRAM: &str = "slurmstepd";
-/// Processes looked at in one `cgroup.procs`: a step has one slurmstepd, perhaps one helper.
+/// Maximum number of processes read of one `cgroup.procs`: a step has one slurmstepd, and perhaps
+/// one helper.
 const MAX_DAEMONS: usize = 4;
-/// Parents looked at: shells in shells, no more.
+/// Maximum number of parents visited: nested shells, no more.
 const MAX_PARENTS: usize = 32;
 
-/// A command line to what it says.
+/// Parses a command line.
 pub(super) fn parse(command_line: &str) -> Option<Title> {
     let title = command_line.split('\0').next()?;
     let inside = title.strip_prefix("slurmstepd: [")?.split_once(']')?.0;
@@ -34,12 +35,12 @@ pub(super) fn parse(command_line: &str) -> Option<Title> {
     if rest.is_empty() || rest.starts_with(':') {
         return Some(Title { job, step: None });
     }
-    // A component of a heterogeneous step has its number behind a `+`.
+    // A component of a heterogeneous step has its number after a `+`.
     let step = rest.strip_prefix('.')?.split('+').next().filter(|step| !step.is_empty())?;
-    Some(Title { job, step: Some(Arc::from(step_word(step))) })
+    Some(Title { job, step: Some(Arc::from(step_name(step))) })
 }
 
-/// The title of a process that is slurmstepd beyond doubt.
+/// The title of a process that is certainly slurmstepd.
 pub(super) fn title(paths: &Paths, pid: u32) -> Option<Title> {
     let daemon = Living::find(paths, pid)?;
     if !is_stepd(&daemon) {
@@ -48,14 +49,14 @@ pub(super) fn title(paths: &Paths, pid: u32) -> Option<Title> {
     parse(&daemon.read("cmdline")?)
 }
 
-/// Nobody but root gets all four user ids to be 0, and only root's program keeps them: a setuid
-/// program that a user started has the user's real one.
+/// Whether a process is slurmstepd. Only root's processes have four user ids of 0: a setuid program
+/// that a user started has the user's real uid.
 fn is_stepd(daemon: &Living) -> bool {
     let uids = daemon.status().and_then(|status| status.uids());
     let is_root = uids.is_some_and(|uids| uids.iter().all(|uid| *uid == 0));
     let program = daemon.program();
     let name = program.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
-    // Replaced on disk by an upgrade while it runs.
+    // An upgrade replaced the file while the process runs.
     let name = name.map(|name| name.strip_suffix(" (deleted)").unwrap_or(name));
     // Debian calls the file `slurmstepd-wlm`.
     let is_program = |name: &str| {
@@ -64,7 +65,7 @@ fn is_stepd(daemon: &Living) -> bool {
     is_root && &*daemon.comm == PROGRAM && name.is_none_or(is_program)
 }
 
-/// The title of the slurmstepd of a step whose directory (v2) is this.
+/// The title of a step's slurmstepd, from the step's directory (v2).
 pub(super) fn of_step(paths: &Paths, step: &Path) -> Option<Title> {
     let pids = super::inspect::pids(&step.join("slurm/cgroup.procs"), MAX_DAEMONS);
     pids.into_iter().find_map(|pid| title(paths, pid))
@@ -78,7 +79,7 @@ pub(super) fn above(paths: &Paths, process: &Living) -> Option<Title> {
         let pid = below.parent().filter(|pid| *pid > 1)?;
         let parent = Living::find(paths, pid)?;
         let title = is_stepd(&parent).then(|| parse(&parent.read("cmdline")?)).flatten();
-        // A parent that has ended meanwhile has left its number to another, perhaps.
+        // A parent that has ended may have left its PID to another process.
         if below.parent() != Some(pid) {
             return None;
         }
@@ -94,7 +95,7 @@ pub(super) fn above(paths: &Paths, process: &Living) -> Option<Title> {
 mod tests {
     use super::*;
 
-    fn said(text: &str) -> Option<(u32, Option<String>)> {
+    fn parsed(text: &str) -> Option<(u32, Option<String>)> {
         parse(text).map(|title| (title.job, title.step.map(|step| step.to_string())))
     }
 
@@ -102,16 +103,16 @@ mod tests {
     fn recorded_titles_name_job_and_step() {
         let step = |step: &str| Some(step.to_owned());
         // 22.05, 25.11 and 26.05 write the same.
-        assert_eq!(said("slurmstepd: [1.extern] \0"), Some((1, step("extern"))));
-        assert_eq!(said("slurmstepd: [6.0]                      "), Some((6, step("0"))));
-        assert_eq!(said("slurmstepd: [9.interactive]"), Some((9, step("interactive"))));
-        assert_eq!(said("slurmstepd: [9.4294967291]"), Some((9, step("batch"))));
-        assert_eq!(said("slurmstepd: [20.0+1]"), Some((20, step("0"))));
-        assert_eq!(said("slurmstepd: [6:namespace]   \0\0"), Some((6, None)));
+        assert_eq!(parsed("slurmstepd: [1.extern] \0"), Some((1, step("extern"))));
+        assert_eq!(parsed("slurmstepd: [6.0]                      "), Some((6, step("0"))));
+        assert_eq!(parsed("slurmstepd: [9.interactive]"), Some((9, step("interactive"))));
+        assert_eq!(parsed("slurmstepd: [9.4294967291]"), Some((9, step("batch"))));
+        assert_eq!(parsed("slurmstepd: [20.0+1]"), Some((20, step("0"))));
+        assert_eq!(parsed("slurmstepd: [6:namespace]   \0\0"), Some((6, None)));
     }
 
     #[test]
-    fn other_titles_say_nothing() {
+    fn other_titles_are_rejected() {
         for text in [
             "",
             "sleep\u{0}600\0",
@@ -125,7 +126,7 @@ mod tests {
             "/bin/sh\0slurmstepd: [1.0]\0",
             "xslurmstepd: [1.0]",
         ] {
-            assert_eq!(said(text), None, "{text:?}");
+            assert_eq!(parsed(text), None, "{text:?}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The whole source over a host made of files: who wins where the cgroup, slurmstepd, drop files
-//! and environments say different things.
+//! The whole source on a host made of files: which evidence counts if the cgroup, slurmstepd, drop
+//! files and environments contradict each other.
 
 use super::*;
 use crate::attribute::fake::{FakeHost, opened, v2};
@@ -20,8 +20,8 @@ fn text(set: &AttrSet) -> Vec<String> {
     set.iter().map(|(key, value)| format!("{}={value}", key.name)).collect()
 }
 
-/// The `slurm.*` attributes and the method, of everything that is known.
-fn said(table: &Ownership, process: ProcKey) -> Vec<String> {
+/// The `slurm.*` attributes and the method of a process, from all facts.
+fn labels(table: &Ownership, process: ProcKey) -> Vec<String> {
     let owner = table.attribution(process).unwrap();
     let mut set = AttrSet::new();
     if let Some(task) = &owner.workload.slurm {
@@ -30,16 +30,16 @@ fn said(table: &Ownership, process: ProcKey) -> Vec<String> {
         task.detail_job(&mut set);
         task.detail_task(&mut set);
     }
-    let mut words = text(&set);
-    words.push(owner.method.as_str().to_owned());
-    words
+    let mut values = text(&set);
+    values.push(owner.method.as_str().to_owned());
+    values
 }
 
 fn with_slurm(host: &FakeHost, slurm: Settings) -> Ownership {
     Ownership::with_settings(&host.paths, attribute::Settings { slurm, nested: false })
 }
 
-/// A process that opens a device, in this cgroup and with these variables.
+/// A process in this cgroup that opens a device, with these variables.
 fn open(host: &FakeHost, table: &Ownership, process: ProcKey, cgroup: &str, environ: &[&str]) {
     host.start(process, "python", &format!("0::{cgroup}\n"));
     host.write(process, "environ", environ.join("\0") + "\0");
@@ -48,7 +48,7 @@ fn open(host: &FakeHost, table: &Ownership, process: ProcKey, cgroup: &str, envi
     table.observe(Evidence::Opened(opened));
 }
 
-/// The directory of a job's step, with processes in its tasks and its daemon's place.
+/// The directory of a job's step, with processes of its tasks and its daemon.
 fn step(host: &FakeHost, step: &str, daemons: &[u32], tasks: &[u32]) {
     let step = host.paths.cgroup.join(step.trim_start_matches('/'));
     let lines = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join("\n");
@@ -58,7 +58,7 @@ fn step(host: &FakeHost, step: &str, daemons: &[u32], tasks: &[u32]) {
     }
 }
 
-/// slurmstepd, or what calls itself so.
+/// A slurmstepd, or a process that only has its name.
 fn daemon(host: &FakeHost, pid: u32, uid: u32, comm: &str, title: &str) -> ProcKey {
     let process = ProcKey { pid, start_ticks: 50 };
     host.start(process, comm, "0::/\n");
@@ -94,7 +94,7 @@ fn the_environment_labels_what_the_cgroup_names_and_the_drop_file_outranks_it() 
     ];
     open(&host, &table, KEY, &format!("{SCOPE}/job_42/step_0/user/task_1"), &environ);
     assert_eq!(
-        said(&table, KEY),
+        labels(&table, KEY),
         [
             "slurm.job.id=42",
             "slurm.step.id=0",
@@ -137,7 +137,7 @@ fn an_environment_that_names_another_job_changes_nothing() {
     let environ = ["SLURM_JOB_ID=99", "SLURM_JOB_ACCOUNT=evil", "SLURM_JOB_USER=eve"];
     open(&host, &table, KEY, &format!("{SCOPE}/job_42/step_0/user/task_0"), &environ);
     assert_eq!(
-        said(&table, KEY),
+        labels(&table, KEY),
         [
             "slurm.job.id=42",
             "slurm.step.id=0",
@@ -158,13 +158,13 @@ fn a_process_without_variables_is_labelled_by_another_of_its_job() {
     let path = format!("{SCOPE}/job_42/step_0/user/task_0");
     host.start(sibling, "bash", &format!("0::{path}\n"));
     host.write(sibling, "environ", "SLURM_JOB_ID=42\0SLURM_JOB_NAME=train\0");
-    // A number that meanwhile belongs to a process of another job.
-    let stranger = ProcKey { pid: 9, start_ticks: 95 };
-    host.start(stranger, "bash", &format!("0::{SCOPE}/job_43/step_0/user/task_0\n"));
-    host.write(stranger, "environ", "SLURM_JOB_ID=42\0SLURM_JOB_NAME=theirs\0");
+    // A PID that was reused by a process of another job.
+    let foreign = ProcKey { pid: 9, start_ticks: 95 };
+    host.start(foreign, "bash", &format!("0::{SCOPE}/job_43/step_0/user/task_0\n"));
+    host.write(foreign, "environ", "SLURM_JOB_ID=42\0SLURM_JOB_NAME=theirs\0");
     step(&host, &format!("{SCOPE}/job_42/step_0"), &[], &[9, 8]);
     open(&host, &table, KEY, &path, &["ray::IDLE\0\0\0"]);
-    assert!(said(&table, KEY).contains(&"slurm.job.name=train".to_owned()));
+    assert!(labels(&table, KEY).contains(&"slurm.job.name=train".to_owned()));
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_sluid_gets_its_number_from_slurmstepd() {
     drop_file(&host, 123, &["SLURM_JOB_ID=123", "SLURM_JOB_ACCOUNT=ml"]);
     open(&host, &table, KEY, &format!("{path}/user/task_0"), &[]);
     assert_eq!(
-        said(&table, KEY),
+        labels(&table, KEY),
         [
             "slurm.job.id=123",
             "slurm.step.id=0",
@@ -193,7 +193,7 @@ fn a_sluid_gets_its_number_from_slurmstepd() {
 }
 
 #[test]
-fn a_process_that_only_calls_itself_slurmstepd_gives_no_number() {
+fn a_process_that_only_has_slurmstepds_name_gives_no_number() {
     for (uid, comm) in [(1000, "slurmstepd"), (0, "bash")] {
         let host = FakeHost::new();
         let table = Ownership::new(&host.paths);
@@ -201,7 +201,7 @@ fn a_process_that_only_calls_itself_slurmstepd_gives_no_number() {
         let path = format!("{SCOPE}/{SLUID}/step_0");
         step(&host, &path, &[50], &[7]);
         open(&host, &table, KEY, &format!("{path}/user/task_0"), &[]);
-        assert_eq!(said(&table, KEY)[0], format!("slurm.job.id={SLUID}"), "{uid} {comm}");
+        assert_eq!(labels(&table, KEY)[0], format!("slurm.job.id={SLUID}"), "{uid} {comm}");
     }
     // A setuid program that a user started: effective user root, real user not.
     let host = FakeHost::new();
@@ -211,11 +211,11 @@ fn a_process_that_only_calls_itself_slurmstepd_gives_no_number() {
     let path = format!("{SCOPE}/{SLUID}/step_0");
     step(&host, &path, &[50], &[7]);
     open(&host, &table, KEY, &format!("{path}/user/task_0"), &[]);
-    assert_eq!(said(&table, KEY)[0], format!("slurm.job.id={SLUID}"));
+    assert_eq!(labels(&table, KEY)[0], format!("slurm.job.id={SLUID}"));
 }
 
 #[test]
-fn a_drop_file_of_an_earlier_run_is_not_believed() {
+fn a_drop_file_of_an_earlier_run_is_rejected() {
     let host = FakeHost::new();
     let table = Ownership::new(&host.paths);
     daemon(&host, 50, 0, "slurmstepd", "slurmstepd: [123.0]");
@@ -224,7 +224,7 @@ fn a_drop_file_of_an_earlier_run_is_not_believed() {
     let earlier = ["SLURM_JOB_ID=123", "SLURM_JOB_SLUID=sDNDM7XZ1HGS00", "SLURM_JOB_ACCOUNT=ml"];
     drop_file(&host, 123, &earlier);
     open(&host, &table, KEY, &format!("{path}/user/task_0"), &[]);
-    assert!(!said(&table, KEY).iter().any(|word| word.starts_with("slurm.job.account")));
+    assert!(!labels(&table, KEY).iter().any(|value| value.starts_with("slurm.job.account")));
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn without_a_cgroup_the_environment_names_a_claim_and_no_job() {
     ] {
         let process = ProcKey { pid, start_ticks: 100 };
         open(&host, &table, process, place, &environ);
-        assert_eq!(said(&table, process), ["cgroup"], "{environ:?}");
+        assert_eq!(labels(&table, process), ["cgroup"], "{environ:?}");
         let owner = table.attribution(process).unwrap();
         assert_eq!(table.owner(owner.owner).unwrap().owner, Owner::User(1000), "{environ:?}");
         let reported = owner.details();
@@ -266,7 +266,7 @@ fn the_environment_of_a_pods_or_containers_process_makes_it_no_job() {
     ] {
         let process = ProcKey { pid, start_ticks: 100 };
         open(&host, &table, process, &cgroup, &environ);
-        assert_eq!(said(&table, process), ["cgroup"], "{cgroup}");
+        assert_eq!(labels(&table, process), ["cgroup"], "{cgroup}");
     }
 }
 
@@ -282,23 +282,23 @@ fn a_parent_that_is_slurmstepd_names_the_job_without_cgroups() {
     host.set_parent(KEY, 60);
     host.write(KEY, "environ", "SLURM_JOB_ID=99\0SLURM_JOB_UID=1000\0SLURM_JOB_NAME=forged\0");
     table.process(KEY.pid, 10 * SECOND);
-    let mut words = said(&table, KEY);
-    assert_eq!(words.pop().unwrap(), "slurmstepd");
+    let mut values = labels(&table, KEY);
+    assert_eq!(values.pop().unwrap(), "slurmstepd");
     let expected = ["slurm.job.id=42", "slurm.step.id=batch", "slurm.job.user=ada"];
-    assert_eq!(words[..3], expected);
-    assert!(!words.iter().any(|word| word.contains("forged")), "{words:?}");
+    assert_eq!(values[..3], expected);
+    assert!(!values.iter().any(|value| value.contains("forged")), "{values:?}");
 
-    // The same chain, but what calls itself slurmstepd is a user's.
+    // The same parents, but the process named slurmstepd is a user's.
     daemon(&host, 50, 1000, "slurmstepd", "slurmstepd: [42.batch]");
     let other = ProcKey { pid: 61, start_ticks: 100 };
     host.start(other, "python", "0::/\n");
     host.set_parent(other, 60);
     table.process(other.pid, 10 * SECOND);
-    assert_eq!(said(&table, other), ["cgroup"]);
+    assert_eq!(labels(&table, other), ["cgroup"]);
 }
 
 #[test]
-fn slurm_in_a_pod_is_told_beside_the_pod_where_the_operator_says_so() {
+fn slurm_in_a_pod_is_reported_with_the_pod_if_the_operator_configures_it() {
     let uid = "aaaaaaaa-0000-4000-8000-000000000001";
     let path = format!("/kubepods/pod{uid}/{}{SCOPE}/job_5/step_0/user/task_0", "c".repeat(64));
     let environ = ["SLURM_JOB_ID=5", "SLURM_JOB_NAME=train", "SLURM_STEP_ID=0", "SLURM_LOCALID=0"];
@@ -324,7 +324,7 @@ fn slurm_in_a_pod_is_told_beside_the_pod_where_the_operator_says_so() {
             Settings { pod_namespaces: namespaces, ..Settings::default_settings(&host.paths) };
         let table = with_slurm(&host, slurm);
         open(&host, &table, KEY, &path, &environ);
-        assert_eq!(said(&table, KEY), expected);
+        assert_eq!(labels(&table, KEY), expected);
         let owner = table.attribution(KEY).unwrap();
         assert_eq!(owner.workload.pod.as_ref().unwrap().name.as_deref(), Some("worker-0"));
         assert!(owner.workload.slurm.as_ref().is_none_or(|task| task.in_pod));
@@ -341,22 +341,22 @@ fn a_container_below_a_step_does_not_hide_the_job() {
         let process = ProcKey { pid, start_ticks: 100 };
         let path = format!("{SCOPE}/job_42/step_0/user/task_0/{inner}{SCOPE}/job_99/step_1");
         open(&host, &table, process, &path, &environ);
-        let said = said(&table, process);
-        assert_eq!(said[..3], ["slurm.job.id=42", "slurm.step.id=0", "slurm.task.id=0"]);
-        assert!(said.contains(&"slurm.job.name=train".to_owned()), "{said:?}");
+        let labels = labels(&table, process);
+        assert_eq!(labels[..3], ["slurm.job.id=42", "slurm.step.id=0", "slurm.task.id=0"]);
+        assert!(labels.contains(&"slurm.job.name=train".to_owned()), "{labels:?}");
         let owner = table.attribution(process).unwrap();
         assert_eq!(owner.workload.container.as_ref().unwrap().as_str(), id);
     }
 }
 
 #[test]
-fn environments_are_not_read_where_the_operator_forbids_it() {
+fn environments_are_not_read_if_the_operator_forbids_it() {
     let host = FakeHost::new();
     let slurm = Settings { environment: false, ..Settings::default_settings(&host.paths) };
     let table = with_slurm(&host, slurm);
     let path = format!("{SCOPE}/job_42/step_0/user/task_0");
     open(&host, &table, KEY, &path, &["SLURM_JOB_ID=42", "SLURM_JOB_NAME=secret"]);
-    assert!(!said(&table, KEY).iter().any(|word| word.contains("secret")));
+    assert!(!labels(&table, KEY).iter().any(|value| value.contains("secret")));
 }
 
 #[test]
@@ -394,7 +394,7 @@ fn a_job_is_announced_known_and_removed_without_any_process_on_a_gpu() {
 }
 
 #[test]
-fn jobs_that_were_there_before_the_agent_and_ends_that_nobody_told_are_found() {
+fn jobs_older_than_the_agent_and_unannounced_ends_are_found() {
     let host = FakeHost::new();
     step(&host, &format!("{SCOPE}/job_42/step_0"), &[], &[]);
     step(&host, "/gpu.slice/n1_slurmstepd.scope/job_43/step_0", &[], &[]);
@@ -408,7 +408,7 @@ fn jobs_that_were_there_before_the_agent_and_ends_that_nobody_told_are_found() {
         names
     };
     assert_eq!(names(&table, true), ["42", "43"]);
-    // One comes and one goes, unannounced.
+    // One starts and one ends, unannounced.
     step(&host, &format!("{SCOPE}/job_45/step_0"), &[], &[]);
     fs::remove_dir_all(host.paths.cgroup.join("gpu.slice/n1_slurmstepd.scope/job_43")).unwrap();
     table.expire(100 * SECOND);
@@ -419,31 +419,31 @@ fn jobs_that_were_there_before_the_agent_and_ends_that_nobody_told_are_found() {
 }
 
 #[test]
-fn a_job_that_is_over_when_its_process_is_heard_of_is_not_among_the_live() {
+fn a_job_that_has_ended_when_its_process_is_resolved_is_not_live() {
     let host = FakeHost::new();
     let table = Ownership::with_clock(&host.paths, || SECOND);
     drop_file(&host, 42, &["SLURM_JOB_ID=42", "SLURM_JOB_ACCOUNT=ml"]);
     let path = format!("{SCOPE}/job_42/step_0/user/task_0");
     table.observe(Evidence::CgroupMade { id: v2(70), path: Arc::from(path) });
     table.observe(Evidence::Opened(opened(KEY, 70, SECOND)));
-    let said = said(&table, KEY);
-    assert!(said.contains(&"slurm.job.account=ml".to_owned()), "{said:?}");
-    assert_eq!(said.last().unwrap(), "kernel");
+    let labels = labels(&table, KEY);
+    assert!(labels.contains(&"slurm.job.account=ml".to_owned()), "{labels:?}");
+    assert_eq!(labels.last().unwrap(), "kernel");
     let removed: Vec<_> = table.jobs().iter().map(|job| job.removed_ns.is_some()).collect();
     assert_eq!(removed, [true]);
 }
 
 #[test]
-fn what_is_learnt_later_reaches_the_processes_that_are_known() {
+fn facts_learned_later_reach_the_known_processes() {
     let host = FakeHost::new();
     let table = Ownership::new(&host.paths);
     let path = format!("{SCOPE}/job_42/step_0/user/task_0");
     open(&host, &table, KEY, &path, &[]);
-    assert!(!said(&table, KEY).iter().any(|word| word.contains("train")));
+    assert!(!labels(&table, KEY).iter().any(|value| value.contains("train")));
     let second = ProcKey { pid: 8, start_ticks: 100 };
     open(&host, &table, second, &path, &["SLURM_JOB_ID=42", "SLURM_JOB_NAME=train"]);
     table.expire(2 * SECOND);
-    assert!(said(&table, KEY).contains(&"slurm.job.name=train".to_owned()));
+    assert!(labels(&table, KEY).contains(&"slurm.job.name=train".to_owned()));
     let owner_id = table.owner(table.attribution(KEY).unwrap().owner).unwrap();
     assert_eq!(
         text(&owner_id.attributes),

@@ -1,38 +1,38 @@
-//! How far an environment is believed. The cgroup says whose a process is; its environment may
-//! put labels on that job, never name another: a variable is the user's own word.
+//! How far an environment is trusted. The cgroup identifies the job; the environment, which the
+//! user controls, may add labels to that job and never names another one.
 
 use super::claims::{LOCAL_RANK, RANK, STEP, STEP_GPUS, SlurmEnv};
 use super::facts::{Facts, LABELS, Label, Source};
 use crate::ids::SlurmJobId;
 use std::sync::Arc;
 
-/// The job a process is in, as the cgroup and slurmstepd tell.
+/// The identity of a process's job, from the cgroup and slurmstepd.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JobIdentity<'a> {
-    /// The cgroup's name of it.
+    /// The cgroup's name of the job.
     pub(super) name: &'a SlurmJobId,
-    /// What is known already.
+    /// The known facts.
     pub(super) facts: &'a Facts,
 }
 
-/// What a task's environment says of the task itself.
+/// A task environment's claims about the task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskClaim {
-    /// Its place among all tasks of the step (`SLURM_PROCID`).
+    /// Its index among all tasks of the step (`SLURM_PROCID`).
     pub rank: Option<u32>,
-    /// Its place among those on this node (`SLURM_LOCALID`).
+    /// Its index among those on this node (`SLURM_LOCALID`).
     pub local_rank: Option<u32>,
     /// The GPUs of its step on this node, by Slurm's node-wide numbers.
     pub gpus: Option<Arc<str>>,
 }
 
-/// The only facts taken where the environment is that of a heterogeneous job as a whole: the
-/// others are the leader's or all components' together (22.05: the partition of one component is
-/// in the tasks of another).
+/// The only facts used from the environment of a heterogeneous job as a whole: the others are the
+/// leader's, or of all components together (22.05: the tasks of one component have another's
+/// partition).
 const OF_WHOLE_HET_JOB: &[Label] = &[Label::Cluster, Label::User, Label::Uid, Label::Name];
 
-/// The labels that an environment gives the job its process is in; `None` where it speaks of
-/// another job and so says nothing. `uid` is the kernel's word on the process.
+/// The labels that an environment adds to the process's job; `None` if it names another job. `uid`
+/// is the process's real user id.
 pub(super) fn labels(claims: &SlurmEnv, known: JobIdentity<'_>, uid: u32) -> Option<Facts> {
     let claimed: u32 = claims.label(Label::JobId)?.parse().ok()?;
     let sluid = claims.label(Label::Sluid);
@@ -42,7 +42,7 @@ pub(super) fn labels(claims: &SlurmEnv, known: JobIdentity<'_>, uid: u32) -> Opt
     }
     let mut facts = Facts::default();
     let Some(number) = known.facts.number() else {
-        // Only the SLUID ties this environment to the cgroup.
+        // Only the SLUID connects this environment to the cgroup.
         sluid?;
         copy(claims, &mut facts, |_| true);
         return Some(without_foreign_user(facts, claims, uid));
@@ -60,7 +60,7 @@ pub(super) fn labels(claims: &SlurmEnv, known: JobIdentity<'_>, uid: u32) -> Opt
     Some(without_foreign_user(facts, claims, uid))
 }
 
-/// A component's own facts out of the environment that all components share.
+/// Adds a component's own facts, from the environment that all components share.
 fn of_component(claims: &SlurmEnv, claimed: u32, component: u16, facts: &mut Facts) -> Option<()> {
     let leader = claims.component(0).find(|(label, _)| *label == Label::JobId)?.1;
     let size = claims.label(Label::HetSize)?;
@@ -78,35 +78,35 @@ fn of_component(claims: &SlurmEnv, claimed: u32, component: u16, facts: &mut Fac
 }
 
 fn copy(claims: &SlurmEnv, facts: &mut Facts, is_wanted: impl Fn(Label) -> bool) {
-    // Within a step `SLURM_NTASKS` is the step's.
+    // Within a step, `SLURM_NTASKS` is the step's.
     let is_step = claims.get(STEP).is_some();
-    for row in LABELS.iter().filter(|row| is_wanted(row.label)) {
-        if let Some(value) = claims.label(row.label)
-            && !(is_step && row.label == Label::Tasks)
+    for def in LABELS.iter().filter(|def| is_wanted(def.label)) {
+        if let Some(value) = claims.label(def.label)
+            && !(is_step && def.label == Label::Tasks)
         {
-            facts.put(row.label, value, Source::Environment);
+            facts.put(def.label, value, Source::Environment);
         }
     }
 }
 
-/// A user that the kernel contradicts is not taken.
+/// Removes a user that contradicts the kernel.
 fn without_foreign_user(facts: Facts, claims: &SlurmEnv, uid: u32) -> Facts {
     if claims.label(Label::Uid).is_some_and(|claimed| claimed.parse() == Ok(uid)) {
         return facts;
     }
     let mut rest = Facts::default();
-    for row in LABELS.iter().filter(|row| !matches!(row.label, Label::User | Label::Uid)) {
-        if let Some(fact) = facts.get(row.label) {
-            rest.put(row.label, &fact.value, fact.source);
+    for def in LABELS.iter().filter(|def| !matches!(def.label, Label::User | Label::Uid)) {
+        if let Some(fact) = facts.get(def.label) {
+            rest.put(def.label, &fact.value, fact.source);
         }
     }
     rest
 }
 
-/// The task's own numbers, where its place on the node is the one the cgroup says.
+/// The task's own numbers, if its index on the node agrees with the cgroup.
 pub(super) fn rank(claims: &SlurmEnv, step: Option<&str>, task: Option<&str>) -> Option<TaskClaim> {
     let number = |names| claims.get(names).and_then(|text| text.parse::<u32>().ok());
-    let own_step = claims.get(STEP).map(crate::attribute::cgroup::slurm::step_word);
+    let own_step = claims.get(STEP).map(crate::attribute::cgroup::slurm::step_name);
     // The batch script's environment names no step; every other task's names its own.
     let is_same_step = own_step.unwrap_or("batch") == step?;
     let local_rank = number(LOCAL_RANK)?;

@@ -1,35 +1,36 @@
-//! The labels by which operators of training, inference and batch frameworks mark their pods, and
-//! the queues that admitted them. One table, outermost owner first: of two that mark a pod the
-//! first counts.
+//! The labels that operators of training, inference and batch frameworks put on their pods, and the
+//! queues that admitted the pods. One table, outermost owner first: the first that matches a pod
+//! counts.
 
 use super::PodMeta;
 
-/// A framework's mark on its pods.
+/// A framework's labels on its pods.
 struct Mark {
-    /// The label whose value is the workload's name.
+    /// The label with the workload's name.
     name: &'static str,
     /// Its kind.
     kind: Kind,
-    /// Labels that must be there as well, with these values.
-    beside: &'static [(&'static str, &'static str)],
+    /// Labels that must be present as well, with these values.
+    required: &'static [(&'static str, &'static str)],
 }
 
-/// Where the workload's kind comes from.
+/// The source of the workload's kind.
 enum Kind {
     /// Always this one.
     Is(&'static str),
-    /// The value of another label, one of these: (value, kind).
-    Told(&'static str, &'static [(&'static str, &'static str)]),
+    /// From the value of another label: (value, kind).
+    From(&'static str, &'static [(&'static str, &'static str)]),
 }
 
 /// Workload labels, each with the source of its meaning.
 const MARKS: &[Mark] = &[
     // kubeflow/training-operator pkg/apis/kubeflow.org/v1/common_types.go JobNameLabel and
-    // OperatorNameLabel; the values are the controllers' names (pkg/controller.v1/*/…_controller.go)
-    // and, of the operator for MPI alone, kubeflow/mpi-operator pkg/apis/kubeflow/v2beta1.
+    // OperatorNameLabel; the values are the controllers' names
+    // (pkg/controller.v1/*/…_controller.go) and, for the MPI-only operator, kubeflow/mpi-operator
+    // pkg/apis/kubeflow/v2beta1.
     Mark {
         name: "training.kubeflow.org/job-name",
-        kind: Kind::Told(
+        kind: Kind::From(
             "training.kubeflow.org/operator-name",
             &[
                 ("pytorchjob-controller", "PyTorchJob"),
@@ -41,17 +42,17 @@ const MARKS: &[Mark] = &[
                 ("jaxjob-controller", "JAXJob"),
             ],
         ),
-        beside: &[],
+        required: &[],
     },
     // ray-project/kuberay ray-operator/controllers/ray/utils/constant.go
     // RayOriginatedFromCRNameLabelKey and RayOriginatedFromCRDLabelKey.
     Mark {
         name: "ray.io/originated-from-cr-name",
-        kind: Kind::Told(
+        kind: Kind::From(
             "ray.io/originated-from-crd",
             &[("RayJob", "RayJob"), ("RayService", "RayService"), ("RayCluster", "RayCluster")],
         ),
-        beside: &[],
+        required: &[],
     },
     // The same file, RayClusterLabelKey.
     is("ray.io/cluster", "RayCluster"),
@@ -64,7 +65,7 @@ const MARKS: &[Mark] = &[
     Mark {
         name: "app.kubernetes.io/name",
         kind: Kind::Is("NIMService"),
-        beside: &[
+        required: &[
             ("app.kubernetes.io/part-of", "nim-service"),
             ("app.kubernetes.io/managed-by", "k8s-nim-operator"),
         ],
@@ -72,27 +73,27 @@ const MARKS: &[Mark] = &[
     // kubernetes-sigs/lws api/leaderworkerset/v1/leaderworkerset_types.go SetNameLabelKey.
     is("leaderworkerset.sigs.k8s.io/name", "LeaderWorkerSet"),
     // kubernetes-sigs/jobset api/jobset/v1alpha2/jobset_types.go JobSetNameKey. A Kubeflow
-    // TrainJob's pods are those of a JobSet of its name and bear no mark of their own.
+    // TrainJob's pods are those of a JobSet of its name and have no label of their own.
     is("jobset.sigs.k8s.io/jobset-name", "JobSet"),
     // volcano-sh/apis pkg/apis/batch/v1alpha1/labels.go JobNameKey; `VolcanoJob` because the kind
-    // is `Job`, as that of batch/v1.
+    // is `Job`, as in batch/v1.
     is("volcano.sh/job-name", "VolcanoJob"),
     // argoproj/argo-workflows workflow/common/common.go LabelKeyWorkflow.
     is("workflows.argoproj.io/workflow", "Workflow"),
-    // Tekton's documents, "Labels and annotations": on pods by way of their TaskRun.
+    // Tekton's documents, "Labels and annotations": copied to pods from their TaskRun.
     is("tekton.dev/pipelineRun", "PipelineRun"),
     is("tekton.dev/taskRun", "TaskRun"),
     // kubeflow/spark-operator, label of driver and executors of a SparkApplication.
     is("sparkoperator.k8s.io/app-name", "SparkApplication"),
     // knative/serving pkg/apis/serving/register.go ServiceLabelKey; `KnativeService` because the
-    // kind is `Service`, as the core's.
+    // kind is `Service`, as in the core group.
     is("serving.knative.dev/service", "KnativeService"),
     // apache/airflow providers/cncf/kubernetes pod_generator.py build_labels_for_k8s_executor_pod:
-    // the name is a common word, the label beside it is not.
+    // the key is a common word, the required label is not.
     Mark {
         name: "dag_id",
         kind: Kind::Is("AirflowDag"),
-        beside: &[("kubernetes_executor", "True")],
+        required: &[("kubernetes_executor", "True")],
     },
     // kubernetes-sigs/kueue pkg/controller/jobs/pod/constants GroupNameLabel: plain pods admitted
     // together.
@@ -100,15 +101,15 @@ const MARKS: &[Mark] = &[
 ];
 
 const fn is(name: &'static str, kind: &'static str) -> Mark {
-    Mark { name, kind: Kind::Is(kind), beside: &[] }
+    Mark { name, kind: Kind::Is(kind), required: &[] }
 }
 
-/// Labels (true) and annotations (false) that name the queue, the first found counts.
+/// Labels (true) and annotations (false) with the queue's name; the first found counts.
 const QUEUES: &[(bool, &str)] = &[
     // kubernetes-sigs/kueue pkg/controller/constants/constants.go QueueLabel, QueueAnnotation.
     (true, "kueue.x-k8s.io/queue-name"),
-    // kubernetes-sigs/kueue apis/kueue/v1beta1 LocalQueueLabel: put on every admitted pod, where
-    // the label above is only on the job.
+    // kubernetes-sigs/kueue apis/kueue/v1beta1 LocalQueueLabel: on every admitted pod, while the
+    // label above is only on the job.
     (true, "kueue.x-k8s.io/local-queue-name"),
     (false, "kueue.x-k8s.io/queue-name"),
     // volcano-sh/apis pkg/apis/batch/v1alpha1/labels.go QueueNameKey: "in pod annotation / labels".
@@ -120,16 +121,16 @@ const QUEUES: &[(bool, &str)] = &[
     (true, "kai.scheduler/queue"),
 ];
 
-/// Kind, where told, and name of the framework's workload that the pod is part of.
+/// Kind, if known, and name of the framework's workload that the pod is part of.
 pub(super) fn workload(meta: &PodMeta) -> Option<(Option<String>, String)> {
     MARKS.iter().find_map(|mark| {
         let name = label(meta, mark.name)?;
-        let agreed = mark.beside.iter().all(|(key, value)| label(meta, key) == Some(value));
+        let agreed = mark.required.iter().all(|(key, value)| label(meta, key) == Some(value));
         agreed.then(|| (mark.kind.of(meta).map(str::to_owned), name.to_owned()))
     })
 }
 
-/// The queue it was admitted through.
+/// The queue that admitted the pod.
 pub(super) fn queue(meta: &PodMeta) -> Option<&str> {
     QUEUES.iter().find_map(|(is_label, key)| {
         let values = if *is_label { &meta.labels } else { &meta.annotations };
@@ -145,7 +146,7 @@ impl Kind {
     fn of(&self, meta: &PodMeta) -> Option<&'static str> {
         match self {
             Self::Is(kind) => Some(kind),
-            Self::Told(key, kinds) => {
+            Self::From(key, kinds) => {
                 let reported = label(meta, key)?;
                 kinds.iter().find(|(value, _)| *value == reported).map(|(_, kind)| *kind)
             }

@@ -31,7 +31,7 @@ const NAME: &str = "gpuwho.workload.name";
 const QUEUE: &str = "gpuwho.workload.queue";
 
 #[test]
-fn a_pod_whose_name_holds_its_template_hash_belongs_to_the_deployment() {
+fn a_pod_with_its_template_hash_in_its_name_belongs_to_the_deployment() {
     let meta = pod("vllm-llama-7d4b9c6f5d-x2x7k", &[("pod-template-hash", "7d4b9c6f5d")]);
     expect(
         &meta,
@@ -48,7 +48,7 @@ fn a_pod_whose_name_holds_its_template_hash_belongs_to_the_deployment() {
 fn a_name_that_only_looks_like_a_replica_sets_proves_nothing() {
     expect(&pod("vllm-llama-7d4b9c6f5d-x2x7k", &[]), &[]);
     expect(&pod("vllm-llama-7d4b9c6f5d-x2x7k", &[("pod-template-hash", "5c9f8b7d6")]), &[]);
-    // A pod that somebody named, with labels copied from a Deployment's (kubectl debug --copy-to).
+    // A pod named by a user, with labels copied from a Deployment's (kubectl debug --copy-to).
     expect(&pod("vllm-debug", &[("pod-template-hash", "7d4b9c6f5d")]), &[]);
     expect(&pod("vllm-7d4b9c6f5d-aeiou", &[("pod-template-hash", "7d4b9c6f5d")]), &[]);
     expect(&pod("7d4b9c6f5d-x2x7k", &[("pod-template-hash", "7d4b9c6f5d")]), &[]);
@@ -56,7 +56,7 @@ fn a_name_that_only_looks_like_a_replica_sets_proves_nothing() {
 }
 
 #[test]
-fn an_owner_reference_goes_before_what_labels_suggest() {
+fn an_owner_reference_counts_before_labels() {
     let meta = pod("web-7d4b9c6f5d-x2x7k", &[("pod-template-hash", "7d4b9c6f5d")]);
     expect(
         &owned(meta, "apps/v1", "StatefulSet", "web-7d4b9c6f5d"),
@@ -69,7 +69,7 @@ fn an_owner_reference_goes_before_what_labels_suggest() {
 }
 
 #[test]
-fn a_replica_set_without_a_template_hash_is_nobodys() {
+fn a_replica_set_without_a_template_hash_has_no_deployment() {
     let meta =
         owned(pod("web-6b9f4-x2x7k", &[("app", "web")]), "apps/v1", "ReplicaSet", "web-6b9f4");
     expect(
@@ -116,14 +116,14 @@ fn a_daemon_sets_pod_is_known_by_its_two_labels() {
     expect(&pod("node-trainer-9xk2w", &labels), &set);
     expect(&pod("node-trainer-9xk2w", &labels[..1]), &[]);
     expect(&pod("node-trainer", &labels), &[]);
-    // Cut before its random end: what it was cut from is not known.
+    // Cut before its random suffix: the set's name is unknown.
     let long = format!("{}-x2x7k", "a".repeat(57));
     assert_eq!(long.len(), MAX_GENERATED_LEN);
     expect(&pod(&long, &labels), &[]);
 }
 
 #[test]
-fn a_jobs_pod_tells_the_job() {
+fn a_jobs_pod_names_the_job() {
     let job = [("k8s.job.name", "train"), (KIND, "Job"), (NAME, "train")];
     expect(&pod("train-8fk2n", &[("batch.kubernetes.io/job-name", "train")]), &job);
     expect(&pod("train-8fk2n", &[("job-name", "train"), ("controller-uid", "1b2c")]), &job);
@@ -151,7 +151,7 @@ fn a_job_made_at_its_scheduled_minute_belongs_to_the_cron_job() {
 fn a_number_at_the_end_of_a_jobs_name_is_no_schedule() {
     for (name, created_s) in [
         ("nightly-29384640", None),
-        // A date, a build number, a minute to come, a minute long past.
+        // A date, a build number, a future minute, a minute long past.
         ("report-20261121", Some(1_795_000_000)),
         ("build-4711", Some(1_795_000_000)),
         ("nightly-29384640", Some(29_384_639 * 60)),
@@ -167,7 +167,7 @@ fn a_number_at_the_end_of_a_jobs_name_is_no_schedule() {
 
 type Pairs = &'static [(&'static str, &'static str)];
 
-/// The labels of a pod, and what they say.
+/// The labels of a pod, and the expected workload.
 const MARKED: &[(Pairs, Pairs)] = &[
     (
         &[
@@ -184,7 +184,7 @@ const MARKED: &[(Pairs, Pairs)] = &[
         ],
         &[(KIND, "MPIJob"), (NAME, "nccl")],
     ),
-    // An operator of tomorrow: the name is known, the kind is not.
+    // A future operator: the name is known, the kind is not.
     (
         &[
             ("training.kubeflow.org/job-name", "x"),
@@ -254,7 +254,7 @@ const MARKED: &[(Pairs, Pairs)] = &[
 ];
 
 #[test]
-fn every_frameworks_mark_names_its_workload() {
+fn every_frameworks_label_names_its_workload() {
     for (labels, wanted) in MARKED {
         expect(&pod("any-name", labels), wanted);
     }
@@ -301,7 +301,7 @@ fn the_queue_is_read_from_labels_and_annotations_in_order() {
         let place = if label { &mut meta.labels } else { &mut meta.annotations };
         place.insert(key.to_owned(), "team-a".into());
         expect(&meta, &[(QUEUE, "team-a")]);
-        // The same key in the other place says nothing, unless it is in the table as well.
+        // The same key in the other place has no effect, unless the table has it as well.
         let mut other = pod("x", &[]);
         let place = if label { &mut other.annotations } else { &mut other.labels };
         place.insert(key.to_owned(), "team-a".into());
@@ -313,7 +313,7 @@ fn the_queue_is_read_from_labels_and_annotations_in_order() {
 }
 
 #[test]
-fn only_the_labels_that_were_asked_for_are_told() {
+fn only_selected_labels_become_attributes() {
     let mut meta = pod("x", &[("team", "nlp"), ("app.kubernetes.io/part-of", "chat"), ("pw", "s")]);
     meta.annotations.insert("cost-centre".into(), "4711".into());
     meta.annotations.insert("team".into(), "not a label".into());

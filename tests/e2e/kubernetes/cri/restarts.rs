@@ -108,10 +108,10 @@ fn a_containerd_that_was_upgraded_in_place_is_asked_for_events() {
         skip!("a containerd of the system's that is older than 1.7");
     }
     let mut scene = Scene::new(older.start().unwrap());
-    scene.wait_for_source("cri", "is asked");
+    scene.wait_for_source("cri", "is polled");
     let pod = scene.pod("trainer-0");
     scene.containerd.upgrade(newer).unwrap();
     let container = start(&pod, "train", 0);
     scene.wait_for_names(container.pid, &container.expected);
-    scene.wait_for_source("cri", "tells of changes");
+    scene.wait_for_source("cri", "sends events");
 }

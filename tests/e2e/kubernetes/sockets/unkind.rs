@@ -44,12 +44,12 @@ fn grants(points: &[Value]) -> BTreeSet<[String; 2]> {
 #[test]
 fn device_plugins_that_register_late_are_counted_when_they_have() {
     let mut scene = Scene::new(or_skip!(Stage::new()));
-    scene.wait_for_source("pod_resources", "1 devices granted of 2");
+    scene.wait_for_source("pod_resources", "1 devices allocated of 2");
     scene.kubelet.again().unwrap();
-    scene.wait_for_source("pod_resources", "1 devices granted of 0");
+    scene.wait_for_source("pod_resources", "1 devices allocated of 0");
     // No pod comes or goes: nobody tells of a plugin.
     register(&scene.kubelet);
-    scene.wait_for_source("pod_resources", "1 devices granted of 2");
+    scene.wait_for_source("pod_resources", "1 devices allocated of 2");
     let allocatable = || {
         let points = super::points(&scene.points);
         let is_it = |point: &&Value| {
@@ -70,13 +70,13 @@ fn over_the_limit_of_all_its_clients_grants_stay_and_new_ones_come_after_it() {
     scene.kubelet.set_fault(Api::PodResources, Some(refused));
     let group = scene.stage.pod(&PodSpec { name: "late-0", ..TRAINER }).unwrap();
     scene.kubelet.set_pod(pod("late-0", &group, &[1]));
-    let words = "rejected by rate limit; the 1 devices of the last list stay granted";
+    let words = "rejected by rate limit; the 1 devices of the last list stay allocated";
     scene.wait_for_source("pod_resources", words);
     scene.wait_for_grants("trainer-0", ENOUGH);
     assert_eq!(scene.granted("late-0"), Vec::<Value>::new());
     scene.kubelet.set_fault(Api::PodResources, None);
     scene.wait_for_grants("late-0", 1);
-    scene.wait_for_source("pod_resources", "2 devices granted");
+    scene.wait_for_source("pod_resources", "2 devices allocated");
     scene.assert_never_ended();
 }
 
@@ -112,7 +112,7 @@ fn lists_in_another_order_each_time_change_no_grant() {
     let mut scene = Scene::new(or_skip!(Stage::new()));
     let group = scene.stage.pod(&PodSpec { name: "wide-0", ..TRAINER }).unwrap();
     scene.kubelet.set_pod(pod("wide-0", &group, &[1, 2, 3]));
-    scene.wait_for_source("pod_resources", "4 devices granted");
+    scene.wait_for_source("pod_resources", "4 devices allocated");
     let first = scene.kubelet.lists();
     for list in 0..LISTS {
         // News of a pod brings the next list forward.

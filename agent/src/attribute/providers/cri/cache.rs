@@ -1,9 +1,9 @@
-//! What one runtime has said so far: its sandboxes and containers, and from each new saying what
-//! there is to tell of pods and containers. Reads nothing and keeps no clock.
+//! The sandboxes and containers of one runtime, and from each answer the updates of pods and
+//! containers. Reads no file and no clock.
 //!
-//! A container's pod is that of its sandbox, because the sandbox's metadata is what the kubelet
-//! made the pod's cgroup from. The kubelet's own label on the container stands in where the
-//! sandbox is not known; where the two differ nothing is told.
+//! A container's pod is its sandbox's pod, because the kubelet made the pod's cgroup from the
+//! sandbox's metadata. If the sandbox is unknown, the kubelet's label on the container counts; if
+//! the two differ, the container is ignored.
 
 use super::wire::{Container, DELETED, Event, Image, ImageSpec, PodSandbox};
 use crate::attribute::names::{Change, ContainerFacts, PodFacts};
@@ -13,34 +13,34 @@ use crate::ids::{ContainerId, PodUid};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// The kubelet's label with the UID of the pod, on sandboxes and containers.
+/// The kubelet's label with the pod's UID, on sandboxes and containers.
 pub(super) const POD_UID: &str = "io.kubernetes.pod.uid";
 
-/// Digests kept; all are asked for again when there are more.
+/// Maximum number of digests; beyond it all are removed, and read again when needed.
 const MAX_IMAGES: usize = 4096;
 
-/// What one runtime has said.
+/// The known state of one runtime.
 #[derive(Debug)]
 pub(super) struct PodCache {
     runtime: &'static str,
     wanted: WantedLabels,
-    /// The node's name, which the runtime does not know.
+    /// The node's name, which the runtime does not have.
     node: Option<Arc<str>>,
-    /// By the sandbox's id.
+    /// By sandbox id.
     sandboxes: HashMap<String, Sandbox>,
     containers: HashSet<ContainerId>,
-    /// Tags by digest, as far as somebody needed them; `None` where there is no tag.
+    /// Tags by digest, for the digests looked up; `None` if there is no tag.
     images: HashMap<String, Option<Arc<str>>>,
 }
 
 #[derive(Debug)]
 struct Sandbox {
     pod: PodUid,
-    /// Of several sandboxes of one pod the later attempt is the pod's.
+    /// Attempt and creation time: the latest sandbox describes the pod.
     age: (u32, i64),
 }
 
-/// Something to tell.
+/// A change to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MetadataUpdate {
     Pod(PodFacts),
@@ -60,8 +60,8 @@ impl PodCache {
         }
     }
 
-    /// Which runtime it is, as `Version` says.
-    pub(super) fn is_about(&mut self, runtime: &str) {
+    /// Sets the runtime's name, from `Version`.
+    pub(super) fn set_runtime(&mut self, runtime: &str) {
         let known = ["containerd", "cri-o", "docker"];
         self.runtime = known.into_iter().find(|known| *known == runtime).unwrap_or("unknown");
     }
@@ -70,12 +70,12 @@ impl PodCache {
         self.sandboxes.contains_key(id)
     }
 
-    /// How many containers there are.
+    /// The number of containers and sandboxes.
     pub(super) fn containers(&self) -> usize {
         self.containers.len()
     }
 
-    /// Whether images are known by digests alone, and nobody has asked for their tags.
+    /// Whether containers reference images by digests without known tags.
     pub(super) fn lacks_tags(&self, containers: &[Container]) -> bool {
         containers.iter().any(|one| {
             image(one.image.as_ref(), &one.image_ref).is_none()
@@ -83,7 +83,7 @@ impl PodCache {
         })
     }
 
-    /// The runtime's images, asked for because of those containers.
+    /// Stores the tags of these containers' images.
     pub(super) fn tags(&mut self, images: Vec<Image>, containers: &[Container]) {
         let tag = |image: Image| (image.id, image.repo_tags.first().map(|tag| Arc::from(&**tag)));
         let known: HashMap<_, _> = images.into_iter().map(tag).collect();
@@ -95,7 +95,7 @@ impl PodCache {
         self.images.extend(tags);
     }
 
-    /// A complete list: what is not in it has ended.
+    /// Applies a complete list: what is not in it has ended.
     pub(super) fn list(
         &mut self,
         pods: Vec<PodSandbox>,
@@ -106,50 +106,50 @@ impl PodCache {
         let ended: Vec<_> = ended.cloned().collect();
         let ids = containers.iter().map(|one| &one.id).chain(pods.iter().map(|one| &one.id));
         let running: HashSet<_> = ids.map(|id| ContainerId::new(id)).collect();
-        let mut reported = self.some(pods, containers);
+        let mut updates = self.some(pods, containers);
         for id in ended {
-            self.end_sandbox(&id, &mut reported);
+            self.end_sandbox(&id, &mut updates);
         }
         let ended: Vec<_> = self.containers.difference(&running).cloned().collect();
         for id in ended {
-            self.end_container(id, &mut reported);
+            self.end_container(id, &mut updates);
         }
-        reported
+        updates
     }
 
-    /// An incomplete list.
+    /// Applies an incomplete list.
     pub(super) fn some(
         &mut self,
         mut pods: Vec<PodSandbox>,
         containers: Vec<Container>,
     ) -> Vec<MetadataUpdate> {
-        let mut reported = Vec::new();
-        // Of two pods of one name the younger is told last, whatever the runtime's order.
+        let mut updates = Vec::new();
+        // Of two pods of one name the younger one comes last, in any order of the runtime's.
         pods.sort_by_key(|sandbox| sandbox.created_at);
-        // Known first, all of them: which of a pod's sandboxes is the last depends on the others.
+        // All are stored first: which of a pod's sandboxes is the latest depends on the others.
         for sandbox in &pods {
             self.note(sandbox);
         }
         for sandbox in pods {
-            self.sandbox(sandbox, &mut reported);
+            self.sandbox(sandbox, &mut updates);
         }
         for container in containers {
-            self.container(&container, &mut reported);
+            self.container(&container, &mut updates);
         }
-        reported
+        updates
     }
 
-    /// One event: what it carries is the pod's state after it.
+    /// Applies one event, which contains the pod's state after it.
     pub(super) fn event(&mut self, event: Event) -> Vec<MetadataUpdate> {
         let sandbox = event.sandbox.map(PodSandbox::from);
         let id = sandbox.as_ref().map(|sandbox| sandbox.id.clone()).unwrap_or_default();
         let containers = event.containers.into_iter().map(|one| one.in_sandbox(&id)).collect();
-        let mut reported = self.some(sandbox.into_iter().collect(), containers);
+        let mut updates = self.some(sandbox.into_iter().collect(), containers);
         if event.kind == DELETED {
-            self.end_sandbox(&event.container_id, &mut reported);
-            self.end_container(ContainerId::new(&event.container_id), &mut reported);
+            self.end_sandbox(&event.container_id, &mut updates);
+            self.end_container(ContainerId::new(&event.container_id), &mut updates);
         }
-        reported
+        updates
     }
 
     fn note(&mut self, sandbox: &PodSandbox) {
@@ -162,12 +162,12 @@ impl PodCache {
         self.sandboxes.insert(sandbox.id.clone(), Sandbox { pod, age });
     }
 
-    fn sandbox(&mut self, sandbox: PodSandbox, reported: &mut Vec<MetadataUpdate>) {
+    fn sandbox(&mut self, sandbox: PodSandbox, updates: &mut Vec<MetadataUpdate>) {
         let Some(Sandbox { pod, age }) = self.sandboxes.get(&sandbox.id) else { return };
         let Some(metadata) = sandbox.metadata else { return };
-        let is_last = self.sandboxes.values().all(|other| other.pod != *pod || other.age <= *age);
+        let is_latest = self.sandboxes.values().all(|other| other.pod != *pod || other.age <= *age);
         let uid = pod.clone();
-        if is_last {
+        if is_latest {
             let (namespace, name) =
                 (metadata.namespace.as_str().into(), metadata.name.as_str().into());
             let meta = PodMeta {
@@ -181,7 +181,7 @@ impl PodCache {
             };
             let (workload, details) = describe(&meta, &self.wanted);
             let (uid, node) = (uid.clone(), self.node.clone());
-            reported.push(MetadataUpdate::Pod(PodFacts {
+            updates.push(MetadataUpdate::Pod(PodFacts {
                 uid,
                 namespace,
                 name,
@@ -190,11 +190,11 @@ impl PodCache {
                 details,
             }));
         }
-        // The sandbox's own process is the pod's and in no container of it.
-        reported.push(self.facts(ContainerId::new(&sandbox.id), uid, None, None));
+        // The sandbox's own process belongs to the pod, but to none of its containers.
+        updates.push(self.facts(ContainerId::new(&sandbox.id), uid, None, None));
     }
 
-    fn container(&mut self, container: &Container, reported: &mut Vec<MetadataUpdate>) {
+    fn container(&mut self, container: &Container, updates: &mut Vec<MetadataUpdate>) {
         let sandbox = self.sandboxes.get(&container.pod_sandbox_id).map(|sandbox| &sandbox.pod);
         let label = container.labels.get(POD_UID).map(|uid| PodUid::new(uid));
         let pod = match (sandbox, label) {
@@ -212,7 +212,7 @@ impl PodCache {
         let id = ContainerId::new(&container.id);
         let tag = || digest(container).and_then(|digest| self.images.get(digest)?.clone());
         let image = image(container.image.as_ref(), &container.image_ref).or_else(tag);
-        reported.push(self.facts(id, pod, Some(Arc::from(name)), image));
+        updates.push(self.facts(id, pod, Some(Arc::from(name)), image));
     }
 
     fn facts(
@@ -235,26 +235,26 @@ impl PodCache {
     }
 
     /// A pod ends with its last sandbox.
-    fn end_sandbox(&mut self, id: &str, reported: &mut Vec<MetadataUpdate>) {
+    fn end_sandbox(&mut self, id: &str, updates: &mut Vec<MetadataUpdate>) {
         let Some(Sandbox { pod, .. }) = self.sandboxes.remove(id) else { return };
         if self.sandboxes.values().all(|other| other.pod != pod) {
-            reported.push(MetadataUpdate::Gone(Change::Pod(pod)));
+            updates.push(MetadataUpdate::Gone(Change::Pod(pod)));
         }
-        self.end_container(ContainerId::new(id), reported);
+        self.end_container(ContainerId::new(id), updates);
     }
 
-    fn end_container(&mut self, id: ContainerId, reported: &mut Vec<MetadataUpdate>) {
+    fn end_container(&mut self, id: ContainerId, updates: &mut Vec<MetadataUpdate>) {
         if self.containers.remove(&id) {
-            reported.push(MetadataUpdate::Gone(Change::Container(id)));
+            updates.push(MetadataUpdate::Gone(Change::Container(id)));
         }
     }
 }
 
-/// The name a person knows the image by: as the pod asks for it, else as the runtime has it. A
-/// kubelet asks by digest, and containerd before 1.7 says no more than that.
+/// The readable name of an image: as the pod requests it, else as the runtime has it. A kubelet
+/// requests by digest, and containerd before 1.7 reports no more than that.
 fn image(spec: Option<&ImageSpec>, reference: &str) -> Option<Arc<str>> {
-    let asked = spec.map_or("", |spec| &spec.user_specified_image);
-    let named = [asked, spec.map_or("", |spec| &spec.image), reference];
+    let requested = spec.map_or("", |spec| &spec.user_specified_image);
+    let named = [requested, spec.map_or("", |spec| &spec.image), reference];
     let name = named.into_iter().find(|name| !name.is_empty() && !is_digest(name))?;
     Some(Arc::from(name))
 }

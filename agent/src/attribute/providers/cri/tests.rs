@@ -15,9 +15,9 @@ const OTHER: &str = "bbbbbbbb-0000-4000-8000-000000000002";
 struct World {
     pods: Vec<PodSandbox>,
     containers: Vec<Container>,
-    /// What was asked, in order.
+    /// The calls received, in order.
     calls: Vec<String>,
-    /// Open event streams; `None` where the runtime has none.
+    /// Open event streams; `None` if the runtime has no events.
     events: Option<Vec<Reply>>,
     mode: Mode,
     /// Calls that wait for ever.
@@ -131,7 +131,7 @@ fn place(uid: &str, digit: char) -> String {
     format!("/kubepods/burstable/pod{uid}/{}", id(digit))
 }
 
-/// Namespace, pod and container of a holder.
+/// Namespace, pod and container of a process.
 fn reported(owner: &ProcessAttribution) -> [Option<&str>; 3] {
     let pod = owner.workload.pod.as_ref();
     [
@@ -143,7 +143,7 @@ fn reported(owner: &ProcessAttribution) -> [Option<&str>; 3] {
 
 fn wait_for_name(node: &Node, process: ProcKey, pod: &str, container: Option<&str>) {
     let expected = [Some("ml"), Some(pod), container];
-    // What `told` gives says more than its absence would.
+    // The values in the failure message say more than a missing one.
     node.wait_for_owner(process, |owner| {
         reported(owner) == expected && owner.workload.facts.is_some()
     });
@@ -164,7 +164,7 @@ fn settled(world: &Shared) -> (Node, Server) {
 }
 
 #[test]
-fn what_runs_at_the_start_is_named_two_containers_of_a_pod_apart() {
+fn containers_that_run_at_the_start_are_named_each_with_its_own_name() {
     let (node, _server) = start(&world());
     let (main, side) = (node.holder(7, &place(UID, 'a')), node.holder(8, &place(UID, 'b')));
     wait_for_name(&node, main, "train-0", Some("main"));
@@ -177,7 +177,7 @@ fn what_runs_at_the_start_is_named_two_containers_of_a_pod_apart() {
 }
 
 #[test]
-fn a_process_of_the_sandbox_is_the_pod_s_and_in_no_container() {
+fn a_sandbox_process_belongs_to_the_pod_and_to_none_of_its_containers() {
     let (node, _server) = start(&world());
     node.host.pod("ml", "train-0", UID, &["main"]);
     let pause = node.holder(7, &place(UID, '1'));
@@ -185,12 +185,12 @@ fn a_process_of_the_sandbox_is_the_pod_s_and_in_no_container() {
 }
 
 #[test]
-fn a_container_that_started_since_is_asked_for_by_its_id_where_there_are_no_events() {
+fn a_container_started_later_is_looked_up_by_id_without_events() {
     let world = world();
     without_events(&world);
     let (node, _server) = start(&world);
     // The refusal of events comes after the first list.
-    node.wait_for_report("cri", |report| report.reason.contains("is asked"));
+    node.wait_for_report("cri", |report| report.reason.contains("is polled"));
     {
         let mut world = world.lock().unwrap();
         world.pods.push(sandbox('2', OTHER, "serve-0"));
@@ -206,7 +206,7 @@ fn a_container_that_started_since_is_asked_for_by_its_id_where_there_are_no_even
 }
 
 #[test]
-fn many_questions_are_answered_by_one_list() {
+fn many_lookups_are_answered_by_one_list() {
     let world = world();
     without_events(&world);
     let mut node = Node::new(&["cri.sock"], None);
@@ -222,7 +222,7 @@ fn many_questions_are_answered_by_one_list() {
 }
 
 #[test]
-fn an_event_names_a_container_before_anybody_asks() {
+fn an_event_names_a_container_before_a_lookup() {
     let world = world();
     let (node, _server) = settled(&world);
     let events = wait_for(|| {
@@ -247,14 +247,14 @@ fn an_event_names_a_container_before_anybody_asks() {
 }
 
 #[test]
-fn a_runtime_that_hangs_is_reported_and_takes_no_name_away() {
+fn a_runtime_that_hangs_is_reported_and_removes_no_name() {
     let world = world();
     without_events(&world);
     let (node, _server) = settled(&world);
     let process = node.holder(7, &place(UID, 'a'));
     wait_for_name(&node, process, "train-0", Some("main"));
     world.lock().unwrap().mode = Mode::Hangs;
-    let stranger = node.holder(8, &place(OTHER, 'c'));
+    let unnamed = node.holder(8, &place(OTHER, 'c'));
     let report = node.wait_for_report("cri", |report| report.state == SourceState::Hung);
     assert!(
         report.reason.contains("ListContainers: no answer within 5s")
@@ -263,17 +263,17 @@ fn a_runtime_that_hangs_is_reported_and_takes_no_name_away() {
         report.reason
     );
     assert_eq!(reported(&node.ownership.attribution(process).unwrap())[1], Some("train-0"));
-    assert_eq!(reported(&node.ownership.attribution(stranger).unwrap()), [None; 3]);
+    assert_eq!(reported(&node.ownership.attribution(unnamed).unwrap()), [None; 3]);
     let mut world_now = world.lock().unwrap();
     world_now.mode = Mode::Well;
     world_now.pods.push(sandbox('2', OTHER, "serve-0"));
     world_now.containers.push(container('c', '2', "vllm"));
     drop(world_now);
-    wait_for_name(&node, stranger, "serve-0", Some("vllm"));
+    wait_for_name(&node, unnamed, "serve-0", Some("vllm"));
 }
 
 #[test]
-fn a_restarted_runtime_is_asked_again_and_nothing_is_blanked_meanwhile() {
+fn a_restarted_runtime_is_read_again_and_nothing_is_removed_meanwhile() {
     let world = world();
     let (node, server) = settled(&world);
     let process = node.holder(7, &place(UID, 'a'));
@@ -289,21 +289,21 @@ fn a_restarted_runtime_is_asked_again_and_nothing_is_blanked_meanwhile() {
 }
 
 #[test]
-fn a_runtime_that_was_upgraded_under_its_socket_is_asked_for_events_at_the_next_question() {
+fn a_runtime_that_was_upgraded_under_its_socket_is_asked_for_events_at_the_next_list() {
     let world = world();
     without_events(&world);
     let (node, server) = start(&world);
-    node.wait_for_report("cri", |report| report.reason.contains("is asked"));
+    node.wait_for_report("cri", |report| report.reason.contains("is polled"));
     drop(server);
     world.lock().unwrap().events = Some(Vec::new());
     let _server = runtime(&world, &node.sockets[0]);
     node.holder(7, &place(OTHER, 'c'));
-    let report = node.wait_for_report("cri", |report| report.reason.contains("tells of changes"));
+    let report = node.wait_for_report("cri", |report| report.reason.contains("sends events"));
     assert!(report.reason.starts_with("containerd 1.7.24 at "), "{}", report.reason);
 }
 
 #[test]
-fn garbage_is_a_failure_with_a_reason_and_the_next_true_answer_ends_it() {
+fn garbage_is_a_failure_with_a_reason_and_the_next_valid_answer_ends_it() {
     let world = world();
     world.lock().unwrap().mode = Mode::Garbles;
     let (node, _server) = start(&world);
@@ -329,7 +329,7 @@ fn a_containerd_without_cri_is_no_failure() {
 }
 
 #[test]
-fn a_socket_that_appears_later_is_taken() {
+fn a_socket_that_appears_later_is_used() {
     let mut node = Node::new(&["none.sock", "cri.sock"], None);
     node.providers.start().unwrap();
     let report = node.wait_for_report("cri", |_| true);
@@ -342,7 +342,7 @@ fn a_socket_that_appears_later_is_taken() {
 }
 
 #[test]
-fn a_look_waits_for_the_names_and_no_longer() {
+fn waiting_ends_with_the_names_or_at_the_timeout() {
     let (node, _server) = start(&world());
     let process = node.holder(7, &place(UID, 'a'));
     node.providers.wait(Duration::from_mins(1));

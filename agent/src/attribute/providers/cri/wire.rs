@@ -1,5 +1,5 @@
-//! The part of CRI (`runtime.v1`, k8s.io/cri-api 0.32) that is asked and read; what else is in an
-//! answer is skipped.
+//! The messages of CRI (`runtime.v1`, k8s.io/cri-api 0.32) that the agent sends and reads; other
+//! fields of an answer are skipped.
 
 use std::collections::BTreeMap;
 

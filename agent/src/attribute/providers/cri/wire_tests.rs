@@ -1,11 +1,11 @@
-//! The messages against bytes that Kubernetes' own Go types write (`tests/kubernetes`).
+//! Decodes bytes that Kubernetes' own Go types write (`tests/kubernetes`).
 
 use super::wire::*;
 use crate::attribute::providers::fake_kubelet::written;
 use prost::Message as _;
 use std::collections::BTreeMap;
 
-/// A map with one entry, whose key is the field's name.
+/// A map with one entry; its key is the field's name.
 fn map(field: &str, value: &str) -> BTreeMap<String, String> {
     [(field.to_owned(), value.to_owned())].into()
 }
@@ -41,7 +41,7 @@ fn a_version_is_read_as_kubernetes_writes_it() {
 }
 
 #[test]
-fn sandboxes_are_read_as_kubernetes_writes_them_and_one_that_says_nothing_too() {
+fn sandboxes_are_read_as_kubernetes_writes_them_also_an_empty_one() {
     let reported = ListPodSandboxResponse::decode(&*written("cri-sandboxes")).unwrap();
     let whole = PodSandbox {
         id: "PodSandbox.id".into(),
@@ -54,7 +54,7 @@ fn sandboxes_are_read_as_kubernetes_writes_them_and_one_that_says_nothing_too() 
 }
 
 #[test]
-fn containers_are_read_as_kubernetes_writes_them_and_one_that_says_nothing_too() {
+fn containers_are_read_as_kubernetes_writes_them_also_an_empty_one() {
     let reported = ListContainersResponse::decode(&*written("cri-containers")).unwrap();
     let whole = Container {
         id: "Container.id".into(),
@@ -68,7 +68,7 @@ fn containers_are_read_as_kubernetes_writes_them_and_one_that_says_nothing_too()
 }
 
 #[test]
-fn images_are_read_as_kubernetes_writes_them_and_one_that_says_nothing_too() {
+fn images_are_read_as_kubernetes_writes_them_also_an_empty_one() {
     let reported = ListImagesResponse::decode(&*written("cri-images")).unwrap();
     let tag = "Image.repo_tags".to_owned();
     let whole = Image { id: "Image.id".into(), repo_tags: vec![tag.clone(), tag] };
@@ -102,7 +102,7 @@ fn an_event_is_read_as_kubernetes_writes_it() {
 }
 
 #[test]
-fn questions_are_what_kubernetes_writes() {
+fn requests_are_what_kubernetes_writes() {
     let version = VersionRequest { version: "v1".into() };
     assert_eq!(version.encode_to_vec(), written("cri-ask-version"));
     let label_selector = map("io.kubernetes.pod.uid", "u1");

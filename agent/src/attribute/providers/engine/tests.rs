@@ -5,7 +5,7 @@ use crate::ids::ProcKey;
 use crate::local::fake::Server;
 use std::sync::{Arc, Mutex};
 
-/// In the shape that Docker's API documents, without the parts that nobody reads; not recorded.
+/// In the form of Docker's API documents, only with the fields that are read; not recorded.
 const INSPECT: &str = include_str!("../engine_inspect.json");
 const ID: &str = "0000000000000000000000000000000000000000000000000000000000000abc";
 
@@ -38,7 +38,7 @@ fn place() -> String {
     format!("/system.slice/docker-{ID}.scope")
 }
 
-/// The container's first process is 4321, as its answer says.
+/// The container's first process is 4321, as in the answer.
 fn start(answers: &Answers) -> (Node, Server, ProcKey) {
     let mut node = Node::new(&[], Some("docker.sock"));
     let server = engine(answers, &node.sockets[0]);
@@ -73,7 +73,7 @@ fn a_container_has_its_name_image_and_compose_service() {
 }
 
 #[test]
-fn processes_further_down_in_the_container_are_its_own_too() {
+fn processes_further_down_in_the_container_belong_to_it_too() {
     let answers = answers(inspect(4321));
     let mut node = Node::new(&[], Some("docker.sock"));
     let _server = engine(&answers, &node.sockets[0]);
@@ -87,7 +87,7 @@ fn processes_further_down_in_the_container_are_its_own_too() {
 }
 
 #[test]
-fn a_directory_that_bears_the_container_s_id_elsewhere_gets_no_name() {
+fn a_directory_named_like_the_container_elsewhere_gets_no_name() {
     let answers = answers(inspect(4321));
     let mut node = Node::new(&[], Some("docker.sock"));
     let _server = engine(&answers, &node.sockets[0]);
@@ -99,7 +99,7 @@ fn a_directory_that_bears_the_container_s_id_elsewhere_gets_no_name() {
 }
 
 #[test]
-fn an_answer_whose_process_is_not_in_the_container_is_not_believed() {
+fn an_answer_with_a_process_outside_the_container_is_rejected() {
     let answers = answers(inspect(4322));
     let mut node = Node::new(&[], Some("docker.sock"));
     let _server = engine(&answers, &node.sockets[0]);
@@ -111,7 +111,7 @@ fn an_answer_whose_process_is_not_in_the_container_is_not_believed() {
 }
 
 #[test]
-fn a_container_that_is_only_being_started_is_asked_for_again() {
+fn a_container_that_is_being_started_is_looked_up_again() {
     let answers = answers(inspect(0).replace("\"running\"", "\"created\""));
     let (node, _server, process) = start(&answers);
     node.wait_for_report("docker", |report| report.state == SourceState::Ready);
@@ -130,7 +130,7 @@ fn a_pod_s_container_is_left_to_cri() {
 }
 
 #[test]
-fn an_engine_that_comes_later_answers_what_was_asked_before() {
+fn an_engine_that_appears_later_answers_earlier_requests() {
     let mut node = Node::new(&[], Some("docker.sock"));
     node.providers.start().unwrap();
     let process = node.holder(4321, &place());
@@ -142,7 +142,7 @@ fn an_engine_that_comes_later_answers_what_was_asked_before() {
 }
 
 #[test]
-fn an_answer_that_is_no_json_is_a_failure_with_a_reason() {
+fn an_answer_that_is_not_json_is_a_failure_with_a_reason() {
     let answers = answers(String::new());
     answers.lock().unwrap().insert("/version".to_owned(), (200, "<html>".to_owned()));
     let (node, _server, _process) = start(&answers);

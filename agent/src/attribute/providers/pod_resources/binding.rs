@@ -1,10 +1,10 @@
-//! From the kubelet's list to grants: which pod each line is about, and which device.
+//! Turns the kubelet's list into allocations: the pod and the device of each entry.
 //!
-//! The list names pods by namespace and name. A name is used again by another pod, so a line counts
-//! only where it is certain whose name it is: a pod that is not known yet, one that is listed
-//! twice, and one whose devices are others than a moment ago wait until its pod is known.
+//! The list names pods by namespace and name. Another pod may reuse a name, so an entry counts only
+//! if its pod is certain: an entry of an unknown pod, of a pod that is listed twice, or with other
+//! devices than a moment ago waits until the pod is known.
 
-use super::devices::{Granted, NameContext, Unnamed};
+use super::devices::{AllocatedDevice, NameContext, Unnamed};
 use super::wire::{ContainerResources, PodResources, TopologyInfo};
 use crate::attribute::allocations::{Allocation, DeviceName, PinnedResources};
 use crate::attribute::names::PodFacts;
@@ -18,17 +18,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A pod cannot change its devices. One that seems to is another pod of the name, whose own UID is
-/// told within this, or the kubelet has changed its ways.
-const SETTLED: Duration = Duration::from_secs(90);
+/// A pod's devices do not change. If they seem to, another pod has the name, and its UID is
+/// reported within this time; after it, the change counts.
+const UNSETTLED: Duration = Duration::from_secs(90);
 
-/// The lines of the list before, for what must not change.
+/// The entries of the previous list, to detect changes.
 #[derive(Debug, Default)]
 pub(super) struct Binding {
     bound: HashMap<PodName, Bound>,
 }
 
-/// The kind of memory that is no huge pages (`v1.ResourceMemory`).
+/// The memory type that is not huge pages (`v1.ResourceMemory`).
 const PLAIN_MEMORY: &str = "memory";
 
 type PodName = (String, String);
@@ -38,26 +38,26 @@ struct Bound {
     uid: PodUid,
     /// Container and device, as the kubelet names them.
     devices: HashSet<(String, String)>,
-    /// Since when the list says otherwise.
-    doubted: Option<Instant>,
+    /// Since when the list contradicts the devices.
+    contradicted: Option<Instant>,
 }
 
-/// What a list comes to.
+/// The result of a list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) allocations: Vec<Allocation>,
-    /// Granted devices whose pod is not known for certain.
+    /// Allocated devices of pods that are not certain.
     pub(super) waiting: usize,
-    /// Devices listed for two pods, of which one must have ended.
+    /// Devices listed for two pods, one of which must have ended.
     pub(super) contested: usize,
-    /// Devices that cannot be found by their names, by why.
+    /// Devices that their names do not identify, by reason.
     pub(super) unnamed: BTreeMap<Unnamed, usize>,
-    /// The pods for which a device is listed that only one can have.
-    alone: HashMap<DeviceName, HashSet<PodUid>>,
+    /// The pods of each exclusive device.
+    exclusive: HashMap<DeviceName, HashSet<PodUid>>,
 }
 
 impl Binding {
-    /// Takes a complete list.
+    /// Processes a complete list.
     pub(super) fn bind(
         &mut self,
         list: Vec<PodResources>,
@@ -69,27 +69,27 @@ impl Binding {
             *times.entry((pod.namespace.clone(), pod.name.clone())).or_default() += 1;
         }
         let mut outcome = Outcome::default();
-        let mut before = std::mem::take(&mut self.bound);
+        let mut previous = std::mem::take(&mut self.bound);
         for pod in list {
-            let granted = granted(&pod, names);
-            if granted.is_empty() {
+            let allocated = allocated(&pod, names);
+            if allocated.is_empty() {
                 continue;
             }
             let name = (pod.namespace, pod.name);
             let facts = ownership.pod_named(&name.0, &name.1);
             let facts = facts.filter(|_| times.get(&name) == Some(&1));
-            let before = before.remove(&name);
+            let previous = previous.remove(&name);
             let Some(facts) = facts else {
-                outcome.waiting += granted.len();
-                self.bound.extend(before.map(|bound| (name, bound)));
+                outcome.waiting += allocated.len();
+                self.bound.extend(previous.map(|bound| (name, bound)));
                 continue;
             };
-            let bound = Bound::next(before, &facts.uid, &granted);
-            if bound.doubted.is_some() {
-                outcome.waiting += granted.len();
+            let bound = Bound::next(previous, &facts.uid, &allocated);
+            if bound.contradicted.is_some() {
+                outcome.waiting += allocated.len();
             } else {
-                for (container, granted) in granted {
-                    outcome.take(&facts, &container, granted, ownership);
+                for (container, device) in allocated {
+                    outcome.add(&facts, &container, device, ownership);
                 }
             }
             self.bound.insert(name, bound);
@@ -100,32 +100,33 @@ impl Binding {
 }
 
 impl Bound {
-    /// The line after this one.
-    fn next(before: Option<Self>, uid: &PodUid, granted: &[(String, Granted)]) -> Self {
-        let device = |(container, one): &(String, Granted)| (container.clone(), one.id.clone());
-        let devices: HashSet<_> = granted.iter().map(device).collect();
-        if let Some(mut before) = before
-            && before.uid == *uid
-            && !devices.is_subset(&before.devices)
+    /// The entry that replaces a previous one.
+    fn next(previous: Option<Self>, uid: &PodUid, allocated: &[(String, AllocatedDevice)]) -> Self {
+        let device =
+            |(container, one): &(String, AllocatedDevice)| (container.clone(), one.id.clone());
+        let devices: HashSet<_> = allocated.iter().map(device).collect();
+        if let Some(mut previous) = previous
+            && previous.uid == *uid
+            && !devices.is_subset(&previous.devices)
         {
-            let since = *before.doubted.get_or_insert_with(Instant::now);
-            if since.elapsed() < SETTLED {
-                return before;
+            let since = *previous.contradicted.get_or_insert_with(Instant::now);
+            if since.elapsed() < UNSETTLED {
+                return previous;
             }
         }
-        Self { uid: uid.clone(), devices, doubted: None }
+        Self { uid: uid.clone(), devices, contradicted: None }
     }
 }
 
 impl Outcome {
-    fn take(
+    fn add(
         &mut self,
         facts: &Arc<PodFacts>,
         container: &str,
-        granted: Granted,
+        allocated: AllocatedDevice,
         ownership: &Ownership,
     ) {
-        let device = match granted.device {
+        let device = match allocated.device {
             Ok(device) => device,
             Err(why) => {
                 *self.unnamed.entry(why).or_default() += 1;
@@ -133,7 +134,7 @@ impl Outcome {
             }
         };
         let container: Arc<str> = container.into();
-        // The node's own kubelet grants to its own pods.
+        // The node's own kubelet allocates to its own pods.
         let (uid, name) = (facts.uid.clone(), Some(Arc::clone(&container)));
         let owner_id = Owner::Pod { uid, container: name, within: None };
         let runs = ownership.names().container_named(&facts.uid, &container);
@@ -146,39 +147,39 @@ impl Outcome {
             ..Pod::unnamed(facts.uid.clone())
         };
         let workload = Workload { pod: Some(pod), facts: runs, ..Workload::default() };
-        if is_alone(granted.kind) {
-            self.alone.entry(device.clone()).or_default().insert(facts.uid.clone());
+        if is_exclusive(allocated.kind) {
+            self.exclusive.entry(device.clone()).or_default().insert(facts.uid.clone());
         }
         self.allocations.push(Allocation {
             device,
             owner: ownership.allocation_owner(owner_id, &workload),
             source: GrantSource::Kubelet,
-            kind: granted.kind,
-            details: granted.details,
+            kind: allocated.kind,
+            details: allocated.details,
         });
     }
 
-    /// Kubelets before 1.34 list pods that have ended, beside the one that has their device now: a
-    /// device that only one can have and two are listed for is nobody's until one of them is gone.
+    /// Removes exclusive devices listed for two pods: kubelets before 1.34 also list pods that have
+    /// ended. Such a device has no owner until only one is listed.
     fn contest(&mut self) {
         let before = self.allocations.len();
-        let alone = &self.alone;
+        let exclusive = &self.exclusive;
         self.allocations.retain(|allocation| {
-            !is_alone(allocation.kind)
-                || alone.get(&allocation.device).is_none_or(|pods| pods.len() == 1)
+            !is_exclusive(allocation.kind)
+                || exclusive.get(&allocation.device).is_none_or(|pods| pods.len() == 1)
         });
         self.contested = before - self.allocations.len();
     }
 }
 
-/// Whether a device granted so can be one pod's only. Its init container and its main one may both
-/// have it.
-fn is_alone(kind: GrantKind) -> bool {
+/// Whether a device of this kind can belong to one pod only. Its init container and its main one
+/// may both have it.
+fn is_exclusive(kind: GrantKind) -> bool {
     matches!(kind, GrantKind::Exclusive | GrantKind::Instance)
 }
 
 /// The accelerators of a pod, each with its container.
-fn granted(pod: &PodResources, names: &NameContext<'_>) -> Vec<(String, Granted)> {
+fn allocated(pod: &PodResources, names: &NameContext<'_>) -> Vec<(String, AllocatedDevice)> {
     let mut all = Vec::new();
     for container in &pod.containers {
         let plugins = container.devices.iter().flat_map(|devices| names.plugin(devices));
@@ -191,19 +192,19 @@ fn granted(pod: &PodResources, names: &NameContext<'_>) -> Vec<(String, Granted)
         if devices.peek().is_none() {
             continue;
         }
-        let host = beside(pod, container);
+        let host = pinned(pod, container);
         all.extend(devices.map(|mut one| {
-            let beside = PinnedResources { numa: std::mem::take(&mut one.numa), ..host.clone() };
-            one.details.beside = (beside != PinnedResources::default()).then(|| Arc::new(beside));
+            let pinned = PinnedResources { numa: std::mem::take(&mut one.numa), ..host.clone() };
+            one.details.pinned = (pinned != PinnedResources::default()).then(|| Arc::new(pinned));
             (container.name.clone(), one)
         }));
     }
     all
 }
 
-/// What a container has for itself on the host; where the pod has it as a whole (resources of the
-/// pod's level), that.
-fn beside(pod: &PodResources, container: &ContainerResources) -> PinnedResources {
+/// The host resources of a container alone, or else those of its pod as a whole (pod-level
+/// resources).
+fn pinned(pod: &PodResources, container: &ContainerResources) -> PinnedResources {
     let cpus = Some(&container.cpu_ids).filter(|cpus| !cpus.is_empty()).unwrap_or(&pod.cpu_ids);
     let memory = Some(&container.memory).filter(|all| !all.is_empty()).unwrap_or(&pod.memory);
     // The others are huge pages, which are counted in pages of their own.

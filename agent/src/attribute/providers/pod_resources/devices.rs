@@ -1,6 +1,6 @@
-//! What device plugins and drivers of dynamic resource allocation call their devices, in words
-//! that the inventory knows. Each has its own way, and the same text means different things to
-//! different ones: a table by resource and by driver. What is of no known form is not guessed at.
+//! Translates the device names of device plugins and of dynamic resource allocation drivers into
+//! the inventory's names. Each has its own form, and the same text has different meanings: a table
+//! by resource and by driver. A name of unknown form is not guessed.
 
 use super::wire::{ClaimResource, ContainerDevices, TopologyInfo};
 use crate::attribute::allocations::{AllocationDetails, DeviceName, DraDevice};
@@ -10,29 +10,29 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-/// An accelerator that was granted, as far as its name tells which.
+/// An allocated accelerator, as its name identifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Granted {
-    /// Which, or why that cannot be said.
+pub(super) struct AllocatedDevice {
+    /// The device, or why its name does not identify it.
     pub(super) device: Result<DeviceName, Unnamed>,
     pub(super) kind: GrantKind,
     pub(super) details: AllocationDetails,
     /// NUMA nodes of the device.
     pub(super) numa: BTreeSet<i64>,
-    /// The name as the kubelet has it: two that are the same are the same grant.
+    /// The kubelet's name: equal ones are the same allocation.
     pub(super) id: String,
 }
 
-/// Why a granted device cannot be found by its name.
+/// Why an allocated device cannot be identified by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Unnamed {
-    /// A place for a MIG instance, named by profile and start.
+    /// A position for a MIG instance, named by profile and start.
     MigPlace,
     /// Handed to a virtual machine.
     Passthrough,
-    /// A part of a device that has no PCI address of its own.
+    /// A part of a device without its own PCI address.
     Partition,
-    /// Nothing that is known.
+    /// An unknown form.
     Form,
 }
 
@@ -47,19 +47,20 @@ impl Unnamed {
     }
 }
 
-/// A plugin's or driver's way of naming: from an id to a device and the replica of it.
+/// Parses the ids of a plugin or a driver: from an id to a device and its replica.
 type Naming = fn(&NameContext<'_>, &str) -> Named;
 type Named = (Result<DeviceName, Unnamed>, GrantKind, Option<Arc<str>>);
 
-/// What is asked of the host to tell names.
+/// What the parsing of names uses.
 pub(super) struct NameContext<'a> {
     /// sysfs.
     pub(super) sys: &'a Path,
-    /// Further resources that the operator says are accelerators; a `*` at the end fits any end.
+    /// Further resources that are accelerators by configuration; a `*` at the end matches any
+    /// suffix.
     pub(super) extra: &'a [String],
 }
 
-/// Resources of device plugins that are accelerators, by the start of their names.
+/// Device plugin resources that are accelerators, by prefix.
 const RESOURCES: &[(&str, Naming)] = &[
     // NVIDIA/k8s-device-plugin internal/rm: the UUID of the GPU or MIG device, `::N` for a replica
     // (time slicing and MPS). GKE's (container-engine-accelerators pkg/gpu/nvidia): `nvidiaMINOR`,
@@ -76,8 +77,7 @@ const RESOURCES: &[(&str, Naming)] = &[
     ("tenstorrent.com/", plain),
 ];
 
-/// Drivers of dynamic resource allocation whose devices are accelerators, by the start of their
-/// devices' full names, `DRIVER/DEVICE`.
+/// Dynamic resource allocation drivers with accelerators, by prefix of `DRIVER/DEVICE`.
 const DRIVERS: &[(&str, Naming)] = &[
     // NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go CanonicalName: `gpu-MINOR`,
     // `gpu-MINOR-mig-PROFILE-…`, `gpu-vfio-N`.
@@ -90,59 +90,59 @@ const DRIVERS: &[(&str, Naming)] = &[
 ];
 
 impl NameContext<'_> {
-    /// The devices that a plugin granted; nothing for what is no accelerator.
-    pub(super) fn plugin(&self, devices: &ContainerDevices) -> Vec<Granted> {
+    /// The devices that a plugin allocated; empty for a resource that is not an accelerator.
+    pub(super) fn plugin(&self, devices: &ContainerDevices) -> Vec<AllocatedDevice> {
         let resource = devices.resource_name.as_str();
         let known = RESOURCES.iter().find(|(start, _)| resource.starts_with(start));
         let Some(naming) = known.map(|(_, naming)| *naming).or_else(|| self.extra(resource)) else {
             return Vec::new();
         };
         let resource: Arc<str> = resource.into();
-        let granted = |id: &String| {
+        let allocated = |id: &String| {
             let (device, kind, replica) = naming(self, id);
             let resource = Some(Arc::clone(&resource));
             let details = AllocationDetails { resource, replica, ..AllocationDetails::default() };
             let numa = devices.topology.as_ref().map(TopologyInfo::ids).unwrap_or_default();
-            Granted { device, kind, details, numa, id: id.clone() }
+            AllocatedDevice { device, kind, details, numa, id: id.clone() }
         };
-        devices.device_ids.iter().map(granted).collect()
+        devices.device_ids.iter().map(allocated).collect()
     }
 
-    /// The device of a claim; nothing for what is no accelerator.
-    pub(super) fn claim(&self, claim: &str, granted: &ClaimResource) -> Option<Granted> {
-        let driver = granted.driver_name.as_str();
-        let id = format!("{driver}/{}", granted.device_name);
+    /// The device of a claim; `None` if it is not an accelerator.
+    pub(super) fn claim(&self, claim: &str, resource: &ClaimResource) -> Option<AllocatedDevice> {
+        let driver = resource.driver_name.as_str();
+        let id = format!("{driver}/{}", resource.device_name);
         let known = DRIVERS.iter().find(|(start, _)| id.starts_with(start));
         let naming = known.map(|(_, naming)| *naming).or_else(|| self.extra(driver))?;
-        let (mut device, _, _) = naming(self, &granted.device_name);
+        let (mut device, _, _) = naming(self, &resource.device_name);
         if device == Err(Unnamed::Form) {
-            let cdi = granted.cdi_devices.iter().find_map(|device| by_cdi(&device.name));
+            let cdi = resource.cdi_devices.iter().find_map(|device| by_cdi(&device.name));
             device = cdi.ok_or(Unnamed::Form);
         }
         let claimed = DraDevice {
-            driver: granted.driver_name.clone(),
-            pool: granted.pool_name.clone(),
-            device: granted.device_name.clone(),
-            cdi: granted.cdi_devices.iter().map(|device| device.name.clone()).collect(),
+            driver: resource.driver_name.clone(),
+            pool: resource.pool_name.clone(),
+            device: resource.device_name.clone(),
+            cdi: resource.cdi_devices.iter().map(|device| device.name.clone()).collect(),
         };
         let details = AllocationDetails {
             resource: Some(claim.into()),
-            replica: granted.share_id.as_deref().map(Into::into),
+            replica: resource.share_id.as_deref().map(Into::into),
             claimed: Some(Arc::new(claimed)),
             ..AllocationDetails::default()
         };
-        Some(Granted { device, kind: GrantKind::Claim, details, numa: BTreeSet::new(), id })
+        Some(AllocatedDevice { device, kind: GrantKind::Claim, details, numa: BTreeSet::new(), id })
     }
 
     fn extra(&self, resource: &str) -> Option<Naming> {
-        let fits = |wanted: &String| match wanted.strip_suffix('*') {
+        let matches = |wanted: &String| match wanted.strip_suffix('*') {
             Some(start) => resource.starts_with(start),
             None => resource == wanted,
         };
-        self.extra.iter().any(fits).then_some(plain as Naming)
+        self.extra.iter().any(matches).then_some(plain as Naming)
     }
 
-    /// The PCI address of a DRM node, where it is a whole PCI device's.
+    /// The PCI address of a DRM node, if the node belongs to a whole PCI device.
     fn drm(&self, node: &str) -> Result<DeviceName, Unnamed> {
         let link = self.sys.join("class/drm").join(node).join("device");
         let device = std::fs::read_link(link).map_err(|_| Unnamed::Form)?;
@@ -187,11 +187,11 @@ fn intel(names: &NameContext<'_>, id: &str) -> Named {
     else {
         return (Err(Unnamed::Form), GrantKind::Exclusive, None);
     };
-    // The plugin has replicas of every card where it has any; it does not say of how many.
+    // The plugin has replicas either of every card or of none; an id does not show their number.
     (names.drm(card), GrantKind::Replica, Some(replica.into()))
 }
 
-/// A name that says by its form what it is.
+/// A name with an unambiguous form: a UUID, a PCI address or an index.
 fn plain(_: &NameContext<'_>, id: &str) -> Named {
     let counted = || number(id).map(DeviceName::Index);
     let device = uuid(id).or_else(|| pci(id)).or_else(counted);
@@ -226,8 +226,8 @@ fn intel_claim(_: &NameContext<'_>, name: &str) -> Named {
     (device.ok_or(Unnamed::Form), GrantKind::Claim, None)
 }
 
-/// What a CDI name tells of itself: a UUID anywhere; NVIDIA's minor numbers in the specifications
-/// of its driver, and its indexes in those that nvidia-ctk writes.
+/// The device of a CDI name: a UUID of any kind; NVIDIA's minor numbers in the specifications of
+/// its driver, and its indexes in those that nvidia-ctk writes.
 fn by_cdi(qualified: &str) -> Option<DeviceName> {
     let (kind, name) = qualified.split_once('=')?;
     let minor = || name.strip_prefix("gpu-").and_then(number).map(DeviceName::Minor);
@@ -238,8 +238,8 @@ fn by_cdi(qualified: &str) -> Option<DeviceName> {
     })
 }
 
-/// NVIDIA's UUID of a GPU or a MIG device, all of it and nothing beside: other plugins (HAMi) count
-/// their own shares behind it, and grant other devices than the kubelet is told.
+/// NVIDIA's UUID of a GPU or a MIG device, without anything after it: other plugins (HAMi) append
+/// counts of their own shares, and allocate other devices than the kubelet is given.
 fn uuid(id: &str) -> Option<DeviceName> {
     let rest = id.strip_prefix("GPU-").or_else(|| id.strip_prefix("MIG-"))?;
     // Drivers before 470 name a MIG device by its GPU and two numbers.

@@ -1,53 +1,53 @@
-//! Pods that a list leaves out though they may still run.
+//! Running pods that a list leaves out.
 //!
-//! For about a second after its start, and as long as its API server is away, a kubelet lists no
-//! pods, or static ones alone (seen with 1.34 and 1.36), while every container runs on. So pods that
-//! had devices stay listed when a list is empty, or comes after the connection was lost and names
-//! none of them: while their cgroup is there, else as long as nobody says that they have ended, and
-//! for a bounded time.
+//! For about a second after its start, and as long as its API server is unreachable, a kubelet
+//! lists no pods, or only static ones (seen with 1.34 and 1.36), while every container keeps
+//! running. So pods with devices stay listed if a list is empty, or if the first list after a lost
+//! connection names none of them: as long as their cgroup exists, else until a provider reports
+//! their end, and for a bounded time.
 
 use super::wire::PodResources;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What is known of a pod beside the list.
+/// What is known of a pod apart from the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
-    /// Its cgroup is there.
+    /// Its cgroup exists.
     Running,
-    /// Nobody says that it has ended.
+    /// Its cgroup is not found, and its end is not reported.
     Unknown,
-    /// The runtime or the kubelet says so.
+    /// The runtime or the kubelet reports its end.
     Ended,
 }
 
-/// An API server's outage; a pod of which nothing is known is granted its devices so long at most.
-const EMPTY: Duration = Duration::from_mins(30);
-/// A list with other pods in it: a kubelet that was restarted has all of them sooner.
-const OTHERS: Duration = Duration::from_mins(5);
+/// How long a pod of unknown state stays listed by an empty list: an API server's outage.
+const EMPTY_BOUND: Duration = Duration::from_mins(30);
+/// The same for a list with other pods: a restarted kubelet has all of its pods sooner.
+const PARTIAL_BOUND: Duration = Duration::from_mins(5);
 
-/// Since when pods are missing.
+/// State of the missing pods.
 #[derive(Debug, Default)]
 pub(super) struct Missing {
     since: Option<Instant>,
-    /// The connection was lost after the last list that was believed.
+    /// Whether the connection was lost after the last complete list.
     pub(super) reconnected: bool,
-    /// Connections made until the last list.
+    /// Number of connections until the last list.
     connections: usize,
-    /// How many pods stay listed.
-    pub(super) kept: usize,
+    /// The number of missing pods that stay listed.
+    pub(super) retained: usize,
 }
 
 impl Missing {
-    /// Takes how many connections have been made: a kubelet that restarts between two lists is
-    /// noticed by nothing else.
+    /// Records the number of connections, the only sign of a kubelet that restarts between two
+    /// lists.
     pub(super) fn connected(&mut self, connections: usize) {
         self.reconnected |= connections > self.connections;
         self.connections = connections;
     }
 
-    /// A list with the pods that stay: of those `before` that had devices, the ones that have not
-    /// ended by `life`.
+    /// Adds missing pods to a list: of the pods with devices in `before`, those that have not ended
+    /// by `life`.
     pub(super) fn complete(
         &mut self,
         mut list: Vec<PodResources>,
@@ -55,7 +55,7 @@ impl Missing {
         now: Instant,
         life: impl Fn(&PodResources) -> Life,
     ) -> Vec<PodResources> {
-        self.kept = 0;
+        self.retained = 0;
         let is_listed = |pod: &PodResources| list.iter().any(|other| is_same(pod, other));
         let (there, missing): (Vec<_>, Vec<_>) =
             before.iter().filter(|pod| has_devices(pod)).partition(|pod| is_listed(pod));
@@ -65,15 +65,15 @@ impl Missing {
             return list;
         }
         let since = *self.since.get_or_insert(now);
-        let bound = if list.is_empty() { EMPTY } else { OTHERS };
+        let bound = if list.is_empty() { EMPTY_BOUND } else { PARTIAL_BOUND };
         let stays = |pod: &&PodResources| match life(pod) {
             Life::Running => true,
             Life::Unknown => now.duration_since(since) < bound,
             Life::Ended => false,
         };
-        let kept: Vec<_> = missing.into_iter().filter(stays).cloned().collect();
-        self.kept = kept.len();
-        list.extend(kept);
+        let retained: Vec<_> = missing.into_iter().filter(stays).cloned().collect();
+        self.retained = retained.len();
+        list.extend(retained);
         list
     }
 }
@@ -102,22 +102,22 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_ends_only_what_somebody_else_says_has_ended() {
+    fn an_empty_list_ends_only_pods_with_a_reported_end() {
         let before = [pod("a", 1), pod("ended", 1), pod("without", 0)];
         let mut missing = Missing::default();
         let list = missing.complete(Vec::new(), &before, Instant::now(), |pod| {
             if pod.name == "ended" { Life::Ended } else { Life::Unknown }
         });
-        assert_eq!((names(&list), missing.kept), (vec!["a"], 1));
-        // What stays is in the list before the next one, too.
+        assert_eq!((names(&list), missing.retained), (vec!["a"], 1));
+        // A retained pod is also in the list before the next one.
         let list = missing.complete(Vec::new(), &list, Instant::now(), |_| Life::Unknown);
         assert_eq!(names(&list), ["a"]);
         let list = missing.complete(vec![pod("b", 1)], &list, Instant::now(), |_| Life::Unknown);
-        assert_eq!((names(&list), missing.kept), (vec!["b"], 0));
+        assert_eq!((names(&list), missing.retained), (vec!["b"], 0));
     }
 
     #[test]
-    fn static_pods_alone_after_a_reconnect_are_as_good_as_none() {
+    fn only_static_pods_after_a_reconnect_are_like_an_empty_list() {
         let before = [pod("a", 1), pod("b", 1)];
         let mut missing = Missing { reconnected: true, ..Missing::default() };
         let list =
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_leaves_a_pod_out_is_believed_while_the_kubelet_was_never_away() {
+    fn a_list_without_a_pod_counts_while_the_connection_is_not_lost() {
         let list =
             Missing::default()
                 .complete(vec![pod("b", 1)], &[pod("a", 1)], Instant::now(), |_| Life::Unknown);
@@ -140,22 +140,22 @@ mod tests {
     }
 
     #[test]
-    fn nobody_s_word_is_waited_for_without_a_bound() {
+    fn a_pod_of_unknown_state_is_retained_for_a_bounded_time() {
         let (before, began) = ([pod("a", 1)], Instant::now());
         let mut missing = Missing { reconnected: true, ..Missing::default() };
         let mut after =
             |list, wait| missing.complete(list, &before, began + wait, |_| Life::Unknown).len();
         assert_eq!(after(vec![pod("proxy", 0)], Duration::ZERO), 2);
-        assert_eq!(after(vec![pod("proxy", 0)], OTHERS), 1);
-        assert_eq!(after(Vec::new(), OTHERS), 1);
-        assert_eq!(after(Vec::new(), OTHERS + EMPTY), 0);
+        assert_eq!(after(vec![pod("proxy", 0)], PARTIAL_BOUND), 1);
+        assert_eq!(after(Vec::new(), PARTIAL_BOUND), 1);
+        assert_eq!(after(Vec::new(), PARTIAL_BOUND + EMPTY_BOUND), 0);
     }
 
     #[test]
-    fn a_pod_whose_cgroup_is_there_stays_for_the_whole_outage() {
+    fn a_pod_with_a_cgroup_stays_for_the_whole_outage() {
         let (before, began) = ([pod("a", 1)], Instant::now());
         let mut missing = Missing::default();
-        for wait in [Duration::ZERO, EMPTY, 10 * EMPTY] {
+        for wait in [Duration::ZERO, EMPTY_BOUND, 10 * EMPTY_BOUND] {
             let list = missing.complete(Vec::new(), &before, began + wait, |_| Life::Running);
             assert_eq!(list.len(), 1, "{wait:?}");
         }

@@ -1,6 +1,6 @@
-//! The part of the kubelet's pod-resources service (`v1.PodResourcesLister`, k8s.io/kubelet of
-//! Kubernetes 1.37) that is asked and read; what else is in an answer is skipped, and fields that
-//! an older kubelet does not know are empty.
+//! The messages of the kubelet's pod-resources service (`v1.PodResourcesLister`, k8s.io/kubelet of
+//! Kubernetes 1.37) that the agent sends and reads; other fields of an answer are skipped, and
+//! fields that an older kubelet does not send are empty.
 
 use std::collections::BTreeSet;
 
@@ -139,7 +139,7 @@ impl TopologyInfo {
     }
 }
 
-/// Against bytes that Kubernetes' own Go types write (`tests/kubernetes`).
+/// Decodes bytes that Kubernetes' own Go types write (`tests/kubernetes`).
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_read_as_kubernetes_writes_it_and_a_pod_that_says_nothing_too() {
+    fn a_list_is_read_as_kubernetes_writes_it_also_with_an_empty_pod() {
         let reported = ListPodResourcesResponse::decode(&*written("pod-resources-list")).unwrap();
         assert_eq!(reported.pod_resources, [pod(), PodResources::default()]);
         assert_eq!(ListPodResourcesResponse::decode(&[][..]).unwrap().pod_resources, []);
@@ -215,18 +215,18 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_has_is_read_as_kubernetes_writes_it() {
+    fn allocatable_devices_are_read_as_kubernetes_writes_them() {
         let reported =
             AllocatableResourcesResponse::decode(&*written("pod-resources-all")).unwrap();
         assert_eq!(reported.devices, devices());
     }
 
     #[test]
-    fn a_question_is_what_kubernetes_writes() {
-        let asked = GetPodResourcesRequest {
+    fn a_request_is_what_kubernetes_writes() {
+        let request = GetPodResourcesRequest {
             pod_name: "trainer-0".into(),
             pod_namespace: "research".into(),
         };
-        assert_eq!(asked.encode_to_vec(), written("pod-resources-ask"));
+        assert_eq!(request.encode_to_vec(), written("pod-resources-ask"));
     }
 }

@@ -1,5 +1,5 @@
-//! What the kubelet has said so far of its pods, and from each new saying what there is to tell of
-//! pods and containers. Reads nothing and keeps no clock.
+//! The kubelet's pods, and from each answer the updates of pods and containers. Reads no file and
+//! no clock.
 
 use super::wire::{ContainerStatus, ObjectMeta, Pod, PodStatus};
 use crate::attribute::names::{Change, ContainerFacts, PodFacts};
@@ -8,15 +8,15 @@ use crate::catalog::attributes::AttrSet;
 use crate::ids::{ContainerId, PodUid};
 use std::collections::{HashMap, HashSet};
 
-/// Where the kubelet had a pod from: `api`, `file` or `http`. It sets this itself on every pod,
-/// over what the pod came with (`pkg/kubelet/config`, `podStorage.merge`).
+/// The kubelet's source of a pod: `api`, `file` or `http`. The kubelet sets this annotation on
+/// every pod and overwrites the pod's own (`pkg/kubelet/config`, `podStorage.merge`).
 const SOURCE: &str = "kubernetes.io/config.source";
-/// On a pod from a file or a URL: its UID.
+/// The UID of a pod from a file or a URL.
 const HASH: &str = "kubernetes.io/config.hash";
-/// On the mirror of such a pod, which has a UID of the API server's that is in no cgroup.
+/// The same on the mirror of such a pod, which has a UID from the API server that is in no cgroup.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Runtimes by the scheme of their containers' ids.
+/// Runtimes by the scheme of their container ids.
 const RUNTIMES: &[(&str, &str)] =
     &[("containerd", "containerd"), ("cri-o", "cri-o"), ("docker", "docker")];
 
@@ -25,23 +25,23 @@ const RUNTIMES: &[(&str, &str)] =
 pub(super) struct PodCache {
     wanted: WantedLabels,
     pods: HashMap<PodUid, KnownPod>,
-    /// Pods seen since a sync began.
+    /// Pods seen since the sync started.
     seen: HashSet<PodUid>,
-    /// The last sync named none of the API server's pods that were known: one that ended in it is
-    /// still to be found out.
+    /// The last sync contained none of the known pods from the API server: which of them have ended
+    /// is undecided.
     doubted: bool,
 }
 
 #[derive(Debug)]
 struct KnownPod {
-    /// Told by a mirror only.
+    /// Whether only a mirror described it.
     mirrored: bool,
-    /// From the API server, not from a file of the node's.
+    /// Whether it is from the API server, not from a file on the node.
     from_api: bool,
     containers: Vec<ContainerId>,
 }
 
-/// Something to tell.
+/// A change to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MetadataUpdate {
     Pod(PodFacts),
@@ -54,40 +54,40 @@ impl PodCache {
         Self { wanted, pods: HashMap::new(), seen: HashSet::new(), doubted: false }
     }
 
-    /// How many pods there are.
+    /// The number of pods.
     pub(super) fn pods(&self) -> usize {
         self.pods.len()
     }
 
-    /// Every pod will be told from here on, until [`Book::synced`].
+    /// Starts a sync: every pod follows, until [`PodCache::synced`].
     pub(super) fn begin_sync(&mut self) {
         self.seen.clear();
     }
 
-    /// Every pod has been told that the kubelet knows: what was not has ended, unless that is so of
-    /// every pod of the API server's. For about a second after its start, and as long as its API
-    /// server is away, a kubelet knows none of them (seen with 1.36).
+    /// Ends a sync: pods that it did not contain have ended, unless it contained no pod from the
+    /// API server. For about a second after its start, and as long as its API server is
+    /// unreachable, a kubelet knows none of those (seen with 1.36).
     pub(super) fn synced(&mut self) -> Vec<MetadataUpdate> {
         let mut of_api = self.pods.values().filter(|known| known.from_api).peekable();
         if of_api.peek().is_some() && !self.has_seen_api() {
             self.doubted = true;
             return Vec::new();
         }
-        self.settle()
+        self.end_unseen()
     }
 
-    /// Whether it is still to be found out which pods have ended.
+    /// Whether it is undecided which pods have ended.
     pub(super) fn is_doubted(&self) -> bool {
         self.doubted
     }
 
-    /// Whether the kubelet has told of a pod of the API server's since a sync began.
+    /// Whether a pod from the API server was seen since the sync started.
     pub(super) fn has_seen_api(&self) -> bool {
         self.pods.iter().any(|(uid, known)| known.from_api && self.seen.contains(uid))
     }
 
-    /// What was not told since a sync began has ended.
-    pub(super) fn settle(&mut self) -> Vec<MetadataUpdate> {
+    /// Ends the pods that were not seen since the sync started.
+    pub(super) fn end_unseen(&mut self) -> Vec<MetadataUpdate> {
         self.doubted = false;
         let ended = self.pods.keys().filter(|uid| !self.seen.contains(*uid));
         let ended: Vec<_> = ended.cloned().collect();
@@ -95,7 +95,7 @@ impl PodCache {
         ended.into_iter().flat_map(|uid| self.end(uid)).collect()
     }
 
-    /// A pod as it is now.
+    /// Applies a pod's current state.
     pub(super) fn pod(&mut self, pod: Pod) -> Vec<MetadataUpdate> {
         let node = pod.spec.map(|spec| spec.node_name).filter(|node| !node.is_empty());
         let Some(metadata) = pod.metadata else { return Vec::new() };
@@ -104,23 +104,23 @@ impl PodCache {
         self.seen.insert(uid.clone());
         let known = self.pods.get(&uid);
         if mirrored && known.is_some_and(|known| !known.mirrored) {
-            // The static pod itself has been told.
+            // The static pod itself was described.
             return Vec::new();
         }
         let status = pod.status.unwrap_or_default();
         let containers = containers(&uid, status);
         let now: Vec<_> = containers.iter().map(|container| container.id.clone()).collect();
-        let before =
+        let previous =
             self.pods.insert(uid.clone(), KnownPod { mirrored, from_api, containers: now.clone() });
-        let before = before.map(|known| known.containers).unwrap_or_default();
-        let mut reported = vec![MetadataUpdate::Pod(self.facts(uid, metadata, node))];
-        reported.extend(containers.into_iter().map(MetadataUpdate::Container));
-        let ended = before.into_iter().filter(|id| !now.contains(id));
-        reported.extend(ended.map(|id| MetadataUpdate::Gone(Change::Container(id))));
-        reported
+        let previous = previous.map(|known| known.containers).unwrap_or_default();
+        let mut updates = vec![MetadataUpdate::Pod(self.facts(uid, metadata, node))];
+        updates.extend(containers.into_iter().map(MetadataUpdate::Container));
+        let ended = previous.into_iter().filter(|id| !now.contains(id));
+        updates.extend(ended.map(|id| MetadataUpdate::Gone(Change::Container(id))));
+        updates
     }
 
-    /// A pod that is no more.
+    /// Applies a pod's deletion.
     pub(super) fn deleted(&mut self, pod: &Pod) -> Vec<MetadataUpdate> {
         let identity = pod.metadata.as_ref().and_then(identity);
         let Some((uid, mirrored)) = identity else { return Vec::new() };
@@ -170,10 +170,10 @@ impl From<super::wire::OwnerReference> for OwnerReference {
     }
 }
 
-/// The UID in the pod's cgroup, and whether a mirror told it.
+/// The UID in the pod's cgroup, and whether the pod is a mirror.
 ///
-/// Only of the shape that static pods' UIDs have is an annotation taken for one: whatever somebody
-/// writes into a pod of the API server's, it names no other pod of the API server's.
+/// An annotation counts as a UID only if it has the form of a static pod's: an annotation that a
+/// user writes on a pod from the API server can name no other such pod.
 fn identity(metadata: &ObjectMeta) -> Option<(PodUid, bool)> {
     let note = |key: &str| metadata.annotations.get(key).filter(|hash| is_static(hash));
     let from_api = metadata.annotations.get(SOURCE).is_none_or(|source| source == "api");
@@ -184,7 +184,7 @@ fn identity(metadata: &ObjectMeta) -> Option<(PodUid, bool)> {
     named.then(|| (PodUid::new(uid), mirrored))
 }
 
-/// 32 hexadecimal digits: the sum that the kubelet makes of a manifest.
+/// Whether a UID is 32 hexadecimal digits: the kubelet's hash of a manifest.
 fn is_static(uid: &str) -> bool {
     uid.len() == 32 && uid.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -199,7 +199,7 @@ fn containers(uid: &PodUid, status: PodStatus) -> Vec<ContainerFacts> {
 fn container(uid: &PodUid, status: &ContainerStatus) -> Option<ContainerFacts> {
     let (scheme, id) = status.container_id.split_once("://")?;
     let runtime = RUNTIMES.iter().find(|(known, _)| *known == scheme);
-    // A digest in the image's place is what the runtime has when the tag has moved on.
+    // The runtime reports a digest as the image if the tag has moved on.
     let image = Some(status.image.as_str()).filter(|image| !image.starts_with("sha256:"));
     (!id.is_empty()).then(|| ContainerFacts {
         id: ContainerId::new(id),

@@ -1,16 +1,16 @@
 use super::super::Kubernetes;
-use super::super::fake_kubelet::{Kubelet as Fake, Office, Reply, run};
+use super::super::fake_kubelet::{Fixture, Kubelet as Fake, Reply, run};
 use super::wire::{ContainerStatus, ObjectMeta, PodSpec, PodStatus};
 use super::*;
 use crate::ids::{ContainerId, PodUid};
 use tokio::task::spawn_local;
 
 const QUICK: Timing = Timing {
-    // An answer that is late on a busy machine would be asked for again.
+    // A late answer on a busy machine would be requested again.
     deadline: Duration::from_hours(1),
     relist: Duration::from_millis(50),
-    soonest: Duration::from_millis(5),
-    look_again: Duration::from_millis(20),
+    min_interval: Duration::from_millis(5),
+    reconnect: Duration::from_millis(20),
     first_retry: Duration::from_millis(5),
     last_retry: Duration::from_millis(50),
     gather: Duration::from_millis(10),
@@ -44,194 +44,195 @@ fn watch(events: &[WatchPodsEvent]) -> Reply {
     Reply::Stream(events.map(prost::Message::encode_to_vec).collect())
 }
 
-fn start(office: &Office) {
-    start_at(QUICK, office);
+fn start(fixture: &Fixture) {
+    start_at(QUICK, fixture);
 }
 
-fn start_at(pace: Timing, office: &Office) {
-    let kubernetes = Kubernetes { pods_api: Some(office.socket()), ..Kubernetes::default() };
-    let (desk, wants) = office.context(kubernetes);
-    drop(spawn_local(at_pace(pace, desk, wants)));
+fn start_at(timing: Timing, fixture: &Fixture) {
+    let kubernetes = Kubernetes { pods_api: Some(fixture.socket()), ..Kubernetes::default() };
+    let (context, lookups) = fixture.context(kubernetes);
+    drop(spawn_local(provide_at(timing, context, lookups)));
 }
 
-fn knows(office: &Office, uid: &str) -> bool {
-    let names = office.ownership.names();
+fn knows(fixture: &Fixture, uid: &str) -> bool {
+    let names = fixture.ownership.names();
     names.pod(&PodUid::new(uid)).is_some()
         && names.container(&ContainerId::new(&format!("{uid}-main"))).is_some()
 }
 
-fn named(office: &Office, name: &str) -> Option<String> {
-    let facts = office.ownership.names().pod_named("ml", name)?;
+fn named(fixture: &Fixture, name: &str) -> Option<String> {
+    let facts = fixture.ownership.names().pod_named("ml", name)?;
     Some(facts.uid.as_str().to_owned())
 }
 
-fn state(office: &Office) -> Option<SourceState> {
-    office.report().map(|report| report.state)
+fn state(fixture: &Fixture) -> Option<SourceState> {
+    fixture.report().map(|report| report.state)
 }
 
 #[test]
-fn a_watch_tells_pods_as_they_come_change_and_go() {
+fn a_watch_delivers_pods_as_they_appear_change_and_end() {
     run(async {
-        let office = Office::new("pods_api");
-        let kubelet = Fake::listen(&office.socket());
+        let fixture = Fixture::new("pods_api");
+        let kubelet = Fake::listen(&fixture.socket());
         kubelet.reply("WatchPods", watch(&[event(ADDED, pod("u1", "a"))]));
-        start(&office);
-        office.until("told of the first pod", |office| knows(office, "u1")).await;
-        office.until("ready", |office| state(office) == Some(SourceState::Ready)).await;
+        start(&fixture);
+        fixture.until("first pod known", |fixture| knows(fixture, "u1")).await;
+        fixture.until("ready", |fixture| state(fixture) == Some(SourceState::Ready)).await;
         kubelet.send(&event(ADDED, pod("u2", "b")));
-        office.until("told of the second", |office| knows(office, "u2")).await;
+        fixture.until("second pod known", |fixture| knows(fixture, "u2")).await;
         kubelet.send(&event(DELETED, pod("u1", "a")));
-        office.until("rid of the first", |office| named(office, "a").is_none()).await;
-        // Kept for evidence that comes late.
-        assert!(knows(&office, "u1"));
+        fixture.until("rid of the first", |fixture| named(fixture, "a").is_none()).await;
+        // Still known, for late evidence.
+        assert!(knows(&fixture, "u1"));
     });
 }
 
 #[test]
-fn a_kubelet_that_restarts_takes_nothing_back_and_a_stale_socket_is_waited_out() {
+fn pods_stay_while_a_kubelet_restarts_and_a_stale_socket_is_waited_out() {
     run(async {
-        let office = Office::new("pods_api");
-        let kubelet = Fake::listen(&office.socket());
+        let fixture = Fixture::new("pods_api");
+        let kubelet = Fake::listen(&fixture.socket());
         let events = [event(ADDED, pod("u1", "a")), event(ADDED, pod("u2", "b"))];
         kubelet.reply("WatchPods", watch(&events));
-        start(&office);
-        office.until("told of both", |office| knows(office, "u2")).await;
-        // The socket's file stays; nobody listens.
+        start(&fixture);
+        fixture.until("both known", |fixture| knows(fixture, "u2")).await;
+        // The socket's file stays; nothing listens.
         drop(kubelet);
-        office.until("refused", |office| state(office) == Some(SourceState::Failed)).await;
-        assert!(knows(&office, "u1") && named(&office, "b").as_deref() == Some("u2"));
-        std::fs::remove_file(office.socket()).unwrap();
-        let kubelet = Fake::listen(&office.socket());
+        fixture.until("refused", |fixture| state(fixture) == Some(SourceState::Failed)).await;
+        assert!(knows(&fixture, "u1") && named(&fixture, "b").as_deref() == Some("u2"));
+        std::fs::remove_file(fixture.socket()).unwrap();
+        let kubelet = Fake::listen(&fixture.socket());
         let events = [event(ADDED, pod("u2", "b")), event(ADDED, pod("u3", "a"))];
         kubelet.reply("WatchPods", watch(&events));
-        let next = |office: &Office| named(office, "a").as_deref() == Some("u3");
-        office.until("told of the next pod of the name", next).await;
-        assert_eq!(named(&office, "b").as_deref(), Some("u2"));
+        let next = |fixture: &Fixture| named(fixture, "a").as_deref() == Some("u3");
+        fixture.until("next pod of the name known", next).await;
+        assert_eq!(named(&fixture, "b").as_deref(), Some("u2"));
     });
 }
 
 #[test]
-fn a_kubelet_that_knows_no_pods_yet_ends_none_and_one_that_knows_some_again_ends_the_others() {
+fn a_kubelet_without_pods_yet_ends_none_and_one_that_knows_some_again_ends_the_others() {
     run(async {
-        let office = Office::new("pods_api");
-        let kubelet = Fake::listen(&office.socket());
+        let fixture = Fixture::new("pods_api");
+        let kubelet = Fake::listen(&fixture.socket());
         let events = [event(ADDED, pod("u1", "a")), event(ADDED, pod("u2", "b"))];
         kubelet.reply("WatchPods", watch(&events));
-        start(&office);
-        office.until("told of both", |office| knows(office, "u2")).await;
+        start(&fixture);
+        fixture.until("both known", |fixture| knows(fixture, "u2")).await;
         kubelet.reply("WatchPods", watch(&[]));
         kubelet.end_streams();
-        office.until("told", |office| state(office) == Some(SourceState::Degraded)).await;
-        let both = |office: &Office| named(office, "a").is_some() && named(office, "b").is_some();
-        assert!(both(&office));
+        fixture.until("degraded", |fixture| state(fixture) == Some(SourceState::Degraded)).await;
+        let both =
+            |fixture: &Fixture| named(fixture, "a").is_some() && named(fixture, "b").is_some();
+        assert!(both(&fixture));
         kubelet.send(&event(ADDED, pod("u2", "b")));
-        office.until("rid of the first", |office| named(office, "a").is_none()).await;
-        office.until("ready", |office| state(office) == Some(SourceState::Ready)).await;
-        assert_eq!(named(&office, "b").as_deref(), Some("u2"));
+        fixture.until("rid of the first", |fixture| named(fixture, "a").is_none()).await;
+        fixture.until("ready", |fixture| state(fixture) == Some(SourceState::Ready)).await;
+        assert_eq!(named(&fixture, "b").as_deref(), Some("u2"));
     });
 }
 
 #[test]
-fn a_watch_that_ends_is_begun_again() {
+fn a_watch_that_ends_is_restarted() {
     run(async {
-        let office = Office::new("pods_api");
-        let kubelet = Fake::listen(&office.socket());
+        let fixture = Fixture::new("pods_api");
+        let kubelet = Fake::listen(&fixture.socket());
         let stays = || event(ADDED, pod("u3", "c"));
         kubelet.reply("WatchPods", watch(&[event(ADDED, pod("u1", "a")), stays()]));
-        start(&office);
-        office.until("told of the pod", |office| knows(office, "u1")).await;
+        start(&fixture);
+        fixture.until("pod known", |fixture| knows(fixture, "u1")).await;
         kubelet.reply("WatchPods", watch(&[event(ADDED, pod("u2", "b")), stays()]));
         kubelet.end_streams();
-        office.until("told of the other", |office| knows(office, "u2")).await;
-        office.until("rid of the first", |office| named(office, "a").is_none()).await;
+        fixture.until("other pod known", |fixture| knows(fixture, "u2")).await;
+        fixture.until("rid of the first", |fixture| named(fixture, "a").is_none()).await;
     });
 }
 
 #[test]
 fn without_a_watch_pods_are_listed() {
     run(async {
-        let office = Office::new("pods_api");
-        let kubelet = Fake::listen(&office.socket());
+        let fixture = Fixture::new("pods_api");
+        let kubelet = Fake::listen(&fixture.socket());
         let list = |pods: Vec<Vec<u8>>| Reply::Message(ListPodsResponse { pods }.encode_to_vec());
         kubelet.reply("ListPods", list(vec![pod("u1", "a"), b"\xff\xff".to_vec()]));
-        start(&office);
-        office.until("told of the first", |office| knows(office, "u1")).await;
+        start(&fixture);
+        fixture.until("first pod known", |fixture| knows(fixture, "u1")).await;
         kubelet.reply("ListPods", list(vec![pod("u2", "b")]));
-        office.until("told of the second", |office| knows(office, "u2")).await;
-        assert_eq!(named(&office, "a"), None);
+        fixture.until("second pod known", |fixture| knows(fixture, "u2")).await;
+        assert_eq!(named(&fixture, "a"), None);
     });
 }
 
 #[test]
 fn a_draft_of_the_protocol_is_listed_not_misread() {
     run(async {
-        let office = Office::new("pods_api");
-        let kubelet = Fake::listen(&office.socket());
-        // There, 0 is an addition and 2 a deletion.
+        let fixture = Fixture::new("pods_api");
+        let kubelet = Fake::listen(&fixture.socket());
+        // In the draft, 0 is an addition and 2 a deletion.
         let draft = [event(0, pod("u1", "a")), event(2, pod("u1", "a"))];
         let draft = draft.iter().map(prost::Message::encode_to_vec).collect();
         kubelet.reply("WatchPods", Reply::Stream(draft));
         let pods = vec![pod("u2", "b")];
         kubelet.reply("ListPods", Reply::Message(ListPodsResponse { pods }.encode_to_vec()));
-        start(&office);
-        office.until("told by a list", |office| knows(office, "u2")).await;
-        assert_eq!(named(&office, "a"), None);
+        start(&fixture);
+        fixture.until("known by a list", |fixture| knows(fixture, "u2")).await;
+        assert_eq!(named(&fixture, "a"), None);
     });
 }
 
 #[test]
 fn a_kubelet_that_hangs_is_reported_and_asked_again() {
     run(async {
-        let office = Office::new("pods_api");
-        let kubelet = Fake::listen(&office.socket());
+        let fixture = Fixture::new("pods_api");
+        let kubelet = Fake::listen(&fixture.socket());
         kubelet.reply("WatchPods", Reply::Hang);
-        start_at(Timing { deadline: Duration::from_millis(400), ..QUICK }, &office);
-        office.until("hung", |office| state(office) == Some(SourceState::Hung)).await;
+        start_at(Timing { deadline: Duration::from_millis(400), ..QUICK }, &fixture);
+        fixture.until("hung", |fixture| state(fixture) == Some(SourceState::Hung)).await;
         kubelet.reply("WatchPods", watch(&[event(ADDED, pod("u1", "a"))]));
-        office.until("told", |office| knows(office, "u1")).await;
+        fixture.until("known", |fixture| knows(fixture, "u1")).await;
     });
 }
 
 #[test]
-fn a_pod_that_a_watch_did_not_tell_is_asked_for() {
+fn a_pod_that_a_watch_did_not_deliver_is_requested() {
     run(async {
-        let office = Office::new("pods_api");
-        let kubelet = Fake::listen(&office.socket());
+        let fixture = Fixture::new("pods_api");
+        let kubelet = Fake::listen(&fixture.socket());
         let one = GetPodResponse { pod: pod("u9", "late") };
         kubelet.reply("WatchPods", watch(&[])).reply("GetPod", Reply::Message(one.encode_to_vec()));
-        start(&office);
-        office.until("ready", |office| state(office) == Some(SourceState::Ready)).await;
-        office.ask(LookupKey::Pod(PodUid::new("u9")));
-        office.until("told", |office| knows(office, "u9")).await;
-        let asked = GetPodRequest { pod_uid: "u9".into() }.encode_to_vec();
-        assert_eq!(kubelet.calls("GetPod"), [asked]);
+        start(&fixture);
+        fixture.until("ready", |fixture| state(fixture) == Some(SourceState::Ready)).await;
+        fixture.request(LookupKey::Pod(PodUid::new("u9")));
+        fixture.until("known", |fixture| knows(fixture, "u9")).await;
+        let request = GetPodRequest { pod_uid: "u9".into() }.encode_to_vec();
+        assert_eq!(kubelet.calls("GetPod"), [request]);
     });
 }
 
 #[test]
-fn a_refused_question_leaves_the_watch_alone() {
+fn a_refused_request_does_not_end_the_watch() {
     run(async {
-        let office = Office::new("pods_api");
-        let kubelet = Fake::listen(&office.socket());
+        let fixture = Fixture::new("pods_api");
+        let kubelet = Fake::listen(&fixture.socket());
         kubelet.reply("WatchPods", watch(&[])).reply("GetPod", Reply::Status(5, "no such pod"));
-        start(&office);
-        office.until("ready", |office| state(office) == Some(SourceState::Ready)).await;
-        office.ask(LookupKey::Pod(PodUid::new("u9")));
+        start(&fixture);
+        fixture.until("ready", |fixture| state(fixture) == Some(SourceState::Ready)).await;
+        fixture.request(LookupKey::Pod(PodUid::new("u9")));
         kubelet.called("GetPod", 1).await;
         kubelet.send(&event(ADDED, pod("u1", "a")));
-        office.until("told on the same watch", |office| knows(office, "u1")).await;
+        fixture.until("known by the same watch", |fixture| knows(fixture, "u1")).await;
         assert_eq!(kubelet.calls("WatchPods").len(), 1);
     });
 }
 
 #[test]
-fn a_node_without_the_socket_is_a_state() {
+fn a_node_without_the_socket_is_absent() {
     run(async {
-        let office = Office::new("pods_api");
-        start(&office);
-        office.until("absent", |office| state(office) == Some(SourceState::Absent)).await;
-        let kubelet = Fake::listen(&office.socket());
+        let fixture = Fixture::new("pods_api");
+        start(&fixture);
+        fixture.until("absent", |fixture| state(fixture) == Some(SourceState::Absent)).await;
+        let kubelet = Fake::listen(&fixture.socket());
         kubelet.reply("WatchPods", watch(&[event(ADDED, pod("u1", "a"))]));
-        office.until("found when it appears", |office| knows(office, "u1")).await;
+        fixture.until("found when it appears", |fixture| knows(fixture, "u1")).await;
     });
 }

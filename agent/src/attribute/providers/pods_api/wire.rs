@@ -1,6 +1,6 @@
-//! The part of the kubelet's Pods API (`v1alpha1.Pods`, k8s.io/kubelet of Kubernetes 1.37) and of
-//! `core/v1` that is asked and read; what else is in an answer is skipped. Pods are bytes within
-//! the answers: a pod that cannot be read costs itself only.
+//! The messages of the kubelet's Pods API (`v1alpha1.Pods`, k8s.io/kubelet of Kubernetes 1.37) and
+//! of `core/v1` that the agent sends and reads; other fields of an answer are skipped. Pods are
+//! bytes within the answers: a pod that cannot be decoded affects only itself.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ pub(crate) const WATCH_PODS: &str = "/v1alpha1.Pods/WatchPods";
 pub(crate) const LIST_PODS: &str = "/v1alpha1.Pods/ListPods";
 pub(crate) const GET_POD: &str = "/v1alpha1.Pods/GetPod";
 
-/// `EventType`. Drafts before Kubernetes 1.37 began at `ADDED = 0`; no server of today sends 0.
+/// `EventType`. Drafts before Kubernetes 1.37 start at `ADDED = 0`; released servers never send 0.
 pub(crate) const UNSPECIFIED: i32 = 0;
 pub(crate) const ADDED: i32 = 1;
 pub(crate) const MODIFIED: i32 = 2;
@@ -22,7 +22,7 @@ pub(crate) struct WatchPodsRequest {}
 pub(crate) struct WatchPodsEvent {
     #[prost(int32, tag = "1")]
     pub(crate) kind: i32,
-    /// Of a deleted pod: name, namespace and UID at least.
+    /// Of a deleted pod: at least name, namespace and UID.
     #[prost(bytes = "vec", tag = "2")]
     pub(crate) pod: Vec<u8>,
 }
@@ -123,12 +123,12 @@ pub(crate) struct ContainerStatus {
     pub(crate) name: String,
     #[prost(string, tag = "6")]
     pub(crate) image: String,
-    /// `containerd://ID`; empty until it is made.
+    /// `containerd://ID`; empty until the container is made.
     #[prost(string, tag = "8")]
     pub(crate) container_id: String,
 }
 
-/// Against bytes that Kubernetes' own Go types write (`tests/kubernetes`).
+/// Decodes bytes that Kubernetes' own Go types write (`tests/kubernetes`).
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,13 +168,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_which_everything_is_said_is_read_as_kubernetes_writes_it() {
+    fn a_complete_pod_is_read_as_kubernetes_writes_it() {
         let reported = GetPodResponse::decode(&*written("pods-get")).unwrap();
         assert_eq!(Pod::decode(&*reported.pod).unwrap(), pod());
     }
 
     #[test]
-    fn a_list_is_read_as_kubernetes_writes_it_and_a_pod_that_says_nothing_too() {
+    fn a_list_is_read_as_kubernetes_writes_it_also_with_an_empty_pod() {
         let reported = ListPodsResponse::decode(&*written("pods-list")).unwrap();
         let pods: Vec<_> = reported.pods.iter().map(|pod| Pod::decode(&**pod).unwrap()).collect();
         assert_eq!(pods, [pod(), Pod::default()]);
@@ -190,8 +190,8 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_what_kubernetes_writes() {
-        let asked = GetPodRequest { pod_uid: "u1".into() };
-        assert_eq!(asked.encode_to_vec(), written("pods-ask"));
+    fn a_request_is_what_kubernetes_writes() {
+        let request = GetPodRequest { pod_uid: "u1".into() };
+        assert_eq!(request.encode_to_vec(), written("pods-ask"));
     }
 }

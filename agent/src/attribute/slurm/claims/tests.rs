@@ -15,7 +15,7 @@ fn of_several_variables_of_one_name_the_first_counts() {
 }
 
 #[test]
-fn only_wanted_names_are_kept() {
+fn only_wanted_names_are_stored() {
     let claims = environ(
         b"SLURM_JOB_ID=1\0AWS_SECRET=x\0SLURM_JWT=secret\0XSLURM_JOB_NAME=x\0slurm_job_name=x\0\
           SLURM_JOB_NAMES=x\0SLURM_JOB_NAME\0=SLURM_JOB_NAME=x\0",
@@ -26,26 +26,26 @@ fn only_wanted_names_are_kept() {
 }
 
 #[test]
-fn a_title_over_the_environment_says_nothing() {
+fn a_title_over_the_environment_gives_no_variable() {
     let mut bytes = vec![0; 1500];
     bytes[..12].copy_from_slice(b"ray::IDLE   ");
     assert_eq!(environ(&bytes), SlurmEnv::default());
-    // A title that overwrote the beginning of a variable.
+    // A title that overwrote the start of a variable.
     assert_eq!(environ(b"VLLM::Core\0JOB_ID=7\0").label(Label::JobId), None);
 }
 
 #[test]
-fn a_value_that_is_too_long_or_no_text_is_dropped_whole() {
+fn a_value_that_is_too_long_or_not_text_is_dropped_whole() {
     let long = format!("SLURM_JOB_NAME={}\0SLURM_JOB_ACCOUNT=ml\0", "x".repeat(MAX_VALUE + 1));
     let claims = environ(long.as_bytes());
     assert_eq!((claims.label(Label::Name), claims.label(Label::Account)), (None, Some("ml")));
-    let kept = format!("SLURM_JOB_NAME={}\0", "x".repeat(MAX_VALUE));
-    assert_eq!(environ(kept.as_bytes()).label(Label::Name).map(str::len), Some(MAX_VALUE));
+    let longest = format!("SLURM_JOB_NAME={}\0", "x".repeat(MAX_VALUE));
+    assert_eq!(environ(longest.as_bytes()).label(Label::Name).map(str::len), Some(MAX_VALUE));
     assert_eq!(environ(b"SLURM_JOB_NAME=\xff\xfe\0").label(Label::Name), None);
 }
 
 #[test]
-fn what_lies_beyond_the_limit_is_not_read() {
+fn variables_beyond_the_limit_are_not_read() {
     let mut bytes = b"SLURM_JOB_ID=1\0A=".to_vec();
     bytes.resize(LIMIT - 20, b'x');
     bytes.extend(b"\0SLURM_JOB_NAME=cut-through\0SLURM_JOB_ACCOUNT=ml\0");
@@ -66,7 +66,7 @@ fn an_environment_of_exactly_the_limit_is_whole() {
 }
 
 #[test]
-fn components_of_a_heterogeneous_job_are_told_apart() {
+fn components_of_a_heterogeneous_job_are_distinguished() {
     let claims = environ(
         b"SLURM_JOB_ID_HET_GROUP_0=20\0SLURM_JOB_ID_PACK_GROUP_1=21\0\
           SLURM_JOB_PARTITION_HET_GROUP_1=gpu\0SLURM_JOB_PARTITION_HET_GROUP_1=later\0\
@@ -80,7 +80,7 @@ fn components_of_a_heterogeneous_job_are_told_apart() {
 
 proptest! {
     #[test]
-    fn no_environment_makes_the_reader_fail_or_keep_what_is_not_wanted(
+    fn no_environment_makes_the_reader_fail_or_store_unwanted_names(
         bytes in any::<Vec<u8>>(),
         names in proptest::collection::vec("(SLURM_)?[A-Z_]{0,60}=.{0,300}", 0..20),
     ) {

@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use std::path::PathBuf;
 
-/// The recorded listing of bpftool as instructions: the text says everything but the encoding.
+/// Encodes the instructions of a recorded bpftool listing.
 fn recorded(name: &str) -> Vec<Instruction> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/slurm");
     let text = std::fs::read_to_string(dir.join(name)).unwrap();
@@ -12,13 +12,13 @@ fn recorded(name: &str) -> Vec<Instruction> {
 fn assemble(line: &str) -> Instruction {
     let (code, rest) = line.split_once('(').unwrap().1.split_once(") ").unwrap();
     let code = u8::from_str_radix(code, 16).unwrap();
-    let words: Vec<&str> = rest.split(' ').collect();
-    let register = |word: &str| -> u8 { word[1..].parse().unwrap() };
-    let number = |word: &str| -> i32 {
-        let hex = word.strip_prefix("0x").map(|hex| i64::from_str_radix(hex, 16).unwrap());
-        i32::try_from(hex.unwrap_or_else(|| word.parse().unwrap())).unwrap()
+    let tokens: Vec<&str> = rest.split(' ').collect();
+    let register = |token: &str| -> u8 { token[1..].parse().unwrap() };
+    let number = |token: &str| -> i32 {
+        let hex = token.strip_prefix("0x").map(|hex| i64::from_str_radix(hex, 16).unwrap());
+        i32::try_from(hex.unwrap_or_else(|| token.parse().unwrap())).unwrap()
     };
-    match words.as_slice() {
+    match tokens.as_slice() {
         [target, "=", "*(u32", _, field] => {
             let offset = field.strip_suffix(')').unwrap().strip_prefix('+').unwrap();
             instruction(code, register(target), offset.parse().unwrap(), 0)
@@ -45,14 +45,14 @@ fn device(minor: u32) -> DeviceNumber {
 }
 
 #[test]
-fn slurms_recorded_program_names_what_the_job_may_open_and_what_not() {
+fn slurms_recorded_program_names_what_the_job_may_and_may_not_open() {
     let program = recorded("device-program-22.05.8.txt");
     assert_eq!(program.len(), 28);
-    let expected = Granted::Devices {
+    let expected = DeviceAccess::Known {
         allowed: vec![device(0), device(1)],
         denied: vec![device(2), device(3)],
     };
-    assert_eq!(granted(&program), expected);
+    assert_eq!(evaluate(&program), expected);
 }
 
 #[test]
@@ -78,31 +78,31 @@ fn a_program_that_compares_the_other_way_round_gives_the_same_answer() {
         instruction(0xb7, 0, 0, 1),
         instruction(0x95, 0, 0, 0),
     ];
-    let expected = Granted::Devices { allowed: vec![device(3)], denied: vec![] };
-    assert_eq!(granted(&program), expected);
+    let expected = DeviceAccess::Known { allowed: vec![device(3)], denied: vec![] };
+    assert_eq!(evaluate(&program), expected);
     assert_eq!(Program::decode(&program).unwrap().allows(device(2)), Some(false));
 }
 
 #[test]
-fn a_program_that_is_not_understood_grants_nothing() {
+fn a_program_with_an_unknown_instruction_allows_nothing() {
     // A call, a jump back, a jump beyond the end, no end at all.
-    let not_understood = Granted::Untold(Undecided::NotUnderstood);
-    assert_eq!(granted(&[instruction(0x85, 0, 0, 12)]), not_understood);
+    let not_understood = DeviceAccess::Unknown(Undecided::NotUnderstood);
+    assert_eq!(evaluate(&[instruction(0x85, 0, 0, 12)]), not_understood);
     let looping = [
         instruction(0x61, 4, 4, 0),
         instruction(0x61, 5, 8, 0),
         instruction(0x55, 4, 1, 240),
         instruction(0x55, 5, -3, 0),
     ];
-    assert_eq!(granted(&looping), not_understood);
+    assert_eq!(evaluate(&looping), not_understood);
 }
 
 #[test]
-fn a_job_without_slurms_program_or_without_a_directory_cannot_be_told() {
+fn a_job_without_slurms_program_or_without_a_directory_has_unknown_devices() {
     let dir = tempfile::tempdir().unwrap();
-    // No cgroup: the kernel refuses to look.
-    assert_eq!(read(dir.path()), Granted::Untold(Undecided::Refused));
-    assert_eq!(read(&dir.path().join("gone")), Granted::Untold(Undecided::Gone));
+    // Not a cgroup: the kernel refuses the query.
+    assert_eq!(read(dir.path()), DeviceAccess::Unknown(Undecided::Refused));
+    assert_eq!(read(&dir.path().join("gone")), DeviceAccess::Unknown(Undecided::Gone));
 }
 
 proptest! {
@@ -111,12 +111,12 @@ proptest! {
         program in proptest::collection::vec(any::<[u8; 8]>(), 0..64),
         known in proptest::collection::vec((0_usize..8, 0_u8..11, -2_i16..8, 0_i32..4), 0..64),
     ) {
-        granted(&program);
+        evaluate(&program);
         let codes = [0x61, 0x15, 0x55, 0xb7, 0xbf, 0x54, 0x05, 0x95];
         let known: Vec<_> = known
             .into_iter()
             .map(|(code, target, offset, value)| instruction(codes[code], target, offset, value))
             .collect();
-        granted(&known);
+        evaluate(&known);
     }
 }

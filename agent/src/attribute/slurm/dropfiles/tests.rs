@@ -49,17 +49,17 @@ fn recorded_prolog_files_name_their_job() {
         labels.iter().map(|label| claims.label(*label).unwrap_or("-").to_owned()).collect()
     };
     let labels = [Label::Account, Label::Partition, Label::User, Label::Gpus, Label::Nodes];
-    let said: Vec<String> = of(7, &labels);
-    assert_eq!(said, ["ml", "gpu", "alice", "0,1", "gpu01"]);
-    let said: Vec<String> = of(21, &[Label::HetJob, Label::Partition, Label::Restarts]);
-    assert_eq!(said, ["20", "debug", "0"]);
+    let values: Vec<String> = of(7, &labels);
+    assert_eq!(values, ["ml", "gpu", "alice", "0,1", "gpu01"]);
+    let values: Vec<String> = of(21, &[Label::HetJob, Label::Partition, Label::Restarts]);
+    assert_eq!(values, ["20", "debug", "0"]);
     let (number, claims) = files.run(&SlurmJobId::new("s8J1M7XYHE1Z00")).unwrap();
     assert_eq!((number, claims.label(Label::User)), (1, Some("alice")));
     assert_eq!(files.run(&SlurmJobId::new("s8J1M7XYHE1Z01")), None);
 }
 
 #[test]
-fn a_file_that_others_can_write_is_not_believed() {
+fn a_file_that_others_can_write_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let (files, jobs, ..) = files(&dir);
     let file = jobs.join("5");
@@ -76,7 +76,7 @@ fn a_file_that_others_can_write_is_not_believed() {
 }
 
 #[test]
-fn another_users_file_is_not_believed() {
+fn another_users_file_is_rejected() {
     if !geteuid().is_root() {
         eprintln!("skipped: needs root");
         return;
@@ -112,7 +112,8 @@ fn mapping_files_of_other_tools_give_the_gpus() {
     assert_eq!(files.gpus(7).as_deref(), Some("GPU-4e1a"));
     assert_eq!(files.gpus(8).as_deref(), Some("1"));
     assert_eq!(files.gpus(70), None);
-    // dcgm-exporter's directory goes first: a file for each GPU or MIG instance, a job a line.
+    // dcgm-exporter's directory comes first: a file for each GPU or MIG instance, with a job on
+    // each line.
     write(&map.join("10"), "7\n9\n");
     write(&map.join("2"), "9\n");
     write(&map.join("0.3"), "9\n");

@@ -22,12 +22,12 @@ fn named(name: &str) -> Facts {
     facts
 }
 
-fn reported() -> Granted {
-    Granted::Devices { allowed: Vec::new(), denied: Vec::new() }
+fn reported() -> DeviceAccess {
+    DeviceAccess::Known { allowed: Vec::new(), denied: Vec::new() }
 }
 
 #[test]
-fn a_job_lives_until_its_last_cgroup_goes_and_is_kept_for_a_while() {
+fn a_job_lives_until_its_last_cgroup_goes_and_stays_known_for_a_while() {
     let mut jobs = Jobs::default();
     let (one, other) = (id(Hierarchy::Devices, 1), id(Hierarchy::Memory, 2));
     assert!(appear(&mut jobs, &[one], SECOND));
@@ -44,43 +44,48 @@ fn a_job_lives_until_its_last_cgroup_goes_and_is_kept_for_a_while() {
 }
 
 #[test]
-fn a_requeued_job_has_nothing_of_its_first_run() {
+fn a_requeued_job_has_no_facts_of_its_first_run() {
     let mut jobs = Jobs::default();
     let cgroup = id(Hierarchy::V2, 1);
     appear(&mut jobs, &[cgroup], SECOND);
-    jobs.learnt(PATH, &named("first"), reported(), SECOND);
+    jobs.inspected(PATH, &named("first"), reported(), SECOND);
     jobs.removed(cgroup, 2 * SECOND);
     assert!(appear(&mut jobs, &[id(Hierarchy::V2, 9)], 3 * SECOND));
     let job = jobs.get(PATH).unwrap();
     assert_eq!((&*job.facts, job.first_seen_ns), (&Facts::default(), 3 * SECOND));
-    // The end of the first run was lost: the number of the cgroup tells.
-    jobs.learnt(PATH, &named("second"), reported(), 3 * SECOND);
+    // The end of the first run was lost: the cgroup's id shows it.
+    jobs.inspected(PATH, &named("second"), reported(), 3 * SECOND);
     assert!(appear(&mut jobs, &[id(Hierarchy::V2, 10)], 4 * SECOND));
     assert!(jobs.get(PATH).unwrap().facts.is_empty());
 }
 
 #[test]
-fn a_job_is_looked_into_until_it_is_known_or_long_enough() {
+fn a_job_is_inspected_until_it_is_known_or_the_limit_is_reached() {
     let mut jobs = Jobs::default();
     appear(&mut jobs, &[id(Hierarchy::V2, 1)], 0);
-    let mut looks = Vec::new();
+    let mut inspections = Vec::new();
     for second in 0..200 {
         if !jobs.due(second * SECOND).is_empty() {
-            looks.push(second);
-            let undecided = Granted::Untold(Undecided::NoProgram);
-            jobs.learnt(PATH, &Facts::default(), undecided, second * SECOND);
+            inspections.push(second);
+            let undecided = DeviceAccess::Unknown(Undecided::NoProgram);
+            jobs.inspected(PATH, &Facts::default(), undecided, second * SECOND);
         }
     }
-    assert_eq!(looks, [0, 1, 3, 7, 15, 31]);
-    // However often its processes have it looked into besides.
+    assert_eq!(inspections, [0, 1, 3, 7, 15, 31]);
+    // However often its processes cause further inspections.
     for _ in 0..100 {
-        jobs.learnt(PATH, &Facts::default(), Granted::Untold(Undecided::NoProgram), 200 * SECOND);
+        jobs.inspected(
+            PATH,
+            &Facts::default(),
+            DeviceAccess::Unknown(Undecided::NoProgram),
+            200 * SECOND,
+        );
     }
     assert!(jobs.due(u64::MAX).is_empty());
-    // A new step is a new chance.
+    // A new step starts the inspections again.
     jobs.touched(PATH, 300 * SECOND);
     assert_eq!(jobs.due(300 * SECOND).len(), 1);
-    jobs.learnt(PATH, &named("a"), reported(), 300 * SECOND);
+    jobs.inspected(PATH, &named("a"), reported(), 300 * SECOND);
     jobs.touched(PATH, 400 * SECOND);
     assert!(jobs.due(u64::MAX).is_empty());
 }
@@ -89,16 +94,16 @@ fn a_job_is_looked_into_until_it_is_known_or_long_enough() {
 fn what_is_known_of_a_job_stays_when_its_cgroup_is_gone() {
     let mut jobs = Jobs::default();
     appear(&mut jobs, &[id(Hierarchy::V2, 1)], 0);
-    jobs.learnt(PATH, &named("a"), reported(), 0);
+    jobs.inspected(PATH, &named("a"), reported(), 0);
     assert_eq!(jobs.take_changed().len(), 1);
-    jobs.learnt(PATH, &Facts::default(), Granted::Untold(Undecided::Gone), SECOND);
+    jobs.inspected(PATH, &Facts::default(), DeviceAccess::Unknown(Undecided::Gone), SECOND);
     let job = jobs.get(PATH).unwrap();
-    assert_eq!((&*job.facts, &job.granted), (&named("a"), &reported()));
+    assert_eq!((&*job.facts, &job.devices), (&named("a"), &reported()));
     assert!(jobs.take_changed().is_empty());
 }
 
 #[test]
-fn ever_more_jobs_make_room_by_those_that_ended_first() {
+fn the_jobs_that_ended_first_make_room_for_new_ones() {
     let mut jobs = Jobs::default();
     for number in 0..MAX_JOBS as u64 + 10 {
         let path = format!("/slurm/uid_1/job_{number}");

@@ -13,16 +13,16 @@ fn numbered(job: u32) -> (SlurmJobId, Facts) {
     (SlurmJobId::new(&job.to_string()), facts)
 }
 
-/// Every label that is believed, as words.
-fn believed(claims: &SlurmEnv, name: &SlurmJobId, facts: &Facts, uid: u32) -> Option<Vec<String>> {
+/// Every trusted label, as text.
+fn trusted(claims: &SlurmEnv, name: &SlurmJobId, facts: &Facts, uid: u32) -> Option<Vec<String>> {
     let labels = labels(claims, JobIdentity { name, facts }, uid)?;
-    let word = |label: Label| labels.value(label).map(|value| format!("{label:?}={value}"));
-    Some(LABELS.iter().filter_map(|row| word(row.label)).collect())
+    let text = |label: Label| labels.value(label).map(|value| format!("{label:?}={value}"));
+    Some(LABELS.iter().filter_map(|row| text(row.label)).collect())
 }
 
 fn of_job(claims: &SlurmEnv, job: u32, uid: u32) -> Option<Vec<String>> {
     let (name, facts) = numbered(job);
-    believed(claims, &name, &facts, uid)
+    trusted(claims, &name, &facts, uid)
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_steps_environment_does_not_give_its_tasks_as_the_jobs() {
     );
     let expected = TaskClaim { rank: Some(1), local_rank: Some(1), gpus: Some("0".into()) };
     assert_eq!(rank(&claims, Some("0"), Some("1")), Some(expected));
-    // Another task's words, or another step's.
+    // Another task's claims, or another step's.
     assert_eq!(rank(&claims, Some("0"), Some("0")), None);
     assert_eq!(rank(&claims, Some("1"), Some("1")), None);
     let batch = recorded("environ-batch-25.11.8.txt");
@@ -76,7 +76,7 @@ fn a_steps_environment_does_not_give_its_tasks_as_the_jobs() {
 }
 
 #[test]
-fn a_heterogeneous_component_takes_its_own_facts_out_of_the_leaders_environment() {
+fn a_heterogeneous_component_has_its_own_facts_from_the_leaders_environment() {
     let of_component = |id: &str, offset: &str, partition: &str, nodes: &str| {
         [
             format!("JobId={id}"),
@@ -96,25 +96,25 @@ fn a_heterogeneous_component_takes_its_own_facts_out_of_the_leaders_environment(
     };
     let component = recorded("environ-het-component-22.05.8.txt");
     assert_eq!(of_job(&component, 21, 20002), Some(of_component("21", "1", "debug", "gpu02")));
-    // The environment says `SLURM_JOB_PARTITION=debug`; this component runs in `gpu`.
+    // The environment contains `SLURM_JOB_PARTITION=debug`; this component runs in `gpu`.
     let leader = recorded("environ-het-leader-22.05.8.txt");
     assert_eq!(of_job(&leader, 20, 20002), Some(of_component("20", "0", "gpu", "gpu01")));
 }
 
 #[test]
-fn a_leaders_environment_without_components_gives_a_component_what_all_of_them_share() {
+fn a_leaders_environment_without_components_gives_a_component_the_shared_facts() {
     let (name, mut facts) = numbered(21);
     facts.put(Label::HetJob, "20", Source::Prolog);
     let environ = "SLURM_JOB_ID=20\0SLURM_JOB_UID=20001\0SLURM_JOB_USER=alice\0\
                    SLURM_JOB_PARTITION=gpu\0SLURM_JOB_ACCOUNT=ml\0SLURM_JOB_NAME=het\0\
                    SLURM_CLUSTER_NAME=lab\0";
     let claims = SlurmEnv::read(environ.as_bytes(), 0).unwrap();
-    let all = believed(&claims, &name, &facts, 20001).unwrap();
+    let all = trusted(&claims, &name, &facts, 20001).unwrap();
     assert_eq!(all, ["Cluster=lab", "User=alice", "Uid=20001", "Name=het"]);
 }
 
 #[test]
-fn an_environment_that_names_another_job_is_not_believed() {
+fn an_environment_that_names_another_job_is_rejected() {
     let claims = recorded("environ-task-22.05.8.txt");
     assert!(of_job(&claims, 7, 20001).is_some());
     assert_eq!(of_job(&claims, 8, 20001), None);
@@ -127,17 +127,17 @@ fn an_environment_that_names_another_job_is_not_believed() {
 }
 
 #[test]
-fn a_user_whom_the_kernel_does_not_know_the_process_by_is_not_taken() {
+fn a_user_that_contradicts_the_kernel_is_removed() {
     let labels = of_job(&recorded("environ-task-22.05.8.txt"), 7, 20002).unwrap();
     assert!(!labels.iter().any(|label| label.contains("alice") || label.contains("20001")));
     assert!(labels.contains(&"Account=ml".to_owned()));
 }
 
 #[test]
-fn only_the_sluid_ties_an_environment_to_a_cgroup_whose_number_is_unknown() {
+fn only_the_sluid_connects_an_environment_to_a_cgroup_with_an_unknown_number() {
     let name = SlurmJobId::new("sDNDM7XZ1H3600");
     let of = |text: &str, facts: &Facts| {
-        believed(&SlurmEnv::read(text.as_bytes(), 0).unwrap(), &name, facts, 7)
+        trusted(&SlurmEnv::read(text.as_bytes(), 0).unwrap(), &name, facts, 7)
     };
     let unknown = Facts::default();
     let own = "SLURM_JOB_ID=5\0SLURM_JOB_SLUID=sDNDM7XZ1H3600\0SLURM_JOB_NAME=a\0";
@@ -146,7 +146,7 @@ fn only_the_sluid_ties_an_environment_to_a_cgroup_whose_number_is_unknown() {
     assert_eq!(of("SLURM_JOB_ID=5\0SLURM_JOB_NAME=a\0", &unknown), None);
     let foreign = "SLURM_JOB_ID=5\0SLURM_JOB_SLUID=sDNDM7XZ1HGS00\0";
     assert_eq!(of(foreign, &unknown), None);
-    // The number from the title does not help a foreign SLUID, and is enough without one.
+    // The number from the title does not help another SLUID, and is enough without one.
     let (_, five) = numbered(5);
     assert_eq!(of(foreign, &five), None);
     assert!(of("SLURM_JOB_ID=5\0SLURM_JOB_NAME=a\0", &five).is_some());

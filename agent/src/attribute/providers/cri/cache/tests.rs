@@ -32,13 +32,13 @@ fn container(id: &str, sandbox: &str, uid: &str, name: &str) -> Container {
     }
 }
 
-fn book() -> PodCache {
-    let mut book = PodCache::new(WantedLabels::default(), None);
-    book.is_about("containerd");
-    book
+fn cache() -> PodCache {
+    let mut cache = PodCache::new(WantedLabels::default(), None);
+    cache.set_runtime("containerd");
+    cache
 }
 
-/// Pods and containers with their names, in the order they were told.
+/// The names of pods and containers, in the order of the updates.
 fn named(reported: &[MetadataUpdate]) -> Vec<String> {
     let line = |reported: &MetadataUpdate| match reported {
         MetadataUpdate::Pod(pod) => format!("pod {} is {}/{}", pod.uid, pod.namespace, pod.name),
@@ -53,9 +53,9 @@ fn named(reported: &[MetadataUpdate]) -> Vec<String> {
 }
 
 #[test]
-fn a_list_tells_pods_their_containers_and_the_sandbox_itself() {
+fn a_list_describes_pods_their_containers_and_the_sandbox_itself() {
     let reported =
-        book().list(vec![sandbox("s", UID, 0, "")], vec![container("c", "s", UID, "main")]);
+        cache().list(vec![sandbox("s", UID, 0, "")], vec![container("c", "s", UID, "main")]);
     let pod = format!("pod {UID} is ml/pod-{UID}");
     let expected = [pod, format!("s is None of {UID}"), format!("c is Some(\"main\") of {UID}")];
     assert_eq!(named(&reported), expected);
@@ -65,22 +65,22 @@ fn a_list_tells_pods_their_containers_and_the_sandbox_itself() {
 }
 
 #[test]
-fn a_container_listed_without_its_sandbox_is_its_label_s_pod_s() {
-    let reported = book().some(Vec::new(), vec![container("c", "s", UID, "main")]);
+fn a_container_listed_without_its_sandbox_belongs_to_its_label_s_pod() {
+    let reported = cache().some(Vec::new(), vec![container("c", "s", UID, "main")]);
     assert_eq!(named(&reported), [format!("c is Some(\"main\") of {UID}")]);
 }
 
 #[test]
-fn a_container_that_nothing_ties_to_a_pod_is_not_told() {
+fn a_container_without_sandbox_and_label_is_ignored() {
     let stray = Container { labels: BTreeMap::new(), ..container("c", "s", UID, "main") };
-    assert_eq!(named(&book().some(Vec::new(), vec![stray])), [""; 0]);
+    assert_eq!(named(&cache().some(Vec::new(), vec![stray])), [""; 0]);
 }
 
 #[test]
-fn a_container_whose_label_and_sandbox_differ_is_not_told() {
-    let mut book = book();
-    book.some(vec![sandbox("s", UID, 0, "")], Vec::new());
-    let reported = book.some(Vec::new(), vec![container("c", "s", "another", "main")]);
+fn a_container_with_a_label_that_contradicts_its_sandbox_is_ignored() {
+    let mut cache = cache();
+    cache.some(vec![sandbox("s", UID, 0, "")], Vec::new());
+    let reported = cache.some(Vec::new(), vec![container("c", "s", "another", "main")]);
     assert_eq!(named(&reported), [""; 0]);
 }
 
@@ -89,22 +89,22 @@ fn init_and_ephemeral_containers_have_the_names_the_pod_gives_them() {
     let containers = [("i", "copy-model"), ("d", "debugger-x7b9k")]
         .map(|(id, name)| container(id, "s", UID, name))
         .to_vec();
-    let reported = book().some(vec![sandbox("s", UID, 0, "")], containers);
+    let reported = cache().some(vec![sandbox("s", UID, 0, "")], containers);
     let expected = ["i is Some(\"copy-model\")", "d is Some(\"debugger-x7b9k\")"];
     assert_eq!(named(&reported)[2..], expected.map(|line| format!("{line} of {UID}")));
 }
 
 #[test]
-fn a_static_pod_keeps_its_uid_of_32_digits() {
+fn a_static_pod_has_its_uid_of_32_digits() {
     let uid = "0123456789abcdef0123456789abcdef";
-    let reported = book().some(vec![sandbox("s", uid, 0, "")], Vec::new());
+    let reported = cache().some(vec![sandbox("s", uid, 0, "")], Vec::new());
     assert_eq!(named(&reported)[0], format!("pod {uid} is ml/pod-{uid}"));
 }
 
 #[test]
-fn of_a_pod_s_sandboxes_the_last_attempt_describes_it() {
+fn the_latest_attempt_of_a_pod_s_sandboxes_describes_it() {
     let pods = vec![sandbox("new", UID, 1, "b-1"), sandbox("old", UID, 0, "a-0")];
-    let reported = book().some(pods, Vec::new());
+    let reported = cache().some(pods, Vec::new());
     let expected = [
         format!("pod {UID} is ml/pod-{UID}"),
         format!("new is None of {UID}"),
@@ -114,24 +114,24 @@ fn of_a_pod_s_sandboxes_the_last_attempt_describes_it() {
 }
 
 #[test]
-fn a_pod_outlives_its_sandbox_until_the_last_one_is_gone() {
-    let mut book = book();
-    book.list(vec![sandbox("old", UID, 0, ""), sandbox("new", UID, 1, "")], Vec::new());
-    let reported = book.list(vec![sandbox("new", UID, 1, "")], Vec::new());
+fn a_pod_ends_with_its_last_sandbox() {
+    let mut cache = cache();
+    cache.list(vec![sandbox("old", UID, 0, ""), sandbox("new", UID, 1, "")], Vec::new());
+    let reported = cache.list(vec![sandbox("new", UID, 1, "")], Vec::new());
     assert_eq!(named(&reported)[2..], ["old ended"]);
-    let reported = book.list(Vec::new(), Vec::new());
+    let reported = cache.list(Vec::new(), Vec::new());
     assert_eq!(named(&reported), [format!("pod {UID} ended"), "new ended".to_owned()]);
 }
 
 #[test]
 fn an_incomplete_list_ends_nothing() {
-    let mut book = book();
-    book.list(vec![sandbox("s", UID, 0, "")], vec![container("c", "s", UID, "main")]);
-    assert_eq!(named(&book.some(Vec::new(), Vec::new())), [""; 0]);
+    let mut cache = cache();
+    cache.list(vec![sandbox("s", UID, 0, "")], vec![container("c", "s", UID, "main")]);
+    assert_eq!(named(&cache.some(Vec::new(), Vec::new())), [""; 0]);
 }
 
 #[test]
-fn an_event_tells_what_it_carries_and_a_deletion_what_it_is_about() {
+fn an_event_updates_what_it_contains_and_a_deletion_ends_its_container() {
     let PodSandbox { id, metadata, created_at, labels, annotations } = sandbox("s", UID, 0, "");
     let status = SandboxStatus { id, metadata, created_at, labels, annotations };
     let metadata = ContainerMetadata { name: "main".into(), attempt: 2 };
@@ -143,24 +143,24 @@ fn an_event_tells_what_it_carries_and_a_deletion_what_it_is_about() {
         sandbox: Some(status.clone()),
         containers: vec![running.clone()],
     };
-    let mut book = book();
-    let reported = named(&book.event(event(1, "c")));
+    let mut cache = cache();
+    let reported = named(&cache.event(event(1, "c")));
     let expected = [
         format!("pod {UID} is ml/pod-{UID}"),
         format!("s is None of {UID}"),
         format!("c is Some(\"main\") of {UID}"),
     ];
     assert_eq!(reported, expected);
-    assert_eq!(named(&book.event(event(DELETED, "c"))).last().unwrap(), "c ended");
+    assert_eq!(named(&cache.event(event(DELETED, "c"))).last().unwrap(), "c ended");
     let bare = Event { kind: DELETED, container_id: "s".into(), ..Event::default() };
-    assert_eq!(named(&book.event(bare)), [format!("pod {UID} ended"), "s ended".to_owned()]);
+    assert_eq!(named(&cache.event(bare)), [format!("pod {UID} ended"), "s ended".to_owned()]);
 }
 
 #[test]
-fn an_image_has_the_name_a_person_gave_it() {
+fn an_image_has_the_name_that_the_pod_requested() {
     let digest = || format!("sha256:{}", "c".repeat(64));
-    let spec = |image: &str, asked: &str| {
-        Some(ImageSpec { image: image.into(), user_specified_image: asked.into() })
+    let spec = |image: &str, requested: &str| {
+        Some(ImageSpec { image: image.into(), user_specified_image: requested.into() })
     };
     let named = |spec: Option<ImageSpec>, reference: String| {
         image(spec.as_ref(), &reference).map(|name| name.to_string())
@@ -177,20 +177,20 @@ fn an_image_known_by_its_digest_alone_has_the_tag_of_the_runtime_s_list() {
     let digest = format!("sha256:{}", "c".repeat(64));
     let spec = ImageSpec { image: digest.clone(), ..ImageSpec::default() };
     let containers = [Container { image: Some(spec), ..container("c", "s", UID, "main") }];
-    let mut book = book();
-    assert!(book.lacks_tags(&containers));
+    let mut cache = cache();
+    assert!(cache.lacks_tags(&containers));
     let images = vec![Image { id: digest, repo_tags: vec!["lab.local/gpuload:1".into()] }];
-    book.tags(images, &containers);
-    assert!(!book.lacks_tags(&containers));
-    let reported = book.some(Vec::new(), containers.to_vec());
+    cache.tags(images, &containers);
+    assert!(!cache.lacks_tags(&containers));
+    let reported = cache.some(Vec::new(), containers.to_vec());
     let [MetadataUpdate::Container(facts)] = &*reported else { panic!("{reported:?}") };
     assert_eq!(facts.image.as_deref(), Some("lab.local/gpuload:1"));
 }
 
-/// What can be told of the world of the property test.
+/// A step of the property test.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A complete list of those pods.
+    /// A complete list of these pods.
     List(Vec<usize>),
     /// The containers of a pod, without its sandbox.
     Containers(usize),
@@ -219,14 +219,14 @@ fn world(pod: usize) -> (PodSandbox, Vec<Container>) {
     (sandbox(&id, &uid, attempt, "app-0"), containers.to_vec())
 }
 
-fn say(book: &mut PodCache, step: &Step) -> Vec<MetadataUpdate> {
+fn apply(cache: &mut PodCache, step: &Step) -> Vec<MetadataUpdate> {
     match step {
         Step::List(pods) => {
             let (sandboxes, containers): (Vec<_>, Vec<_>) = pods.iter().map(|n| world(*n)).unzip();
-            book.list(sandboxes, containers.concat())
+            cache.list(sandboxes, containers.concat())
         }
-        Step::Containers(pod) => book.some(Vec::new(), world(*pod).1),
-        Step::Sandbox(pod) => book.some(vec![world(*pod).0], Vec::new()),
+        Step::Containers(pod) => cache.some(Vec::new(), world(*pod).1),
+        Step::Sandbox(pod) => cache.some(vec![world(*pod).0], Vec::new()),
         Step::Event(pod, kind) => {
             let (sandbox, containers) = world(*pod);
             let PodSandbox { id, metadata, created_at, labels, annotations } = sandbox;
@@ -240,19 +240,19 @@ fn say(book: &mut PodCache, step: &Step) -> Vec<MetadataUpdate> {
             };
             let container_id = format!("a{pod}");
             let containers = containers.into_iter().map(status).collect();
-            book.event(Event { container_id, kind: *kind, sandbox: Some(sandbox), containers })
+            cache.event(Event { container_id, kind: *kind, sandbox: Some(sandbox), containers })
         }
     }
 }
 
 proptest! {
     #[test]
-    fn no_order_of_lists_events_and_questions_gives_a_container_another_pod_s_name(
+    fn no_order_of_lists_events_and_lookups_gives_a_container_another_pod_s_name(
         steps in proptest::collection::vec(step(), 0..40),
     ) {
-        let (mut book, names) = (book(), MetadataCache::default());
+        let (mut cache, names) = (cache(), MetadataCache::default());
         for step in &steps {
-            for reported in say(&mut book, step) {
+            for reported in apply(&mut cache, step) {
                 match reported {
                     MetadataUpdate::Pod(facts) => drop(names.put_pod(Provider::Cri, facts)),
                     MetadataUpdate::Container(facts) => drop(names.put_container(Provider::Cri, facts)),
@@ -271,7 +271,7 @@ proptest! {
             }
         }
         let everything = Step::List((0..PODS).collect());
-        prop_assert!(say(&mut book, &everything).iter().all(|reported| !matches!(reported, MetadataUpdate::Gone(_))));
-        prop_assert_eq!(book.containers(), PODS * 3);
+        prop_assert!(apply(&mut cache, &everything).iter().all(|reported| !matches!(reported, MetadataUpdate::Gone(_))));
+        prop_assert_eq!(cache.containers(), PODS * 3);
     }
 }

@@ -54,9 +54,9 @@ fn memory(kind: &str, size: u64, ids: &[i64]) -> ContainerMemory {
     ContainerMemory { memory_type: kind.into(), size, topology: Some(on_nodes(ids)) }
 }
 
-/// Who was granted what, in words.
+/// The allocations as text.
 fn reported(outcome: &Outcome, ownership: &Ownership) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut texts = Vec::new();
     for allocation in &outcome.allocations {
         let facts = ownership.owner(allocation.owner).unwrap();
         let Owner::Pod { uid, container, within: None } = &facts.owner else { panic!("{facts:?}") };
@@ -64,9 +64,10 @@ fn reported(outcome: &Outcome, ownership: &Ownership) -> Vec<String> {
         let (kind, resource) =
             (allocation.kind.as_str(), allocation.details.resource.as_deref().unwrap());
         let replica = allocation.details.replica.as_deref().unwrap_or("-");
-        told.push(format!("{uid}/{container} {kind} {:?} {resource} {replica}", allocation.device));
+        texts
+            .push(format!("{uid}/{container} {kind} {:?} {resource} {replica}", allocation.device));
     }
-    told
+    texts
 }
 
 fn uuid(text: &str) -> String {
@@ -109,7 +110,7 @@ fn whole_devices_instances_replicas_and_claims_go_to_their_pods() {
 }
 
 #[test]
-fn what_a_container_has_for_itself_on_the_host_goes_with_its_device() {
+fn a_container_s_host_resources_come_with_its_device() {
     let ownership = ownership();
     let mut list = vec![line("whole", &[("nvidia.com/gpu", GPU)])];
     list.push(line("of-pod", &[("nvidia.com/gpu", OTHER)]));
@@ -122,13 +123,13 @@ fn what_a_container_has_for_itself_on_the_host_goes_with_its_device() {
     container.cpu_ids = vec![9, 8];
     let huge = memory("hugepages-1Gi", 1 << 30, &[3]);
     container.memory = vec![memory("memory", 100, &[0]), memory("memory", 11, &[1]), huge];
-    // The pod's own, where the container has none.
+    // The pod's own, if the container has none.
     list[0].cpu_ids = vec![1];
     list[1].cpu_ids = vec![4];
     list[1].memory = vec![memory("memory", 7, &[])];
     let outcome = Binding::default().bind(list, &names(), &ownership);
-    let beside =
-        outcome.allocations.iter().map(|allocation| allocation.details.beside.as_deref().cloned());
+    let pinned =
+        outcome.allocations.iter().map(|allocation| allocation.details.pinned.as_deref().cloned());
     let expected = [
         Some(PinnedResources {
             numa: [1].into(),
@@ -139,11 +140,11 @@ fn what_a_container_has_for_itself_on_the_host_goes_with_its_device() {
         Some(PinnedResources { cpus: [4].into(), memory: 7, ..PinnedResources::default() }),
         None,
     ];
-    assert_eq!(beside.collect::<Vec<_>>(), expected);
+    assert_eq!(pinned.collect::<Vec<_>>(), expected);
 }
 
 #[test]
-fn a_pod_that_is_not_known_yet_waits() {
+fn the_devices_of_an_unknown_pod_wait() {
     let (ownership, mut binding) = (ownership(), Binding::default());
     let list = || vec![line("llm-0", &[("nvidia.com/gpu", GPU)])];
     let outcome = binding.bind(list(), &names(), &ownership);
@@ -155,11 +156,11 @@ fn a_pod_that_is_not_known_yet_waits() {
 }
 
 #[test]
-fn the_next_pod_of_a_name_never_gives_its_device_to_the_one_before() {
+fn the_next_pod_of_a_name_never_gives_its_device_to_the_previous_one() {
     let (ownership, mut binding) = (ownership(), Binding::default());
     runs(&ownership, "u1", "llm-0");
     binding.bind(vec![line("llm-0", &[("nvidia.com/gpu", GPU)])], &names(), &ownership);
-    // The kubelet lists the next pod before anybody has told of it.
+    // The kubelet lists the next pod before a provider reports it.
     let next = || vec![line("llm-0", &[("nvidia.com/gpu", OTHER)])];
     let outcome = binding.bind(next(), &names(), &ownership);
     assert_eq!((outcome.allocations.len(), outcome.waiting), (0, 1));
@@ -173,7 +174,7 @@ fn the_next_pod_of_a_name_never_gives_its_device_to_the_one_before() {
 }
 
 #[test]
-fn a_pod_listed_twice_is_nobodys_until_one_is_gone() {
+fn a_pod_listed_twice_has_no_devices_until_one_is_gone() {
     let (ownership, mut binding) = (ownership(), Binding::default());
     runs(&ownership, "u1", "llm-0");
     let list = vec![
@@ -185,7 +186,7 @@ fn a_pod_listed_twice_is_nobodys_until_one_is_gone() {
 }
 
 #[test]
-fn a_device_that_an_ended_pod_is_still_listed_for_is_contested() {
+fn a_device_still_listed_for_an_ended_pod_is_contested() {
     let (ownership, mut binding) = (ownership(), Binding::default());
     runs(&ownership, "u1", "done");
     runs(&ownership, "u2", "next");
@@ -220,7 +221,7 @@ fn two_containers_of_one_pod_may_have_the_same_device() {
 }
 
 #[test]
-fn a_device_that_cannot_be_named_is_counted_by_why() {
+fn a_device_without_a_known_name_is_counted_by_reason() {
     let ownership = ownership();
     runs(&ownership, "u1", "a");
     let devices =
@@ -231,7 +232,7 @@ fn a_device_that_cannot_be_named_is_counted_by_why() {
 }
 
 #[test]
-fn a_grant_takes_no_name_away_from_the_pods_processes() {
+fn an_allocation_removes_no_name_of_the_pods_processes() {
     let ownership = ownership();
     runs(&ownership, "u1", "a");
     let owner_id =

@@ -14,9 +14,12 @@ fn plugin(resource: &str, id: &str) -> Option<Named> {
         device_ids: vec![id.into()],
         topology: None,
     };
-    let granted = names.plugin(&devices).pop()?;
-    assert_eq!((granted.details.resource.as_deref(), granted.id.as_str()), (Some(resource), id));
-    Some((granted.device, granted.kind, granted.details.replica))
+    let allocated = names.plugin(&devices).pop()?;
+    assert_eq!(
+        (allocated.details.resource.as_deref(), allocated.id.as_str()),
+        (Some(resource), id)
+    );
+    Some((allocated.device, allocated.kind, allocated.details.replica))
 }
 
 fn claim(driver: &str, device: &str, cdi: &[&str]) -> Option<Result<DeviceName, Unnamed>> {
@@ -31,23 +34,23 @@ fn claim(driver: &str, device: &str, cdi: &[&str]) -> Option<Result<DeviceName, 
         device_name: device.into(),
         share_id: None,
     };
-    let granted = names.claim("my-claim", &resource)?;
+    let allocated = names.claim("my-claim", &resource)?;
     let claimed = DraDevice {
         driver: driver.into(),
         pool: "node-a".into(),
         device: device.into(),
         cdi: cdi.iter().map(|name| (*name).to_owned()).collect(),
     };
-    let words = AllocationDetails {
+    let details = AllocationDetails {
         resource: Some("my-claim".into()),
         claimed: Some(Arc::new(claimed)),
         ..AllocationDetails::default()
     };
-    assert_eq!((&granted.details, granted.kind), (&words, GrantKind::Claim));
-    Some(granted.device)
+    assert_eq!((&allocated.details, allocated.kind), (&details, GrantKind::Claim));
+    Some(allocated.device)
 }
 
-/// A DRM node of a device, as sysfs links them.
+/// Links a DRM node to a device, as in sysfs.
 fn drm(sys: &Path, node: &str, device: &str) {
     let dir = sys.join("class/drm").join(node);
     std::fs::create_dir_all(&dir).unwrap();
@@ -63,7 +66,7 @@ fn by_pci(address: &str) -> DeviceName {
 }
 
 #[test]
-fn every_plugins_ids_are_read_in_its_own_way() {
+fn every_plugins_ids_are_read_in_its_own_form() {
     use GrantKind::{Exclusive, Instance, Replica};
     let replica = |number: &str| Some(Arc::<str>::from(number));
     let old_mig = "MIG-GPU-11111111-2222-3333-4444-555555555555/1/0";
@@ -92,11 +95,11 @@ fn every_plugins_ids_are_read_in_its_own_way() {
 }
 
 #[test]
-fn a_name_of_no_known_form_is_not_guessed_at() {
+fn a_name_of_unknown_form_is_not_guessed() {
     for (resource, id) in [
-        // NVIDIA's plugin never counts; another's number would be another order.
+        // NVIDIA's plugin never counts; another plugin's index may have another order.
         ("nvidia.com/gpu", "0"),
-        // HAMi's shares: what the kubelet was told is not what the pod got.
+        // HAMi's shares: the kubelet's device is not the pod's.
         ("nvidia.com/gpu", &format!("{GPU}-3")),
         ("nvidia.com/gpu", "GPU-11111111"),
         ("nvidia.com/gpu", "nvidia"),
@@ -112,7 +115,7 @@ fn a_name_of_no_known_form_is_not_guessed_at() {
 }
 
 #[test]
-fn what_is_no_accelerator_is_left_out() {
+fn a_resource_that_is_not_an_accelerator_is_ignored() {
     for resource in ["rdma/hca_shared", "intel.com/sriov", "example.com/nic", "cpu", "corpse/x"] {
         assert_eq!(plugin(resource, "0"), None, "{resource}");
     }
@@ -121,7 +124,7 @@ fn what_is_no_accelerator_is_left_out() {
 }
 
 #[test]
-fn every_drivers_devices_are_read_in_its_own_way() {
+fn every_drivers_devices_are_read_in_its_own_form() {
     let nvidia = "gpu.nvidia.com";
     let cdi = "k8s.gpu.nvidia.com/claim=8f4b6d1c-0000-0000-0000-000000000000-gpu-1";
     for (driver, device, wanted) in [
@@ -141,7 +144,7 @@ fn every_drivers_devices_are_read_in_its_own_way() {
 }
 
 #[test]
-fn a_cdi_name_tells_where_the_drivers_does_not() {
+fn a_cdi_name_identifies_a_device_if_the_drivers_name_does_not() {
     let driver = "npu.example.com";
     for (cdi, wanted) in [
         (format!("nvidia.com/gpu={GPU}"), Ok(by_uuid(GPU))),

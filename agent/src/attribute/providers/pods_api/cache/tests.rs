@@ -49,20 +49,20 @@ fn container(pod: &str, name: &str, id: &str) -> MetadataUpdate {
     })
 }
 
-fn book() -> PodCache {
+fn cache() -> PodCache {
     PodCache::new(WantedLabels::default())
 }
 
 const HASHED: &str = "0123456789abcdef0123456789abcdef";
 
 #[test]
-fn a_pod_tells_its_containers_of_all_three_kinds() {
+fn a_pod_describes_its_containers_of_all_three_kinds() {
     let status = PodStatus {
         regular: vec![status("main", "containerd://aa"), status("late", "")],
         init: vec![status("setup", "containerd://bb")],
         ephemeral: vec![status("debugger", "containerd://cc")],
     };
-    let reported = book().pod(Pod { status: Some(status), ..pod("u1", "a") });
+    let reported = cache().pod(Pod { status: Some(status), ..pod("u1", "a") });
     let wanted = [
         facts("u1", "a"),
         container("u1", "setup", "bb"),
@@ -73,25 +73,25 @@ fn a_pod_tells_its_containers_of_all_three_kinds() {
 }
 
 #[test]
-fn a_container_that_was_started_again_is_another_and_the_first_is_gone() {
-    let mut book = book();
+fn a_restarted_container_is_a_new_one_and_the_first_is_gone() {
+    let mut cache = cache();
     let with = |id: &str| {
         let regular = vec![status("main", id)];
         let status = PodStatus { regular, ..PodStatus::default() };
         Pod { status: Some(status), ..pod("u1", "a") }
     };
-    book.pod(with("containerd://aa"));
+    cache.pod(with("containerd://aa"));
     let wanted = [
         facts("u1", "a"),
         container("u1", "main", "bb"),
         MetadataUpdate::Gone(Change::Container(ContainerId::new("aa"))),
     ];
-    assert_eq!(book.pod(with("containerd://bb")), wanted);
+    assert_eq!(cache.pod(with("containerd://bb")), wanted);
     let wanted = [
         MetadataUpdate::Gone(Change::Container(ContainerId::new("bb"))),
         MetadataUpdate::Gone(Change::Pod(PodUid::new("u1"))),
     ];
-    assert_eq!(book.deleted(&pod("u1", "a")), wanted);
+    assert_eq!(cache.deleted(&pod("u1", "a")), wanted);
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn owner_references_and_age_name_the_workload() {
         api_version: "batch/v1".into(),
         controller: true,
     });
-    let reported = book().pod(meta);
+    let reported = cache().pod(meta);
     let Some(MetadataUpdate::Pod(facts)) = reported.first() else { panic!("{reported:?}") };
     let workload: Vec<_> =
         facts.workload.iter().map(|(key, value)| (key.name, value.to_string())).collect();
@@ -120,19 +120,19 @@ fn owner_references_and_age_name_the_workload() {
 #[test]
 fn a_static_pod_is_known_by_the_uid_in_its_cgroup() {
     let from_file = annotated(pod(HASHED, "etcd"), &[(SOURCE, "file"), (HASH, HASHED)]);
-    assert_eq!(book().pod(from_file), [facts(HASHED, "etcd")]);
-    // Its mirror, where that is what is told.
+    assert_eq!(cache().pod(from_file), [facts(HASHED, "etcd")]);
+    // Its mirror, if only that is reported.
     let mirror = annotated(pod("u-mirror", "etcd"), &[(MIRROR, HASHED)]);
-    assert_eq!(book().pod(mirror), [facts(HASHED, "etcd")]);
+    assert_eq!(cache().pod(mirror), [facts(HASHED, "etcd")]);
 }
 
 #[test]
-fn a_mirror_changes_nothing_of_the_static_pod_itself() {
-    let mut book = book();
-    book.pod(annotated(pod(HASHED, "etcd"), &[(SOURCE, "file"), (HASH, HASHED)]));
+fn a_mirror_changes_nothing_of_the_static_pod() {
+    let mut cache = cache();
+    cache.pod(annotated(pod(HASHED, "etcd"), &[(SOURCE, "file"), (HASH, HASHED)]));
     let mirror = annotated(pod("u-mirror", "not-etcd"), &[(MIRROR, HASHED)]);
-    assert_eq!(book.pod(mirror.clone()), []);
-    assert_eq!(book.deleted(&mirror), []);
+    assert_eq!(cache.pod(mirror.clone()), []);
+    assert_eq!(cache.deleted(&mirror), []);
 }
 
 #[test]
@@ -143,27 +143,27 @@ fn an_annotation_never_gives_a_pod_the_uid_of_another() {
         annotated(pod("u-forger", "x"), &[(HASH, HASHED)]),
         annotated(pod("u-forger", "x"), &[(SOURCE, "file"), (HASH, affected)]),
     ] {
-        assert_eq!(book().pod(forged), [facts("u-forger", "x")]);
+        assert_eq!(cache().pod(forged), [facts("u-forger", "x")]);
     }
 }
 
 #[test]
-fn what_a_complete_telling_leaves_out_has_ended() {
-    let mut book = book();
-    book.pod(pod("u1", "a"));
-    book.pod(pod("u2", "b"));
-    book.begin_sync();
-    book.pod(pod("u2", "b"));
-    book.pod(pod("u3", "c"));
-    assert_eq!(book.synced(), [MetadataUpdate::Gone(Change::Pod(PodUid::new("u1")))]);
-    assert_eq!(book.pods(), 2);
+fn a_pod_that_a_complete_sync_leaves_out_has_ended() {
+    let mut cache = cache();
+    cache.pod(pod("u1", "a"));
+    cache.pod(pod("u2", "b"));
+    cache.begin_sync();
+    cache.pod(pod("u2", "b"));
+    cache.pod(pod("u3", "c"));
+    assert_eq!(cache.synced(), [MetadataUpdate::Gone(Change::Pod(PodUid::new("u1")))]);
+    assert_eq!(cache.pods(), 2);
 }
 
 #[test]
-fn a_pod_without_a_name_or_a_uid_is_no_pod() {
-    assert_eq!(book().pod(pod("", "a")), []);
-    assert_eq!(book().pod(pod("u1", "")), []);
-    assert_eq!(book().pod(Pod::default()), []);
+fn a_pod_without_a_name_or_a_uid_is_ignored() {
+    assert_eq!(cache().pod(pod("", "a")), []);
+    assert_eq!(cache().pod(pod("u1", "")), []);
+    assert_eq!(cache().pod(Pod::default()), []);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! One row of the ownership table: what is known of a process, and what is still to be found out.
+//! One entry of the ownership table: a process's attribution, and what is still missing.
 
 use crate::attribute::owner::OwnerId;
 use crate::attribute::{KernelCgroups, Method, ProcessAttribution, Workload};
@@ -10,47 +10,47 @@ use std::sync::Arc;
 pub(super) struct ProcessEntry {
     pub(super) attribution: Arc<ProcessAttribution>,
     pub(super) cgroups: KernelCgroups,
-    /// When it opened its first device; `None` for one only the driver named. Taken when the
-    /// owner becomes known.
+    /// When it opened its first device; `None` for a process that only the driver listed. Taken
+    /// when the owner becomes known.
     pub(super) opened_ns: Option<u64>,
-    /// Only the driver named it: nobody announces its end.
+    /// Only the driver listed it: its exit is not announced.
     pub(super) listed: bool,
-    /// Its end was noticed, not reported: it may have ended long before.
+    /// Its exit was noticed, not reported: it may have happened long before.
     pub(super) end_is_late: bool,
-    /// Counts what has made an earlier resolution out of date.
+    /// Counts changes that make earlier resolutions outdated.
     pub(super) epoch: u32,
-    /// Resolutions so far that left a name open.
+    /// Resolutions so far with a name missing.
     pub(super) tries: u8,
 }
 
-/// A row to resolve, outside the table's lock.
+/// The resolution of an entry, made outside the table's lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolution {
     pub(crate) attribution: ProcessAttribution,
     pub(crate) cgroups: KernelCgroups,
     pub(super) epoch: u32,
-    /// It moved: what was known of its place is void.
+    /// Whether it moved: its former place is invalid.
     pub(super) moved: bool,
-    /// Its place is known and stands; only names are looked up.
+    /// Whether its place is known; then only names are looked up.
     pub(crate) placed: bool,
 }
 
-/// Nodes remembered of a process: a host has at most some tens.
+/// Maximum number of nodes of a process: a host has some tens at most.
 const MAX_NODES: usize = 64;
-/// Ticks in which an owner without names is looked up again by itself; after that only news about
-/// its pod or container does it.
+/// Resolutions of an entry with missing names; after that, only new facts about its pod or
+/// container cause one.
 const MAX_TRIES: u8 = 60;
-/// Nanoseconds of a tick of `/proc/PID/stat` (`USER_HZ` is 100 on every Linux ABI we build for).
+/// Nanoseconds in a tick of `/proc/PID/stat` (`USER_HZ` is 100 on every supported Linux ABI).
 pub(super) const TICK_NS: u64 = 10_000_000;
 
-/// The earliest moment a process can have started.
+/// The earliest possible start time of a process.
 pub(crate) fn started_ns(process: ProcKey) -> u64 {
     process.start_ticks.saturating_mul(TICK_NS)
 }
 
 impl KernelCgroups {
-    /// Whether a hierarchy that both name differs: the kernel and `/proc` do not see the same set,
-    /// and not in the same order.
+    /// Whether a hierarchy that both contain differs: the kernel and `/proc` do not report the same
+    /// set, nor in the same order.
     pub(crate) fn have_moved(&self, now: &Self) -> bool {
         now.0.iter().any(|cgroup| self.get(cgroup.hierarchy).is_some_and(|id| id != cgroup.id))
     }
@@ -66,13 +66,13 @@ impl ProcessEntry {
         self.started_by(at_ns) && !self.end_is_late && ended.is_none_or(|ended| at_ns <= ended)
     }
 
-    /// Whether its owner or a name of its is missing and may yet be found by itself.
-    pub(super) fn is_open(&self) -> bool {
+    /// Whether its owner or a name is missing and may still be found without new facts.
+    pub(super) fn is_incomplete(&self) -> bool {
         let is_tried = self.tries >= MAX_TRIES;
         self.attribution.method == Method::Pending || (!self.attribution.is_named() && !is_tried)
     }
 
-    pub(super) fn case(&self, moved: bool) -> Resolution {
+    pub(super) fn resolution(&self, moved: bool) -> Resolution {
         Resolution {
             attribution: ProcessAttribution {
                 workload: Workload::default(),
@@ -87,15 +87,15 @@ impl ProcessEntry {
         }
     }
 
-    /// Its place stands; its names are looked up anew.
-    pub(super) fn naming(&self) -> Resolution {
+    /// A resolution of its names only.
+    pub(super) fn name_resolution(&self) -> Resolution {
         let mut owner = (*self.attribution).clone();
-        owner.workload.forget_names();
+        owner.workload.clear_names();
         let (cgroups, epoch) = (self.cgroups.clone(), self.epoch);
         Resolution { attribution: owner, cgroups, epoch, moved: false, placed: true }
     }
 
-    /// Takes newer cgroup numbers; whether they say that the process has moved unannounced.
+    /// Stores newer cgroup ids; returns whether they show an unannounced move.
     pub(super) fn moves_to(&mut self, cgroups: &KernelCgroups) -> bool {
         let is_news = |cgroup: &&CgroupId| self.cgroups.get(cgroup.hierarchy) != Some(cgroup.id);
         let news: Vec<CgroupId> = cgroups.0.iter().filter(is_news).copied().collect();
@@ -113,7 +113,7 @@ impl ProcessEntry {
     }
 
     pub(super) fn note_nodes(&mut self, nodes: &[Arc<str>]) {
-        // The kernel's report of a fork names no node: the child has its parent's.
+        // The kernel's report of a fork has no node: the child has its parent's.
         for node in nodes.iter().filter(|node| !node.is_empty()) {
             if self.attribution.nodes.len() < MAX_NODES && !self.attribution.nodes.contains(node) {
                 Arc::make_mut(&mut self.attribution).nodes.push(Arc::clone(node));
@@ -122,7 +122,7 @@ impl ProcessEntry {
     }
 }
 
-/// A process of which only the name is known.
+/// A process without an owner yet.
 pub(super) fn unresolved(process: ProcKey, comm: &Arc<str>, uid: u32) -> ProcessAttribution {
     ProcessAttribution {
         process,
