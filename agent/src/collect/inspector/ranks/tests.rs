@@ -288,8 +288,8 @@ fn at_the_limit_the_owner_with_most_ranks_gives_one_up() {
     let (mut ranks, communicators) = (Ranks::default(), Communicators::default());
     ranks.begin(&communicators);
     let mut count = |pid, user, rank| {
-        let whose = (ProcKey { pid, start_ticks: 1 }, QuotaKey::of_user(user));
-        ranks.count(whose, &Record { rank, ranks: 64, ..record(1) }, &communicators)
+        let rank_of = (ProcKey { pid, start_ticks: 1 }, QuotaKey::of_user(user));
+        ranks.count(rank_of, &Record { rank, ranks: 64, ..record(1) }, &communicators)
     };
     for rank in 0..1_024 {
         assert_eq!(count(1_000 + rank / 64, 1, rank % 64), LineOutcome::Taken);
