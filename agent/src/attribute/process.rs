@@ -50,7 +50,7 @@ impl Folder {
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Its `stat`; with what [`Folder::others`] gives, that of a thread.
+    /// Its `stat`; with what [`Folder::other_threads`] gives, that of a thread.
     pub(crate) fn stat(&self, thread: &str) -> Option<ProcStat> {
         ProcStat::read(self.file(&format!("{thread}stat"))?)
     }
@@ -72,12 +72,12 @@ impl Folder {
             let cgroup = self.text(&format!("{thread}cgroup"))?;
             self.lives(thread).then_some(cgroup)
         };
-        Some((stat, self.others().iter().find_map(of)))
+        Some((stat, self.other_threads().iter().find_map(of)))
     }
 
     /// What comes before the name of a file of another thread than the first that lives.
     pub(crate) fn another(&self) -> Option<String> {
-        self.others().into_iter().find(|thread| self.lives(thread))
+        self.other_threads().into_iter().find(|thread| self.lives(thread))
     }
 
     fn lives(&self, thread: &str) -> bool {

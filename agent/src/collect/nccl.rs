@@ -37,7 +37,7 @@ pub const PROBE: ProbeDef = ProbeDef {
     vm_tests: &[
         "rank_size_hash_sequence_calls_and_bytes_are_exact",
         "split_shrink_and_destroy_are_followed",
-        "a_rank_that_hangs_in_a_call_is_told",
+        "a_rank_that_hangs_in_a_call_is_reported",
         "probes_go_into_the_file_that_was_read",
         "a_name_is_read_wherever_a_configuration_is",
         "a_hostile_configuration_gives_no_name",

@@ -37,7 +37,7 @@ const SAMPLE: &str = r#"#: enabled = true
 #: confined = true
 # A device that has not answered by then is reported as hung. Half the interval, where that is shorter.
 #: deadline = "5s"
-# How often a missing driver or device is looked for.
+# How often a missing driver or device is searched for.
 #: retry = "30s"
 "#;
 

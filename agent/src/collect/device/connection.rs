@@ -79,7 +79,7 @@ impl Connection {
 
 impl Disconnect {
     /// The state of the source after this disconnect, and what the operator can do.
-    pub(super) fn verdict(&self) -> (SourceState, &'static str) {
+    pub(super) fn source_state(&self) -> (SourceState, &'static str) {
         match self {
             Self::Refused { refusal: OpenErrorKind::Absent, .. } => {
                 (SourceState::Absent, "load the kernel driver")

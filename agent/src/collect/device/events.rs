@@ -352,12 +352,12 @@ mod tests {
         listener.receive(Some(io::Cursor::new(reported)));
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
-            let said = board.all().remove(name).map(|standing| standing.report);
-            match said {
+            let status = board.all().remove(name).map(|status| status.report);
+            match status {
                 Some(Report { state, reason, .. }) if state != SourceState::Ready => {
                     return (state, reason);
                 }
-                said => assert!(Instant::now() < deadline, "{said:?}"),
+                status => assert!(Instant::now() < deadline, "{status:?}"),
             }
             thread::yield_now();
         }

@@ -52,7 +52,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use sys::nvml::board::Confidential;
 
 const SAMPLE: &str = r#"#: enabled = true
-# A path, or a name to be looked for where distributions, the vendor's operator and managed clusters put
+# A path, or a name to search for where distributions, the vendor's operator and managed clusters put
 # the library.
 #: library = "libnvidia-ml.so.1"
 # Read the performance counters of Hopper and later (GPM): multiprocessors, tensor cores, memory and
@@ -69,7 +69,7 @@ const SAMPLE: &str = r#"#: enabled = true
 #: confined = true
 # A device that has not answered by then is reported as hung. Half the interval, where that is shorter.
 #: deadline = "5s"
-# How often a missing driver or device is looked for, and whether the driver still lists as many
+# How often a missing driver or device is searched for, and whether the driver still lists as many
 # devices.
 #: retry = "30s"
 "#;

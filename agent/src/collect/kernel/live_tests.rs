@@ -95,7 +95,7 @@ impl Probe {
                 return found;
             }
         }
-        panic!("not evidence: {what}; evidence {:?}", self.past);
+        panic!("not reported: {what}; reported {:?}", self.past);
     }
 
     fn expect_opened(&mut self, pid: u32) -> Opened {

@@ -144,7 +144,7 @@ impl Log for BpfLogger {
     }
 
     fn log(&self, record: &log::Record<'_>) {
-        tracing::warn!(message = %record.args(), "a BPF program reported an error");
+        tracing::warn!(record = %record.args(), "a BPF program reported an error");
     }
 
     fn flush(&self) {}

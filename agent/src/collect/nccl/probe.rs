@@ -1,10 +1,9 @@
-//! What the collective library (NCCL, RCCL) is asked to do by the processes that hold a device:
-//! calls, bytes, times, who is late and who hangs, for each rank of each communicator.
+//! Observes the collective library (NCCL, RCCL) in the processes that hold a device: calls, bytes,
+//! durations, arrival skew and hangs, for each rank of each communicator.
 //!
-//! The programs count in maps; once a tick this reads them, some hundreds of entries a system
-//! call, and says what the node alone can say. A thread of its own finds the libraries and keeps
-//! the probes within their budget. With eight ranks of ten communicators a tick reads about
-//! 400 kB.
+//! The programs count in maps; once a tick the collector reads them, some hundreds of entries per
+//! system call. A separate thread finds the libraries and keeps the probes within their budgets.
+//! With eight ranks of ten communicators a tick reads about 400 kB.
 
 mod attach;
 mod budget;
@@ -54,27 +53,27 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The source's name: its threads are `collect:nccl` and `nccl:watch`.
+/// Name of the source; its threads are `collect:nccl` and `nccl:watch`.
 pub const NAME: &str = "nccl";
 
-/// What to count, and what it may cost.
+/// What to count, and the limits on its cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether to count at all.
+    /// Whether the source is enabled.
     pub enabled: bool,
     /// Hits of probes a second and process above which less is attached.
     pub budget: u64,
     /// How long less is attached.
     pub patience: Patience,
-    /// Calls a second of a thread up to which each is timed, if the probes' return is seen at all.
-    /// Of a thread that is faster one call in sixteen is, by chance, where the kernel lets a return be
-    /// left out: it is a third of what a call pays. 0: every call is timed.
+    /// Calls a second of a thread up to which every call is timed, if returns are probed. Of a
+    /// faster thread one call in sixteen is timed, at random, if the kernel can skip a return,
+    /// which is a third of a call's cost. 0 times every call.
     pub timed_rate: u32,
-    /// A rank that stays in one call for so long, or makes none for so long while its peers have
-    /// gone on, is hung.
+    /// A rank that stays in one call this long, or makes none for this long while its peers
+    /// advance, is hung.
     pub hang_after: Duration,
-    /// Directories of the host below which FUSE mounts of root's are probed: their servers are
-    /// trusted to answer the kernel.
+    /// Directories of the host below which root's FUSE mounts are probed: their servers are trusted
+    /// to answer the kernel.
     pub trusted_mounts: Vec<PathBuf>,
 }
 
@@ -84,10 +83,10 @@ impl Default for Settings {
             enabled: true,
             budget: budget::tally::BUDGET,
             patience: Patience::default(),
-            // Twice what a training step of a second with 200 collectives makes.
+            // Twice the rate of a training step of a second with 200 collectives.
             timed_rate: 500,
-            // Longer than a checkpoint that one rank writes alone, shorter than the ten minutes
-            // after which PyTorch gives up.
+            // Longer than a checkpoint that one rank writes alone, shorter than PyTorch's timeout
+            // of ten minutes.
             hang_after: Duration::from_mins(1),
             trusted_mounts: Vec::new(),
         }
@@ -108,7 +107,7 @@ pub struct Nccl {
     completion: Completion,
     peers: Peers,
     aggregator: Option<Arc<EventAggregator>>,
-    /// For how long the probes were there, at this reading and at the last.
+    /// Probe uptime at this reading and at the last one.
     covered: [EachCovered; 2],
     denials: Denials,
     errors: u64,
@@ -131,7 +130,7 @@ pub struct Dependencies<'a> {
     pub aggregator: Option<&'a Arc<EventAggregator>>,
 }
 
-/// Starts looking for libraries among the processes that hold a device.
+/// Starts the search for libraries in the processes that hold a device.
 pub fn start(settings: Settings, with: Dependencies<'_>) -> io::Result<(Nccl, RescanHandle)> {
     let table = with.ownership.clone();
     let holders = move || table.openers().iter().map(|owner| owner.process).collect();
@@ -167,7 +166,7 @@ impl Nccl {
     }
 
     fn read(&mut self, out: &mut Batch) -> io::Result<()> {
-        // At the moment of the counts, since they are divided by it.
+        // Read at the time of the counts, because it scales them.
         let covered = self.shared.with(|known| known.covers.read(Instant::now()));
         let [last, before] = &mut self.covered;
         *before = std::mem::replace(last, covered);
@@ -197,13 +196,13 @@ impl Nccl {
         self.denials.note(&counted, &self.ownership);
         let groups = groups(members, &self.communicators);
         self.peers.compare(members, &snapshot.communicators, &groups);
-        let standings = statuses(members, &groups, now_ns, self.settings.hang_after);
-        for stuck in self.peers.hangs.note(members, &standings, now_ns) {
+        let statuses = statuses(members, &groups, now_ns, self.settings.hang_after);
+        for stuck in self.peers.hangs.note(members, &statuses, now_ns) {
             report_stuck(stuck, &self.ownership, self.aggregator.as_deref());
         }
-        let beside = MemberContext { statuses: &standings, peers: &self.peers, now_ns };
+        let context = MemberContext { statuses: &statuses, peers: &self.peers, now_ns };
         for member in members {
-            report(out, member, &beside);
+            report(out, member, &context);
         }
         report_coverage(out, members, &snapshot, &host, &self.covered);
         self.peers.forget(&reading, &groups);
@@ -211,7 +210,7 @@ impl Nccl {
         Ok(())
     }
 
-    /// The processes that have the library loaded, for who wants to look at them.
+    /// Returns a function that lists the processes with the library loaded.
     pub fn loaded(&self) -> libraries::scan::Candidates {
         let shared = self.shared.clone();
         Box::new(move || shared.with(|known| known.libraries.keys().copied().collect()))
@@ -229,7 +228,7 @@ impl Collector for Nccl {
         }
         if let Err(error) = self.read(out) {
             self.errors += 1;
-            tracing::debug!(%error, "maps of collective calls cannot be read");
+            tracing::debug!(%error, "cannot read the maps of collective calls");
         }
         self.shared.with(|known| report_probes(out, known, &self.covered));
     }
@@ -239,7 +238,7 @@ impl Collector for Nccl {
         let lost = |counter: u32| counts.get(counter as usize).copied().unwrap_or(0);
         let report = match (self.shared.report(), self.denials.now()) {
             (Report { state: SourceState::Ready, .. }, Some(refused)) => {
-                let remedy = "its other calls and everybody else's are counted";
+                let remedy = "its other calls and those of all other owners are counted";
                 Report::of(SourceState::Degraded, refused, remedy)
             }
             (report, _) => report,
@@ -256,7 +255,7 @@ impl Collector for Nccl {
     }
 }
 
-/// How many communicators are known, by what tells.
+/// Exports the number of communicators by how they were identified.
 fn report_known(out: &mut Batch, members: &[Member]) {
     for &one in KnownBy::ALL {
         let known = members.iter().filter(|member| member.facts.known_by == one);
@@ -269,7 +268,7 @@ fn communicator(snapshot: &maps::Snapshot, number: u64) -> Option<&Communicator>
     snapshot.communicators.iter().find(|(one, _)| *one == number).map(|(_, found)| found)
 }
 
-/// Unique ids that living processes have made and that no communicator here was made from.
+/// Unique ids of running processes from which no communicator on this node was created.
 fn unused_ids(
     maps: &mut Maps,
     members: &[Member],
@@ -285,8 +284,8 @@ fn unused_ids(
     Ok(unused)
 }
 
-/// Lets owners have again what a reading has taken out of the maps: `taken` is what they had taken when
-/// it began. Gives what they have taken and were refused so far.
+/// Frees the map entries that a reading has removed: `taken` is what owners had taken when it
+/// started. Returns what they have taken and were refused so far.
 fn close_pending(
     shared: &Shared,
     taken: &EachOwner,
@@ -303,18 +302,18 @@ fn close_pending(
     })
 }
 
-/// The kernel does not take the programs.
+/// The kernel refuses the programs.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct Refused(#[from] attach::probes::ProbeError);
 
-/// Loads every program; gives one line for a person, newline included.
+/// Loads every program; returns one line of text, newline included.
 pub fn self_test(paths: &Paths) -> Result<String, Refused> {
     let (programs, way) = attach::probes::Probes::try_all(paths)?;
     Ok(format!("nccl: {programs} programs loaded, {}\n", way.as_str()))
 }
 
-/// What `gpuwho doctor` says: whether the kernel takes the programs.
+/// The finding of `gpuwho doctor`: whether the kernel accepts the programs.
 pub fn diagnose(settings: &Settings, paths: &Paths) -> (SourceState, String) {
     if !settings.enabled {
         return (SourceState::Absent, "switched off (nccl.enabled)".into());

@@ -60,7 +60,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        // NCCL's keep-alive gives up a process after half of this time.
+        // As long as NCCL takes to give up a process.
         Self { enabled: true, every: Duration::from_mins(1) }
     }
 }

@@ -31,8 +31,8 @@ pub(super) struct Accounts {
     there: BTreeMap<u32, There>,
     /// Processes in the driver's buffer that were reported, or that were there at the first look.
     reported: BTreeSet<u32>,
-    /// Whether the buffer was looked at once.
-    looked: bool,
+    /// Whether the buffer was has_baseline at once.
+    has_baseline: bool,
 }
 
 /// A process that was listed.
@@ -123,7 +123,7 @@ impl Accounts {
         };
         let pids: BTreeSet<u32> = pids.into_iter().collect();
         let reported = &mut self.reported;
-        if !std::mem::replace(&mut self.looked, true) {
+        if !std::mem::replace(&mut self.has_baseline, true) {
             *reported = pids;
             return;
         }

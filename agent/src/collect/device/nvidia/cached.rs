@@ -52,18 +52,18 @@ mod tests {
     /// How often a reading is made and how often it is exported in a number of ticks, if it fails
     /// `failures` times first.
     fn run(turns: u32, mut failures: u32) -> (u32, usize) {
-        let (mut caller, mut kept) = (NvmlCaller::of(0), CachedReadings::new(PollEvery::Slow));
-        let (mut asked, mut said) = (0, Vec::new());
+        let (mut caller, mut cached) = (NvmlCaller::of(0), CachedReadings::new(PollEvery::Slow));
+        let (mut asked, mut exported) = (0, Vec::new());
         for turn in 0..turns {
             caller.begin(turn == 0);
-            kept.read(&mut caller, &mut said, |caller, out| {
+            cached.read(&mut caller, &mut exported, |caller, out| {
                 asked += 1;
                 let answer = if failures == 0 { Ok(7) } else { Err(NvmlError::Unknown) };
                 failures = failures.saturating_sub(1);
                 push(out, &metric::POWER_STATE, (), caller.call(Call::PowerState, || answer));
             });
         }
-        (asked, said.len())
+        (asked, exported.len())
     }
 
     #[test]

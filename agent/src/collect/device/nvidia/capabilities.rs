@@ -132,7 +132,7 @@ mod tests {
     fn a_node_maps_to_the_instance_in_its_access_file() {
         let (_root, paths) = proc(TWO_GPUS);
         let capabilities = partition_nodes(&paths);
-        let held = nodes(&[
+        let open = nodes(&[
             "/dev/nvidia0",
             "/dev/nvidia-caps/nvidia-cap21",
             "/dev/nvidia-caps/nvidia-cap23",
@@ -146,7 +146,7 @@ mod tests {
             partition(0, place(2, Some(1))),
             partition(1, place(1, Some(0))),
         ];
-        assert_eq!(capabilities.opened_by(&held), found.iter().collect::<Vec<_>>());
+        assert_eq!(capabilities.opened_by(&open), found.iter().collect::<Vec<_>>());
     }
 
     #[test]
@@ -201,8 +201,8 @@ mod tests {
     #[test]
     fn a_later_reading_has_new_instances_and_no_destroyed_ones() {
         let (_root, paths) = proc(&TWO_GPUS[..2]);
-        let held = nodes(&["/dev/nvidia-caps/nvidia-cap13", "/dev/nvidia-caps/nvidia-cap31"]);
-        let opened = || partition_nodes(&paths).opened_by(&held).into_iter().cloned().collect();
+        let open = nodes(&["/dev/nvidia-caps/nvidia-cap13", "/dev/nvidia-caps/nvidia-cap31"]);
+        let opened = || partition_nodes(&paths).opened_by(&open).into_iter().cloned().collect();
         let there: Vec<Partition> = opened();
         assert_eq!(there, [partition(0, place(1, Some(0)))]);
         fs::remove_dir_all(paths.proc.join("driver/nvidia/capabilities/gpu0/mig/gi1")).unwrap();
@@ -215,7 +215,7 @@ mod tests {
     fn a_host_without_mig_has_no_instance_nodes() {
         let root = TempDir::new().unwrap();
         let capabilities = partition_nodes(&Paths::under(root.path()));
-        let held = nodes(&["/dev/nvidia-caps/nvidia-cap1", "0:13"]);
-        assert_eq!(capabilities.opened_by(&held), Vec::<&Partition>::new());
+        let open = nodes(&["/dev/nvidia-caps/nvidia-cap1", "0:13"]);
+        assert_eq!(capabilities.opened_by(&open), Vec::<&Partition>::new());
     }
 }

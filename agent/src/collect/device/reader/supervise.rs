@@ -102,7 +102,7 @@ impl DeviceReader {
             self.state(SourceState::Absent, RELEASED, "");
             return;
         }
-        let (state, remedy) = ending.verdict();
+        let (state, remedy) = ending.source_state();
         let mut reason = ending.to_string();
         if let (Disconnect::Lost(_), Some(status)) = (ending, status) {
             reason = format!("the reader process ended early: {status}");

@@ -102,14 +102,14 @@ fn an_xid_of_a_switch_is_not_one_of_a_gpu() {
 #[test]
 fn three_lines_of_a_switch_fault_are_one_event() {
     let line = |words: &str| format!("nvidia-nvswitch0: SXid (PCI:0000:85:00.0): 20034, {words}");
-    let told = [
+    let found = [
         "Fatal, Link 62 LTSSM Fault Up",
         "Severity 1 Engine instance 62 Sub-engine instance 00",
         "Data {0x50610002, 0x10100030, 0x00000000, 0x10100030, 0x00000000, 0x00000000, 0x00000000, 0x00000000, 0x00000000}",
     ]
     .map(|words| reported(&line(words)));
     let fatal = (EventKind::Sxid, pci("0000:85:00"), Some(20034), Severity::Critical, None, None);
-    assert_eq!(told, [Some(fatal), None, None]);
+    assert_eq!(found, [Some(fatal), None, None]);
     // A fault without a link: `NVSWITCH_PRINT_SXID` of `cci_common.c`.
     let module = severity_of(&line("Module 3 failed initialization"));
     assert_eq!(module, Some(Severity::Warning));
@@ -128,9 +128,9 @@ fn a_device_off_the_bus_is_one_event_with_or_without_an_xid() {
     let other = "NVRM: GPU 0000:c2:00.0: GPU has fallen off the bus.";
     let kinds = |lines: &[(u64, &str)]| {
         let mut reports = Reports::default();
-        let told =
+        let found =
             lines.iter().filter_map(|(at, text)| read_at(&mut reports, text, at * 1_000_000));
-        told.map(|what| what.kind).collect::<Vec<_>>()
+        found.map(|what| what.kind).collect::<Vec<_>>()
     };
     assert_eq!(kinds(&[(0, xid), (0, alone), (0, other)]), [EventKind::Xid, EventKind::Lost]);
     assert_eq!(kinds(&[(0, xid), (9, alone)]), [EventKind::Xid, EventKind::Lost], "another time");
@@ -429,11 +429,11 @@ fn read_of(reports: &mut Reports, line: (&str, Option<&str>), at_us: u64) -> Opt
 /// The killed PIDs with their cgroups, from lines at times in seconds.
 fn report(lines: &[(u64, &str)]) -> Vec<(u32, Option<String>)> {
     let mut reports = Reports::default();
-    let told = lines.iter().filter_map(|(second, text)| {
+    let found = lines.iter().filter_map(|(second, text)| {
         let what = read_at(&mut reports, text, second * 1_000_000)?;
         Some((what.process?.pid, what.cgroup.map(String::from)))
     });
-    told.collect()
+    found.collect()
 }
 
 const SUMMARY: &str = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=b,mems_allowed=0,oom_memcg=/a,task_memcg=/a/b,task=python,pid=7,uid=0";
@@ -478,9 +478,9 @@ fn an_ambiguous_cgroup_is_none() {
 fn every_process_of_a_group_kill_has_its_cgroup() {
     // Linux 6.1 and 6.12, with `memory.oom.group`.
     let group = "Tasks in /a/b are going to be killed due to memory.oom.group set";
-    let told = report(&[(0, SUMMARY), (0, KILLED), (0, group), (0, KILLED_TOO), (9, KILLED)]);
+    let found = report(&[(0, SUMMARY), (0, KILLED), (0, group), (0, KILLED_TOO), (9, KILLED)]);
     let b = || Some("/a/b".to_owned());
-    assert_eq!(told, [(7, b()), (8, b()), (7, None)]);
+    assert_eq!(found, [(7, b()), (8, b()), (7, None)]);
 }
 
 #[test]
@@ -511,20 +511,20 @@ fn a_kill_of_a_report_without_a_summary_has_no_cgroup_of_the_report_before() {
 fn an_old_kernels_heading_is_of_one_kill() {
     let heading = "Task in /a/b killed as a result of limit of /a";
     let killed = |pid: u32| format!("Killed process {pid} (python) total-vm:1kB, anon-rss:1kB");
-    let told = report(&[(0, heading), (0, &killed(7)), (0, &killed(8))]);
-    assert_eq!(told, [(7, Some("/a/b".to_owned())), (8, None)]);
+    let found = report(&[(0, heading), (0, &killed(7)), (0, &killed(8))]);
+    assert_eq!(found, [(7, Some("/a/b".to_owned())), (8, None)]);
 }
 
 #[test]
 fn an_old_kernels_line_before_the_kill_has_its_cgroup() {
     // Linux 4.18 to 4.20.
-    let told = report(&[
+    let found = report(&[
         (0, "Task in /a/c killed as a result of limit of /a"),
         (0, "Memory cgroup out of memory: Kill process 7 (python) score 1000 or sacrifice child"),
         (0, "Killed process 7 (python) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB"),
         (1, SUMMARY),
     ]);
-    assert_eq!(told, [(7, Some("/a/c".to_owned()))]);
+    assert_eq!(found, [(7, Some("/a/c".to_owned()))]);
 }
 
 #[test]
@@ -668,8 +668,8 @@ fn no_line_with_a_tenants_names_is_an_event() {
     }
     assert!(names.len() > 5_000, "{}", names.len());
     // The same text is an event if the driver writes it.
-    let told = WANTED.iter().filter(|wanted| read(wanted).is_some()).count();
-    assert_eq!(told, WANTED.len() - 7, "all but the broken ones and what only precedes a kill");
+    let found = WANTED.iter().filter(|wanted| read(wanted).is_some()).count();
+    assert_eq!(found, WANTED.len() - 7, "all but the broken ones and what only precedes a kill");
 }
 
 /// A random number generator (xorshift64) with a fixed seed.

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 /// A process that runs a shell script until its input ends.
 struct Writer {
     child: Child,
-    said: BufReader<std::process::ChildStdout>,
+    output: BufReader<std::process::ChildStdout>,
 }
 
 impl Writer {
@@ -30,15 +30,15 @@ impl Writer {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap());
-        let mut writer = Self { child, said };
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut writer = Self { child, output };
         writer.expect_line("ready");
         writer
     }
 
     fn expect_line(&mut self, expected: &str) {
         let mut line = String::new();
-        self.said.read_line(&mut line).unwrap();
+        self.output.read_line(&mut line).unwrap();
         assert_eq!(line.trim_end(), expected);
     }
 

@@ -1,6 +1,6 @@
-//! What is attached to which library, and how it comes and goes.
+//! Attaches probes to library files and detaches them.
 //!
-//! Links are closed when there is nothing better to do, since the kernel takes its time for each.
+//! Links are closed when the thread has nothing else to do, because the kernel takes time for each.
 
 pub(super) mod many;
 pub(super) mod probes;
@@ -28,37 +28,38 @@ use std::time::{Duration, Instant};
 use stuck::Stuck;
 use target::Target;
 
-/// How long links are closed before something else has its turn.
+/// Time limit for closing links before other work.
 const DETACH_AT_ONCE: Duration = Duration::from_millis(100);
-/// The programs and where they are attached.
+/// The programs and the files they are attached to.
 pub(super) struct Attaching {
     layout: TaskLayout,
-    /// Calls a second of a thread, above which some are timed.
+    /// Calls a second above which only some calls of a thread are timed.
     timed_rate: u32,
     probes: Option<Probes>,
     attached: HashMap<FileKey, (Stamp, Attached)>,
-    /// Files of which what only timing needs is attached as well.
+    /// Files to which the programs for timing are attached too.
     timed: HashSet<FileKey>,
-    /// Files from which everything was detached while somebody used them.
+    /// Files from which everything was detached while they were in use.
     given_up: HashMap<FileKey, Stamp>,
-    /// Files that another one's probes are on, since both are the same.
-    twins: HashMap<FileKey, FileKey>,
-    /// By which the programs tell files apart, from 1; no number is given twice.
+    /// Duplicates of a file whose probes also cover them.
+    duplicates: HashMap<FileKey, FileKey>,
+    /// Numbers by which the programs identify files, from 1; none is reused.
     numbers: HashMap<FileKey, u32>,
     last_number: u32,
     refusals: Refusals,
-    /// Links to close, when there is nothing better to do, and of which file.
+    /// Links to close, with their files.
     detaching: Vec<(Stamp, Hold)>,
-    /// Nothing is closed until then, since somebody is stuck, at so many tries in a row.
+    /// Nothing is closed until then, because a process is stuck; `held_up` counts such attempts in
+    /// a row.
     detach_after: Option<Instant>,
     held_up: u32,
     stuck: Stuck,
-    words: ProcessLogLimit,
+    log_limit: ProcessLogLimit,
 }
 
 impl Attaching {
-    /// Of a thread that calls faster than this a second some calls are timed; 0: all of every
-    /// thread.
+    /// `timed_rate`: above this many calls a second only some calls of a thread are timed; 0 times
+    /// all.
     pub(super) fn new(timed_rate: u32) -> Self {
         Self {
             layout: TaskLayout::UNKNOWN,
@@ -67,7 +68,7 @@ impl Attaching {
             attached: HashMap::new(),
             timed: HashSet::new(),
             given_up: HashMap::new(),
-            twins: HashMap::new(),
+            duplicates: HashMap::new(),
             numbers: HashMap::new(),
             last_number: 0,
             refusals: Refusals::default(),
@@ -75,17 +76,17 @@ impl Attaching {
             detach_after: None,
             held_up: 0,
             stuck: Stuck::default(),
-            words: ProcessLogLimit::default(),
+            log_limit: ProcessLogLimit::default(),
         }
     }
 
-    /// Finds out where the kernel keeps what the programs read.
+    /// Reads the kernel's field offsets for the programs.
     pub(super) fn prepare(&mut self, paths: &Paths) {
         self.layout = task_layout(paths);
     }
 
-    /// Attaches what is wanted, new or was refused some time ago, and detaches what is not wanted or
-    /// what nobody maps any more.
+    /// Attaches to files that are wanted and new, or whose refusal is due for a retry. Detaches
+    /// from files that are not wanted or no longer mapped.
     pub(super) fn follow(
         &mut self,
         libraries: &mut Libraries,
@@ -96,18 +97,18 @@ impl Attaching {
         let in_use: HashSet<FileKey> = libraries.in_use().map(|(key, _)| *key).collect();
         let gone: Vec<FileKey> =
             self.attached.keys().filter(|key| !in_use.contains(*key)).copied().collect();
-        // What was on a file that is gone is attached to one of its twins.
-        self.twins.retain(|key, of| in_use.contains(key) && !gone.contains(of));
+        // Files that shared the probes of a removed file are attached again, one of them by itself.
+        self.duplicates.retain(|key, of| in_use.contains(key) && !gone.contains(of));
         for key in
             wanted.iter().filter(|(_, attach)| **attach == Attach::Nothing).map(|(key, _)| key)
         {
             self.given_up.extend(self.attached.get(key).map(|(file, _)| (*key, *file)));
-            self.take_off(key);
-            // Nothing is to be tried again of it until it is wanted.
+            self.detach(key);
+            // No retry until it is wanted again.
             self.refusals.clear(Some(key));
         }
         for key in &gone {
-            self.take_off(key);
+            self.detach(key);
         }
         self.given_up.retain(|key, _| in_use.contains(key));
         self.refusals.retain(&in_use);
@@ -124,7 +125,7 @@ impl Attaching {
             else {
                 continue;
             };
-            if !self.words.allows(library.finder, now) {
+            if !self.log_limit.allows(library.finder, now) {
                 continue;
             }
             let (functions, returns) = (attached.functions(), attached.returns());
@@ -135,7 +136,7 @@ impl Attaching {
         }
     }
 
-    /// Numbers what is new.
+    /// Assigns numbers to new files.
     fn number(&mut self, in_use: &HashSet<FileKey>) {
         self.numbers.retain(|key, _| in_use.contains(key));
         for key in in_use {
@@ -146,12 +147,12 @@ impl Attaching {
         }
     }
 
-    /// The number of a file: of one that is the same as another, the other's.
+    /// The number of a file; a duplicate has the number of its original.
     pub(super) fn number_of(&self, key: &FileKey) -> Option<u32> {
         self.numbers.get(self.base(key)).copied()
     }
 
-    /// Loads the programs once; false while the kernel does not take them.
+    /// Loads the programs once; false while the kernel refuses them.
     fn load(&mut self, shared: &Shared, now: Instant) -> bool {
         if self.probes.is_some() {
             return true;
@@ -178,7 +179,7 @@ impl Attaching {
         }
     }
 
-    /// The files that are probed from now on. One that is refused keeps no other from it.
+    /// Attaches to new files and returns them. A refused file does not affect the others.
     fn attach_new(
         &mut self,
         libraries: &Libraries,
@@ -188,16 +189,18 @@ impl Attaching {
         let mut new = Vec::new();
         for (key, library) in libraries.in_use() {
             let wanted = wanted.get(key).copied().unwrap_or(Attach::Full);
-            let is_there = self.attached.contains_key(key) || self.twins.contains_key(key);
+            let is_there = self.attached.contains_key(key) || self.duplicates.contains_key(key);
             if is_there || wanted == Attach::Nothing || self.is_detaching(key) {
                 continue;
             }
             let timed = wanted == Attach::Full;
             let mut probed =
                 libraries.in_use().filter(|(other, _)| self.attached.contains_key(*other));
-            if let Some((twin, _)) = probed.find(|(_, other)| libraries.are_twins(library, other)) {
+            if let Some((original, _)) =
+                probed.find(|(_, other)| libraries.are_duplicates(library, other))
+            {
                 self.refusals.clear(Some(key));
-                self.twins.insert(*key, *twin);
+                self.duplicates.insert(*key, *original);
                 continue;
             }
             let Some(probes) = &mut self.probes else { continue };
@@ -215,7 +218,7 @@ impl Attaching {
                 Ok(attached) => {
                     let refused = attached.refused.first();
                     if let Some((name, why)) =
-                        refused.filter(|_| self.words.allows(library.finder, now))
+                        refused.filter(|_| self.log_limit.allows(library.finder, now))
                     {
                         let functions = attached.refused.len();
                         tracing::warn!(%process, %path, functions, name, why, "functions cannot be probed");
@@ -228,8 +231,8 @@ impl Attaching {
                     new.push(*key);
                 }
                 Err(error) => {
-                    let is_news = self.refusals.note(Some(*key), format!("{path}: {error}"), now);
-                    if is_news && self.words.allows(library.finder, now) {
+                    let is_new = self.refusals.note(Some(*key), format!("{path}: {error}"), now);
+                    if is_new && self.log_limit.allows(library.finder, now) {
                         tracing::warn!(%process, %path, error, "a library's calls cannot be counted");
                     }
                 }
@@ -238,12 +241,12 @@ impl Attaching {
         new
     }
 
-    /// When something that was refused is to be tried again.
+    /// When the next refused attachment is due for a retry.
     pub(super) fn due(&self) -> Option<Instant> {
         self.refusals.due()
     }
 
-    /// Attaches what only timing needs to files where that is wanted, and detaches it elsewhere.
+    /// Attaches or detaches the programs that only timing needs, as wanted.
     fn time(&mut self, libraries: &Libraries, wanted: &HashMap<FileKey, Attach>) {
         let Some(probes) = &mut self.probes else { return };
         for (key, library) in libraries.in_use() {
@@ -259,8 +262,8 @@ impl Attaching {
         }
     }
 
-    /// A few at a time: a library that comes meanwhile is attached first. None of a file of which
-    /// somebody keeps the mappings locked.
+    /// Closes a few links: a new library is attached first. Skips files whose mappings a process
+    /// keeps locked.
     pub(super) fn detach_some(&mut self, libraries: &Libraries, now: Instant) {
         let begun = Instant::now();
         if self.detach_after.is_some_and(|after| now < after) {
@@ -272,8 +275,8 @@ impl Attaching {
             && let Some((file, link)) = self.detaching.pop()
         {
             if let Some(why) = self.stuck.on(file, libraries) {
-                tracing::debug!(why, "probes are left where they are");
-                // Others' come first the next time.
+                tracing::debug!(why, "probes stay attached for now");
+                // Links of other files come first the next time.
                 self.detaching.insert(0, (file, link));
                 self.held_up = self.held_up.saturating_add(1);
                 self.detach_after = Some(Stuck::again(now, self.held_up));
@@ -284,25 +287,25 @@ impl Attaching {
         }
     }
 
-    /// When links are to be closed, if any are.
+    /// When links are due to be closed, if any are.
     pub(super) fn detaching_due(&self) -> Option<Instant> {
         let due = self.detach_after.unwrap_or_else(Instant::now);
         (!self.detaching.is_empty()).then_some(due)
     }
 
-    fn take_off(&mut self, key: &FileKey) {
+    fn detach(&mut self, key: &FileKey) {
         self.timed.remove(key);
         if let Some((file, attached)) = self.attached.remove(key) {
             self.detaching.extend(attached.into_holds().into_iter().map(|hold| (file, hold)));
         }
     }
 
-    /// What each thread has hit so far.
+    /// The hits of each thread so far.
     pub(super) fn hits(&self) -> Vec<(u64, Tally)> {
         self.probes.as_ref().map(Probes::hits).unwrap_or_default()
     }
 
-    /// What the programs have counted of themselves so far.
+    /// The programs' own counters so far.
     pub(super) fn counts(&self) -> [u64; COUNTERS as usize] {
         let mut counts = [0; COUNTERS as usize];
         if let Some(probes) = &self.probes {
@@ -314,29 +317,29 @@ impl Attaching {
         counts
     }
 
-    /// Nothing is attached.
+    /// Whether nothing is attached.
     pub(super) fn is_idle(&self) -> bool {
         self.attached.is_empty()
     }
 
-    /// Whether the kernel has taken the programs.
+    /// Whether the programs are loaded.
     pub(super) fn is_loaded(&self) -> bool {
         self.probes.is_some()
     }
 
-    /// How many links are still to be closed.
+    /// Number of links still to be closed.
     pub(super) fn detaching(&self) -> usize {
         self.detaching.len()
     }
 
-    /// Why the kernel does not take the programs, or a file's probes.
+    /// Why the kernel refuses the programs, or a file's probes.
     pub(super) fn refused(&self) -> Option<&str> {
         self.refusals.why()
     }
 
-    /// How many files are in use, those that are the same counted once.
+    /// Number of files in use; duplicates count once.
     pub(super) fn files(&self, libraries: &Libraries) -> u64 {
-        libraries.in_use().filter(|(key, _)| !self.twins.contains_key(*key)).count() as u64
+        libraries.in_use().filter(|(key, _)| !self.duplicates.contains_key(*key)).count() as u64
     }
 }
 

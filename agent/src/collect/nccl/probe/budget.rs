@@ -1,7 +1,7 @@
-//! Once a second, while a library is in use or something was given up: how often the probes were
-//! hit, and what the governors say to it. There is one for the processes of each
-//! owner, over all libraries, since a process may have loaded several; the process that makes most is
-//! the one it goes by. With nothing in use nothing is read and nobody waits for it.
+//! Reads the probe hits once a second while a library is in use or a budget is reduced, and applies
+//! the budgets. There is one budget per owner, over all libraries, because a process may load
+//! several; the most expensive process decides. Nothing is read, and the thread does not wake,
+//! while nothing is in use.
 
 pub(super) mod account;
 mod change;
@@ -24,31 +24,33 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use tally::{Tallies, Tally};
 
-/// Attached for less than this, a rate is none.
-const SHORTEST: Duration = Duration::from_millis(100);
+/// A rate over a shorter time than this is not used. 20=const MIN_PERIOD: Duration =
+/// Duration::from_millis(100);
+const MIN_PERIOD: Duration = Duration::from_millis(100);
 
-/// The governors and what they were told last.
+/// The budgets of all owners.
 pub(super) struct ProbeBudgets {
     budget: u64,
     patience: Patience,
     owners: HashMap<u32, OwnerBudget>,
     tallies: Tallies,
-    looked: CounterSample,
+    last: CounterSample,
 }
 
-/// The governor of an owner's processes.
+/// The budget of an owner's processes.
 struct OwnerBudget {
     budget: ProbeBudget,
-    /// From when on its hits are counted: the last look, or when what it says came into force.
+    /// Start of the current measurement: the last reading, or the time when its decision was
+    /// applied.
     since: Instant,
-    /// Level and cycle that were told.
+    /// Level and cycle as last reported.
     reported: (GovernorLevel, u32),
 }
 
-/// The counters at the last look.
+/// The last reading of the counters.
 struct CounterSample {
     at: Instant,
-    /// Whether there was something to govern.
+    /// Whether there was anything to limit.
     is_busy: bool,
 }
 
@@ -59,27 +61,27 @@ impl ProbeBudgets {
             patience: settings.patience,
             owners: HashMap::new(),
             tallies: Tallies::default(),
-            looked: CounterSample { at: now, is_busy: false },
+            last: CounterSample { at: now, is_busy: false },
         }
     }
 
-    /// Hits a second and process that are allowed.
+    /// The limit in hits a second and process.
     pub(super) fn budget(&self) -> u64 {
         self.budget
     }
 
-    /// What an owner's processes are to be allowed now.
+    /// What an owner's processes are allowed now.
     pub(super) fn attach(&self, owner: u32) -> Attach {
         self.owners.get(&owner).map_or(Attach::Full, |decision| decision.budget.attach())
     }
 
-    /// The same of all owners with a governor.
+    /// The same for all owners with a budget.
     pub(super) fn all(&self) -> Vec<(u32, Attach)> {
         let all = self.owners.iter();
         all.map(|(owner, decision)| (*owner, decision.budget.attach())).collect()
     }
 
-    /// What it says of these owners is in force from now on.
+    /// Records that the decisions for these owners are applied from now on.
     pub(super) fn enforced(&mut self, owners: &[u32], of: &HashMap<u32, u32>) {
         let now = Instant::now();
         for owner in owners {
@@ -87,27 +89,27 @@ impl ProbeBudgets {
                 decision.since = now;
             }
         }
-        // What was hit before is of another time.
+        // Earlier hits belong to the previous setting.
         self.tallies.take(|pid| owners.contains(of.get(&pid).unwrap_or(&STRANGERS)));
     }
 
-    /// The owner of whose processes least is seen, and its governor.
+    /// The owner with the most reduced probes, and its budget.
     pub(super) fn least(&self) -> Option<(u32, &ProbeBudget)> {
         let all = self.owners.iter().map(|(owner, decision)| (*owner, &decision.budget));
-        all.min_by_key(|(owner, governor)| {
-            (what_is_left(governor.level()), u32::MAX - governor.cycle(), *owner)
+        all.min_by_key(|(owner, budget)| {
+            (what_is_left(budget.level()), u32::MAX - budget.cycle(), *owner)
         })
     }
 
-    /// When the next look is due, if any is.
+    /// When the next reading is due, if any is.
     pub(super) fn due(&self) -> Option<Instant> {
-        let look = self.looked.is_busy.then(|| self.looked.at + LOOK_EVERY)?;
+        let look = self.last.is_busy.then(|| self.last.at + LOOK_EVERY)?;
         Some(self.owners.values().map(OwnerBudget::due).fold(look, Instant::min))
     }
 
-    /// Tells the governors the hits, and everybody the counters, when it is time; gives what that has
-    /// changed.
-    pub(super) fn look(
+    /// Reads the counters when due, updates the budgets and the shared counters, and returns the
+    /// changes.
+    pub(super) fn update(
         &mut self,
         now: Instant,
         attaching: &Attaching,
@@ -116,21 +118,21 @@ impl ProbeBudgets {
     ) -> Vec<BudgetChange> {
         let is_wanted = libraries.in_use().next().is_some();
         let is_busy = is_wanted || attaching.detaching() > 0 || !self.owners.is_empty();
-        if !self.looked.is_busy {
-            // Nothing was hit, and the time until now is nobody's.
-            (self.looked.at, self.looked.is_busy) = (now, is_busy);
+        if !self.last.is_busy {
+            // There were no hits, and the time until now is not measured.
+            (self.last.at, self.last.is_busy) = (now, is_busy);
             return Vec::new();
         }
         if self.due().is_some_and(|due| now < due) {
             return Vec::new();
         }
-        self.tallies.look(attaching.hits());
-        (self.looked.at, self.looked.is_busy) = (now, is_busy);
+        self.tallies.update(attaching.hits());
+        (self.last.at, self.last.is_busy) = (now, is_busy);
         shared.with(|known| known.counts = attaching.counts());
         shared.with(|known| self.decide(now, attaching, libraries, &known.quotas))
     }
 
-    /// Tells each governor whose time has come the hits of its owner's processes.
+    /// Updates each due budget with the hits of its owner's processes.
     fn decide(
         &mut self,
         now: Instant,
@@ -140,13 +142,13 @@ impl ProbeBudgets {
     ) -> Vec<BudgetChange> {
         let users = libraries.users().into_iter().map(|process| quotas.owner_of(process.pid));
         let mut present: HashSet<u32> = users.collect();
-        // Who holds no device may call a library that others use.
+        // A process without an open device may call a library that others use.
         present.extend(self.tallies.processes().map(|pid| quotas.owner_of(pid)));
         let (budget, patience) = (self.budget, self.patience);
         for owner in &present {
             self.owners.entry(*owner).or_insert_with(|| OwnerBudget::new(budget, patience, now));
         }
-        // What was given up comes back first.
+        // An owner without processes is removed only once its budget is back at full.
         self.owners.retain(|owner, decision| {
             present.contains(owner) || decision.budget.level() != GovernorLevel::Full
         });
@@ -159,7 +161,7 @@ impl ProbeBudgets {
             let tallies = self.tallies.take(is_one);
             let passed = now.saturating_duration_since(decision.since);
             decision.since = now;
-            // What it has said is not done yet.
+            // Its last decision is not applied yet.
             if quotas.allowed(*owner) != decision.budget.attach() {
                 continue;
             }
@@ -169,7 +171,7 @@ impl ProbeBudgets {
             };
             let (hits, busiest) = tallies.into_iter().map(cost).max().unzip();
             let rate = rate(hits.unwrap_or(0).into(), passed);
-            decision.budget.look(rate, now);
+            decision.budget.update(rate, now);
             if let Some((before, level)) = decision.changed() {
                 let libraries = BudgetChange::names(libraries, is_one);
                 let cycle = decision.budget.cycle();
@@ -190,22 +192,21 @@ impl ProbeBudgets {
 
 impl OwnerBudget {
     fn new(budget: u64, patience: Patience, now: Instant) -> Self {
-        let governor = ProbeBudget::new(budget, patience);
-        Self { budget: governor, since: now, reported: (GovernorLevel::Full, 1) }
+        let budget = ProbeBudget::new(budget, patience);
+        Self { budget, since: now, reported: (GovernorLevel::Full, 1) }
     }
 
-    /// When it is to be told the hits.
+    /// When its next measurement ends.
     fn due(&self) -> Instant {
         self.budget.due().unwrap_or(self.since + LOOK_EVERY)
     }
 
-    /// Level before and now, where that is worth saying: another one, or a cycle of twice or half the
-    /// length.
+    /// The level before and now, if it changed, or if the cycle's length doubled or halved.
     fn changed(&mut self) -> Option<(GovernorLevel, GovernorLevel)> {
         let (level, cycle) = (self.budget.level(), self.budget.cycle());
         let (before, cycle_before) = self.reported;
-        let is_alike = cycle < 2 * cycle_before && cycle_before < 2 * cycle;
-        if level == before && is_alike {
+        let is_similar = cycle < 2 * cycle_before && cycle_before < 2 * cycle;
+        if level == before && is_similar {
             return None;
         }
         self.reported = (level, cycle);
@@ -215,7 +216,7 @@ impl OwnerBudget {
 
 /// Hits a second of one process.
 fn rate(hits: u128, passed: Duration) -> u64 {
-    if passed < SHORTEST {
+    if passed < MIN_PERIOD {
         return 0;
     }
     u64::try_from(hits * 1_000 / passed.as_millis().max(1)).unwrap_or(u64::MAX)
@@ -237,32 +238,32 @@ mod tests {
         let second = Duration::from_secs(1);
         assert_eq!(rate(4_000, 2 * second), 2_000);
         assert_eq!(rate(u128::from(u64::MAX), second), u64::MAX);
-        // A moment with probes tells nothing.
+        // The probes were attached too briefly for a rate.
         assert_eq!(rate(8_000, Duration::from_millis(99)), 0);
     }
 
     #[test]
-    fn without_a_library_there_is_nothing_to_wait_for() {
+    fn without_a_library_nothing_is_due() {
         let now = Instant::now();
         let mut budgets = ProbeBudgets::new(&Settings::default(), now);
         let (attaching, libraries) = (Attaching::new(0), none());
         let shared = Shared::default();
         for second in 1..100 {
             let look = now + second * LOOK_EVERY;
-            assert_eq!(budgets.look(look, &attaching, &libraries, &shared), Vec::new());
+            assert_eq!(budgets.update(look, &attaching, &libraries, &shared), Vec::new());
             assert_eq!(budgets.due(), None);
         }
     }
 
     #[test]
-    fn what_was_given_up_is_looked_at_each_second_also_while_nobody_uses_a_library() {
+    fn a_reduced_budget_is_read_each_second_without_users_too() {
         let now = Instant::now();
         let mut budgets = ProbeBudgets::new(&Settings::default(), now);
         let (attaching, libraries) = (Attaching::new(0), none());
         let mut decision = OwnerBudget::new(10, Patience::default(), now);
-        decision.budget.look(11, now);
+        decision.budget.update(11, now);
         budgets.owners.insert(7, decision);
-        budgets.look(now, &attaching, &libraries, &Shared::default());
+        budgets.update(now, &attaching, &libraries, &Shared::default());
         assert_eq!(budgets.due(), Some(now + LOOK_EVERY));
         assert_eq!((budgets.attach(7), budgets.attach(8)), (Attach::Entries, Attach::Full));
         assert_eq!(budgets.least().map(|(owner, _)| owner), Some(7));

@@ -1,4 +1,4 @@
-//! What the fuzz targets call (`tests/fuzz`).
+//! Entry points of the fuzz targets (`tests/fuzz`).
 
 use super::libraries::elf::{self, ReadAt};
 use super::libraries::{fields, mappings, mounts as list};
@@ -23,10 +23,10 @@ impl ReadAt for Bytes<'_> {
     }
 }
 
-/// Any bytes as a library that a process maps; whether every probe would be inside it.
+/// Parses any bytes as a mapped library; true if every probe would be inside it.
 pub fn library(bytes: &[u8]) -> bool {
     let file = Bytes(bytes);
-    // Each outcome of these is an answer.
+    // Every result is valid.
     let _ = elf::version(&file);
     let _ = fields::fields(&file);
     let exports = elf::exports(&file).ok().flatten();
@@ -34,8 +34,7 @@ pub fn library(bytes: &[u8]) -> bool {
     entries.iter().all(|(_, offset)| *offset < bytes.len() as u64)
 }
 
-/// Any bytes as a process's list of mappings; whether every one is of a file, and they and their paths
-/// are no more than the bounds.
+/// Parses any bytes as a list of mappings; true if all are of files and within the bounds.
 pub fn maps(bytes: &[u8]) -> bool {
     let (mut is_file, mut count) = (true, 0);
     let read = mappings::read(bytes, |mapping| {
@@ -47,7 +46,7 @@ pub fn maps(bytes: &[u8]) -> bool {
     read.is_ok() && is_file && count <= lines.min(mappings::MAX_LINES as usize)
 }
 
-/// Any bytes as a process's list of mounts; whether what is said of the mount is one word.
+/// Parses any bytes as a list of mounts; true if the file system type of the mount is one word.
 pub fn mounts(bytes: &[u8], mount: u64) -> bool {
     list::kind_of(bytes, mount).is_none_or(|kind| !kind.contains([' ', '\n']))
 }

@@ -1,17 +1,17 @@
-//! Which mapped files are collective libraries, and who maps them.
+//! Finds the mapped files that are collective libraries, and their users.
 //!
-//! A file is what the descriptor is of through which it was opened (`mapped`): names, links,
-//! containers and copies do not matter, and what the process maps later does not either. Device and
-//! inode as its list of mappings shows them only save opening it again. Where they are those of the
-//! descriptor, they are of one file for all processes; on overlays and Btrfs they differ, and then
-//! each process has its own.
+//! A file is identified by the descriptor through which it was opened (`mapped`): names, links,
+//! containers and copies do not matter, nor does what the process maps later. Device and inode in
+//! the list of mappings only avoid opening the file again. If they are the descriptor's, they
+//! identify one file for all processes; on overlays and Btrfs they differ, and then each process
+//! has its own entry.
 //!
-//! Overlay mounts show one file below them each as a file of its own, while the kernel's probes are
-//! on the one below. Such twins agree in size, times and build id, and the memory of a process that
-//! maps the second has the probes of the first in it.
+//! Overlay mounts show one lower file as several files, while the kernel's probes are on the lower
+//! file. Such duplicates have the same size, times and build id, and the memory of a process that
+//! maps the second contains the probes of the first.
 //!
-//! All of it is a tenant's: what a process, a tenant and the host may have is bounded, what looking
-//! costs too (`pace`).
+//! Tenants control all of this: the entries of a process, a tenant and the host are limited, and so
+//! is the time for scanning (`pace`).
 
 pub(super) mod elf;
 pub(super) mod fields;
@@ -39,15 +39,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Files with code that a process maps: Python programs have some hundreds.
+/// Limit on mapped files with code per process: Python programs have some hundreds.
 const MAX_FILES: usize = 2_048;
-/// Before a file that was refused is tried again: at first, and at last.
-const SOON: Duration = Duration::from_secs(1);
-const SELDOM: Duration = Duration::from_mins(5);
-/// Looks in a row at which a mapping was gone before it could be opened, until the next is made only
-/// when the size of the code changes.
+/// First and longest delay before a file that could not be read is tried again.
+const MIN_RETRY: Duration = Duration::from_secs(1);
+const MAX_RETRY: Duration = Duration::from_mins(5);
+/// Scans in a row at which a mapping was gone before it could be opened; afterwards the next scan
+/// waits until the size of the code changes.
 const GONE_TRIES: u32 = 5;
-/// Users of a library whose memory is asked for.
+/// Limit on the users of a library whose memory is read.
 const MAX_MEMORY_READERS: usize = 3;
 
 /// A file by device and inode.
@@ -57,16 +57,17 @@ pub(super) struct FileKey {
     pub inode: u64,
 }
 
-/// What came of a look.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ScanOutcome {
-    /// Whether somebody maps a library that did not, or the other way round.
+    /// Whether a library gained or lost a user.
     pub changed: bool,
-    /// Not all was seen: to be looked at again after so long, whatever it maps then.
+    /// The scan was incomplete and must be repeated after this time, even if the mappings do not
+    /// change.
     pub again: Option<Duration>,
 }
 
-/// All mapped files that were looked at.
+/// All scanned files.
 #[derive(Debug)]
 pub(super) struct Libraries {
     files: TenantFiles,
@@ -74,10 +75,10 @@ pub(super) struct Libraries {
     /// Directories below which FUSE mounts are trusted.
     pub trusted: Vec<PathBuf>,
     known: HashMap<FileKey, Library>,
-    /// Files that are none, by a key that holds for all processes, and how many map them.
+    /// Files that are not libraries, by a key valid for all processes, with the number of users.
     others: HashMap<FileKey, usize>,
     processes: HashMap<ProcKey, Files>,
-    /// How often something was refused or left out.
+    /// Number of refused or ignored files.
     pub refused: u64,
     pace: ScanBudget,
 }
@@ -96,29 +97,29 @@ impl Libraries {
         }
     }
 
-    /// Looks at a process's mappings.
-    pub(super) fn look(&mut self, process: ProcKey, now: Instant) -> ScanOutcome {
+    /// Scans a process's mappings.
+    pub(super) fn scan(&mut self, process: ProcKey, now: Instant) -> ScanOutcome {
         let Ok(tenant) = self.files.tenant(process) else {
             return ScanOutcome { changed: self.remove(process), again: None };
         };
         self.pace.belongs(process, &tenant, now);
         let allowed = self.pace.allowed(process, now);
         if allowed.is_zero() {
-            return ScanOutcome { changed: false, again: Some(SOON) };
+            return ScanOutcome { changed: false, again: Some(MIN_RETRY) };
         }
         let meter = Meter::start(allowed);
-        let looked = self.look_within(&meter, process, &tenant);
+        let outcome = self.scan_within(&meter, process, &tenant);
         self.pace.spend(process, meter.spent(), now);
-        looked
+        outcome
     }
 
-    fn look_within(&mut self, meter: &Meter, process: ProcKey, tenant: &FileOwner) -> ScanOutcome {
+    fn scan_within(&mut self, meter: &Meter, process: ProcKey, tenant: &FileOwner) -> ScanOutcome {
         let maps = match self.files.proc_file(process, ProcFile::Maps) {
             Ok(maps) => maps,
             Err(ReadError::Failed(_)) => {
                 return ScanOutcome { changed: self.remove(process), again: None };
             }
-            Err(refused) => return self.put_off(process, refused.to_string()),
+            Err(refused) => return self.retry_later(process, refused.to_string()),
         };
         let of = self.processes.entry(process).or_default();
         let (mut mapped, mut new, mut is_full) = (HashSet::new(), Vec::new(), false);
@@ -134,19 +135,19 @@ impl Libraries {
         });
         let cut = match read {
             Ok(cut) => cut.map(mappings::Cut::as_str),
-            Err(error) => return self.put_off(process, error.to_string()),
+            Err(error) => return self.retry_later(process, error.to_string()),
         };
         let cut = cut.or(is_full.then_some("it maps code of more than 2048 files"));
         self.refused += u64::from(cut.is_some() && of.cut != cut);
         of.cut = cut;
-        let mut looked = self.identify_all(meter, process, tenant, &new);
-        // Afterwards: a library that goes by another path now is not let go in between.
+        let mut outcome = self.identify_all(meter, process, tenant, &new);
+        // Done last, so that a library under a new path is not dropped in between.
         mapped.extend(new.iter().map(|file| MapsKey::exact(file.key)));
-        looked.changed |= self.leave(process, &mapped);
-        looked
+        outcome.changed |= self.leave(process, &mapped);
+        outcome
     }
 
-    /// Finds out what new files of a process are, as far as it may take the time.
+    /// Identifies the new files of a process, within its time.
     fn identify_all(
         &mut self,
         meter: &Meter,
@@ -154,10 +155,10 @@ impl Libraries {
         tenant: &FileOwner,
         new: &[New],
     ) -> ScanOutcome {
-        let (mut looked, mut is_any_gone) = (ScanOutcome::default(), false);
+        let (mut outcome, mut is_any_gone) = (ScanOutcome::default(), false);
         for file in new {
             if meter.is_over() {
-                return ScanOutcome { again: Some(SOON), ..looked };
+                return ScanOutcome { again: Some(MIN_RETRY), ..outcome };
             }
             let found = &self.processes.entry(process).or_default().found;
             if found.contains_key(&MapsKey::exact(file.key)) {
@@ -165,28 +166,29 @@ impl Libraries {
             }
             match self.identify(process, tenant, file) {
                 Ok((found, is_exact)) => {
-                    looked.changed |= matches!(found, Found::Library(_));
+                    outcome.changed |= matches!(found, Found::Library(_));
                     let of = self.processes.entry(process).or_default();
                     of.found.insert(file.maps_key(is_exact), found);
                 }
                 Err(NotRead::Gone) => is_any_gone = true,
                 Err(why) => {
-                    let put_off = self.put_off(process, format!("{}: {why}", file.path));
-                    looked.again = looked.again.or(put_off.again);
+                    let later = self.retry_later(process, format!("{}: {why}", file.path));
+                    outcome.again = outcome.again.or(later.again);
                 }
             }
         }
         let of = self.processes.entry(process).or_default();
         of.gone = if is_any_gone { of.gone.saturating_add(1) } else { 0 };
-        if looked.again.is_none() {
-            (of.refused, of.put_off) = (0, None);
-            // Its mappings change at this moment, which need not show in their size.
-            looked.again = (1..=GONE_TRIES).contains(&of.gone).then_some(SOON);
+        if outcome.again.is_none() {
+            (of.refused, of.retry_reason) = (0, None);
+            // The mappings are changing right now, which may not change their size.
+            outcome.again = (1..=GONE_TRIES).contains(&of.gone).then_some(MIN_RETRY);
         }
-        looked
+        outcome
     }
 
-    /// What a new file of a process is, and whether the list of mappings shows its own key.
+    /// Identifies a new file of a process; also returns whether the list of mappings shows its own
+    /// key.
     fn identify(
         &mut self,
         process: ProcKey,
@@ -238,45 +240,45 @@ impl Libraries {
         Ok((Found::Library(key), is_exact))
     }
 
-    /// Makes room for one more library, or says why there is none.
+    /// Makes room for one more library, or returns why there is none.
     fn make_room(&mut self, process: ProcKey, tenant: &FileOwner) -> Result<(), String> {
         let Some(affected) = room::one_more(&self.known, process, tenant)? else { return Ok(()) };
         let library = self.known.remove(&affected);
         for process in library.into_iter().flat_map(|library| library.users.into_keys()) {
-            let why = "one of its collective libraries had to make room for another tenant's";
+            let why = "one of its collective libraries was dropped in favour of another tenant's";
             self.leave_out(process, why.to_owned());
         }
         Ok(())
     }
 
-    /// A process is looked at again later, each time after a longer while.
-    fn put_off(&mut self, process: ProcKey, why: String) -> ScanOutcome {
+    /// Schedules another scan of a process, with an increasing delay.
+    fn retry_later(&mut self, process: ProcKey, why: String) -> ScanOutcome {
         let of = self.processes.entry(process).or_default();
-        let wait = SOON.saturating_mul(1 << of.refused.min(16)).min(SELDOM);
+        let wait = MIN_RETRY.saturating_mul(1 << of.refused.min(16)).min(MAX_RETRY);
         of.refused = of.refused.saturating_add(1);
-        tracing::debug!(%process, why, ?wait, "what a process maps is looked at again later");
-        of.put_off = Some(why);
+        tracing::debug!(%process, why, ?wait, "a process's mappings will be scanned again later");
+        of.retry_reason = Some(why);
         self.refused += 1;
         ScanOutcome { changed: false, again: Some(wait) }
     }
 
-    /// A file of a process is left out for good.
+    /// Ignores a file of a process permanently.
     fn leave_out(&mut self, process: ProcKey, why: String) {
-        tracing::debug!(%process, why, "a mapped file is left out");
+        tracing::debug!(%process, why, "a mapped file is ignored");
         self.refused += 1;
         self.processes.entry(process).or_default().left_out = Some(why);
     }
 
-    /// What is not seen of one of the processes, for a person.
-    pub(super) fn trouble(&self) -> Option<String> {
-        let troubled = self.processes.iter();
-        let first = troubled
-            .filter_map(|(process, of)| Some((process, of.trouble()?)))
+    /// Why one of the processes is not completely observed.
+    pub(super) fn problem(&self) -> Option<String> {
+        let problems = self.processes.iter();
+        let first = problems
+            .filter_map(|(process, of)| Some((process, of.problem()?)))
             .min_by_key(|(process, _)| **process);
         first.map(|(process, why)| format!("process {}: {why}", process.pid))
     }
 
-    /// Reads a library's version, which takes longer than to attach to it.
+    /// Reads a library's version, which takes longer than attaching to it.
     pub(super) fn log_version(&mut self, key: &FileKey, now: Instant) {
         let Some(library) = self.known.get_mut(key) else { return };
         let meter = Meter::start(Duration::MAX);
@@ -284,46 +286,46 @@ impl Libraries {
         self.pace.spend(library.finder, meter.spent(), now);
     }
 
-    /// A process has ended; true if it mapped a library.
+    /// Removes an ended process; true if it mapped a library.
     pub(super) fn remove(&mut self, process: ProcKey) -> bool {
         let found = self.processes.remove(&process).unwrap_or_default().found;
         self.pace.remove(process, Instant::now());
         self.let_go(process, found)
     }
 
-    /// Everybody that maps a library.
+    /// All processes that map a library.
     pub(super) fn users(&self) -> HashSet<ProcKey> {
         self.in_use().flat_map(|(_, library)| library.users.keys().copied()).collect()
     }
 
-    /// The libraries that somebody maps.
+    /// The libraries in use.
     pub(super) fn in_use(&self) -> impl Iterator<Item = (&FileKey, &Library)> {
         self.known.iter()
     }
 
-    /// The library of a process, the newest of several.
+    /// The library of a process; of several, the newest.
     pub(super) fn of(&self, process: ProcKey) -> Option<&Library> {
         let mine = self.in_use().filter(|(_, library)| library.users.contains_key(&process));
         mine.map(|(_, library)| library)
             .max_by(|one, other| one.exports.version.cmp(&other.exports.version))
     }
 
-    /// Where a process's communicators have their fields, unless it maps libraries that differ.
+    /// The field offsets of a process's communicators; `None` if it maps libraries that differ.
     pub(super) fn fields_of(&self, process: ProcKey) -> Option<Fields> {
         let mut mine = self.in_use().filter(|(_, library)| library.users.contains_key(&process));
         let first = mine.next()?.1.fields;
         first.filter(|_| mine.all(|(_, library)| library.fields == first))
     }
 
-    /// Whether one is the file that another one's probes are on, though it goes by another device.
-    pub(super) fn are_twins(&self, one: &Library, probed: &Library) -> bool {
+    /// Whether `one` is a duplicate of a file that is already probed.
+    pub(super) fn are_duplicates(&self, one: &Library, probed: &Library) -> bool {
         one.stamp() == probed.stamp()
             && one.exports.build_id == probed.exports.build_id
             && one.exports.entries == probed.exports.entries
             && self.is_probed(one)
     }
 
-    /// Whether the code in a user's memory is not the code in the file.
+    /// Whether the code in a user's memory differs from the code in the file.
     fn is_probed(&self, library: &Library) -> bool {
         let Some((_, offset)) = library.exports.entries.first() else { return false };
         let in_memory =
@@ -334,12 +336,12 @@ impl Libraries {
         in_memory.is_some_and(|found| found != library.begins)
     }
 
-    /// How files are opened: what looks at who is stuck does it alike.
+    /// The opener for files; checks for stuck processes open files in the same way.
     pub(super) fn opener(&self) -> Opener<'_> {
         Opener { files: &self.files, paths: &self.paths, trusted: &self.trusted }
     }
 
-    /// A process maps only these files any more.
+    /// Drops the files that a process no longer maps.
     fn leave(&mut self, process: ProcKey, mapped: &HashSet<MapsKey>) -> bool {
         let Some(of) = self.processes.get_mut(&process) else { return false };
         let gone: Vec<_> = of.found.extract_if(|key, _| !mapped.contains(key)).collect();
@@ -348,7 +350,7 @@ impl Libraries {
         self.let_go(process, gone)
     }
 
-    /// A library that nobody maps any more is closed at once.
+    /// Drops files of a process; a library without users is closed at once.
     fn let_go(
         &mut self,
         process: ProcKey,

@@ -1,5 +1,5 @@
-//! The probe in the running kernel against the fake library: real processes as ranks, real
-//! uprobes, exact figures. Every test needs root and BPF, and says so where it is skipped.
+//! Tests of the probe in the running kernel with the fake library: real processes as ranks, real
+//! uprobes, exact numbers. Every test needs root and BPF, and prints so if it is skipped.
 
 use super::attach::Attaching;
 use super::attach::many::Way;
@@ -41,7 +41,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 const DEADLINE: Duration = Duration::from_mins(2);
 
-/// What was built beside this test: `target/<profile>`.
+/// An artifact built next to this test: `target/<profile>`.
 fn built(name: &str) -> PathBuf {
     let this = std::env::current_exe().unwrap();
     let path = this.parent().and_then(Path::parent).unwrap().join(name);
@@ -49,7 +49,7 @@ fn built(name: &str) -> PathBuf {
     path
 }
 
-/// A process that loads a library and does what it is told.
+/// A process that loads a library and executes orders.
 struct Rank {
     child: Child,
     orders: ChildStdin,
@@ -105,7 +105,7 @@ impl Drop for Rank {
     }
 }
 
-/// A copy of the fake library of a test's own, so that its probes see only its ranks.
+/// A copy of the fake library for one test, so that its probes see only its ranks.
 struct Scene {
     folder: tempfile::TempDir,
 }
@@ -128,25 +128,25 @@ fn a_library_for_another_processor_is_not_probed() {
     let exports = || elf::exports(&File::open(scene.library()).unwrap()).unwrap();
     assert!(exports().is_some());
     let mut bytes = std::fs::read(scene.library()).unwrap();
-    // The header's `e_machine`, which is that of RISC-V now.
+    // The header's `e_machine`, now RISC-V.
     bytes[18..20].copy_from_slice(&[243, 0]);
     std::fs::write(scene.library(), bytes).unwrap();
     assert_eq!(exports(), None);
 }
 
-/// What processes map; each maps a library.
-fn looked_at(paths: &Paths, processes: &[ProcKey]) -> Libraries {
+/// The libraries of these processes; each maps one.
+fn scanned(paths: &Paths, processes: &[ProcKey]) -> Libraries {
     let mut libraries = Libraries::new(TenantFiles::direct(paths), paths);
     for process in processes {
         let (mut now, mut changed) = (Instant::now(), false);
-        // A slow machine needs more than a process is given at once.
+        // A slow machine needs more time than a process gets at once.
         let is_whole = (0..60).any(|_| {
-            let ScanOutcome { changed: more, again } = libraries.look(*process, now);
+            let ScanOutcome { changed: more, again } = libraries.scan(*process, now);
             changed |= more;
             now += again.unwrap_or_default();
             again.is_none()
         });
-        assert!(changed && is_whole, "{:?}", libraries.trouble());
+        assert!(changed && is_whole, "{:?}", libraries.problem());
     }
     libraries
 }
@@ -164,10 +164,10 @@ impl Bare {
         Self::timing(0, rank, best)
     }
 
-    /// Times calls of threads that make more than so many a second now and then.
+    /// Times only some calls of threads with more than this many calls a second.
     fn timing(timed_rate: u32, rank: &Rank, best: Way) -> Option<Self> {
         let paths = Paths::default();
-        let mut libraries = looked_at(&paths, &[rank.process()]);
+        let mut libraries = scanned(&paths, &[rank.process()]);
         let key = *libraries.in_use().next().unwrap().0;
         libraries.log_version(&key, Instant::now());
         let library = libraries.in_use().next().unwrap().1;
@@ -197,7 +197,7 @@ impl Bare {
         self.maps.read().unwrap()
     }
 
-    /// What is counted of everybody.
+    /// Sets what is counted of every process.
     fn allow(&mut self, attach: Attach) {
         self.quotas.allow(vec![(STRANGERS, attach)]);
     }
@@ -318,7 +318,7 @@ fn a_session_leaves_out_the_returns_that_say_nothing() {
     assert_eq!(hits(&bare), (2, 2));
     rank.order("call 10 ncclAllReduce world 10 7");
     assert_eq!(hits(&bare), (12, 12));
-    // Start, end and ten calls; the end alone is timed.
+    // Start, end and ten calls; only the end is timed.
     rank.order("group 10 ncclAllReduce world 10 7");
     assert_eq!(hits(&bare), (24, 13));
     bare.allow(Attach::Entries);
@@ -328,7 +328,7 @@ fn a_session_leaves_out_the_returns_that_say_nothing() {
     assert_eq!(hits(&bare), (35, 14));
 }
 
-/// The whole source, on the processes it is given instead of those that hold a device.
+/// The whole source, on given processes instead of those that hold a device.
 struct Source {
     nccl: Nccl,
     ownership: Ownership,
@@ -339,16 +339,16 @@ struct Source {
     aggregator: Arc<EventAggregator>,
 }
 
-/// What was told, by metric, process, communicator and dimensions.
+/// The exported values, by metric, process, communicator and dimensions.
 struct Told(Vec<(Sample, Option<Arc<MemberFacts>>)>);
 
 impl Source {
-    /// `None` where this machine takes no probes.
+    /// `None` if this machine does not support probes.
     fn start(hang_after: Duration, budget: u64) -> Option<Self> {
         Self::patient(hang_after, budget, Patience::default())
     }
 
-    /// With every call timed.
+    /// Times every call.
     fn patient(hang_after: Duration, budget: u64, patience: Patience) -> Option<Self> {
         let default = Settings::default();
         Self::of(Settings { hang_after, budget, patience, timed_rate: 0, ..default })
@@ -367,7 +367,7 @@ impl Source {
         let listed = Arc::clone(&holders);
         let candidates = Box::new(move || locked(&listed).clone());
         let board = StatusRegistry::default();
-        let desk = Arc::new(EventAggregator::new(aggregator::Sources {
+        let aggregator = Arc::new(EventAggregator::new(aggregator::Sources {
             inventory: Arc::default(),
             ownership: ownership.clone(),
             listed: Box::new(|_| Vec::new()),
@@ -380,17 +380,17 @@ impl Source {
             ownership: &ownership,
             communicators: &communicators,
             board: &board,
-            aggregator: Some(&desk),
+            aggregator: Some(&aggregator),
         };
         let (nccl, waker) = Nccl::start(settings, with, candidates).unwrap();
-        Some(Self { nccl, ownership, waker, communicators, holders, board, aggregator: desk })
+        Some(Self { nccl, ownership, waker, communicators, holders, board, aggregator })
     }
 
     fn default() -> Option<Self> {
         Self::start(Duration::from_mins(1), 1_000_000)
     }
 
-    /// Lets the source know of a process, as evidence of an opened device does.
+    /// Adds a process, as evidence of an opened device does.
     fn hold(&mut self, process: ProcKey) {
         let known = self.ownership.process(process.pid, boot_time_ns());
         assert!(known.is_none_or(|known| known == process), "{known:?} for {process:?}");
@@ -406,8 +406,8 @@ impl Source {
         }
     }
 
-    /// Until so many files are probed, and each process that it holds was looked at: a file may be
-    /// probed because of the first of them alone.
+    /// Waits until this many files are probed, and each added process was scanned: a file may be
+    /// probed because of the first process alone.
     fn until_ready(&mut self, files: u64) {
         self.until("attached", |source| {
             let holders = locked(&source.holders).clone();
@@ -494,7 +494,7 @@ impl Told {
     }
 }
 
-/// Ranks of one communicator `world`, seen by a source from before they made it.
+/// Ranks of one communicator `world`, observed since before they created it.
 fn world(source: &mut Source, scene: &Scene, size: usize) -> (Vec<Rank>, u64) {
     let mut ranks: Vec<Rank> = (0..size).map(|_| Rank::with(&scene.library())).collect();
     for rank in &ranks {
@@ -509,13 +509,13 @@ fn world(source: &mut Source, scene: &Scene, size: usize) -> (Vec<Rank>, u64) {
 }
 
 #[test]
-fn the_rank_that_comes_last_is_named_with_the_time_others_waited() {
+fn the_last_rank_is_reported_with_the_time_the_others_waited() {
     let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, world) = world(&mut source, &scene, 3);
     let began = Instant::now();
     for _ in 0..5 {
-        // Each rank calls after the one before has returned.
+        // Each rank calls after the previous one has returned.
         for rank in &mut ranks {
             rank.order("call 1 ncclAllReduce world 262144 9");
         }
@@ -550,7 +550,7 @@ fn the_rank_that_comes_last_is_named_with_the_time_others_waited() {
         panic!("no lateness")
     };
     assert!(first.abs() < f64::EPSILON);
-    // The work of finding and attaching has a line of its own among the agent's figures.
+    // The CPU time of finding and attaching is a separate series of the agent's metrics.
     let watched = source.board.all().remove("nccl:watch").and_then(|of| of.cpu_seconds);
     assert!(watched.is_some_and(|seconds| seconds > 0.0), "{watched:?}");
     // Nothing is compared twice.
@@ -559,7 +559,7 @@ fn the_rank_that_comes_last_is_named_with_the_time_others_waited() {
 }
 
 #[test]
-fn a_rank_that_hangs_in_a_call_is_told_while_it_hangs_and_leaves_nothing_when_it_is_killed() {
+fn a_rank_that_hangs_in_a_call_is_reported_while_it_hangs_and_leaves_nothing_when_it_is_killed() {
     let hang_after = Duration::from_millis(200);
     let Some(mut source) = Source::start(hang_after, 1_000_000) else { return };
     let scene = Scene::new();
@@ -573,7 +573,7 @@ fn a_rank_that_hangs_in_a_call_is_told_while_it_hangs_and_leaves_nothing_when_it
     let reported = loop {
         assert!(Instant::now() < end, "the open call is not told");
         let reported = source.read();
-        // The first reading in which the call is old enough says so.
+        // The first reading in which the call is old enough reports it.
         match reported.of("nccl.rank.open_call.age", &ranks[1], "") {
             Some(Value::Double(age)) if age >= hang_after.as_secs_f64() => break reported,
             _ => std::thread::sleep(Duration::from_millis(20)),
@@ -582,7 +582,7 @@ fn a_rank_that_hangs_in_a_call_is_told_while_it_hangs_and_leaves_nothing_when_it
     assert_eq!(reported.state(&ranks[1]), Some("hung"));
     assert_eq!(reported.int("nccl.rank.hangs", &ranks[1], ""), Some(1));
     assert_eq!(reported.int("nccl.rank.sequence", &ranks[1], ""), Some(4));
-    // The other rank is one behind, and quiet for so long: for the node it is stuck as well.
+    // The other rank is one behind, and quiet as long: from the node it looks stuck as well.
     assert_eq!(reported.int("nccl.rank.lag", &ranks[0], ""), Some(1));
     assert_eq!(source.read().int("nccl.rank.hangs", &ranks[1], ""), Some(1));
     ranks.clear();
@@ -629,7 +629,7 @@ fn a_rank_that_stays_behind_its_peers_is_hung_and_they_wait() {
 }
 
 #[test]
-fn a_rank_that_waits_for_others_to_make_a_communicator_is_told() {
+fn a_rank_that_waits_for_others_to_make_a_communicator_is_reported() {
     let Some(mut source) = Source::start(Duration::from_millis(50), 1_000_000) else { return };
     let scene = Scene::new();
     let mut rank = Rank::with(&scene.library());
@@ -675,7 +675,7 @@ fn split_shrink_and_destroy_are_followed() {
         let child = Hash::of_child(world, 1, color);
         assert_eq!(children(&reported, rank), vec![(child, Some(place), Some(2), world)]);
     }
-    // From now on the size of the halves is known, and with it that of a scattered message.
+    // From now on the size of the halves is known, and so is that of a scattered message.
     for rank in &mut ranks {
         rank.order("call 3 ncclReduceScatter half 100 0");
         assert_eq!(rank.order("destroy half"), "0");
@@ -694,19 +694,19 @@ fn split_shrink_and_destroy_are_followed() {
 }
 
 #[test]
-fn a_library_under_another_name_that_is_loaded_late_is_followed_and_let_go() {
+fn a_library_under_another_name_that_is_loaded_late_is_probed_and_released() {
     let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let mut rank = Rank::idle();
     source.hold(rank.process());
-    source.until("looked at", |source| !source.nccl.shared.with(|known| known.looked == 0));
+    source.until("looked at", |source| !source.nccl.shared.with(|known| known.rounds == 0));
     assert_eq!(source.nccl.report().state, SourceState::Absent);
     // As a copy inside a framework's library.
     let other = scene.folder.path().join("libtorch_cuda.so");
     std::fs::rename(scene.library(), &other).unwrap();
     rank.order(&format!("load {}", other.display()));
     source.until_ready(1);
-    // Its file may go; the mapping stays.
+    // The file may be removed; the mapping stays.
     std::fs::remove_file(&other).unwrap();
     let id = rank.order("id");
     rank.order(&format!("init world 1 0 {id} config"));
@@ -761,11 +761,11 @@ fn a_library_that_only_a_container_sees_is_followed() {
     assert_eq!((facts.rank, facts.ranks), (Some(1), Some(2)));
     assert_eq!(facts.library.as_deref(), library.to_str());
     assert_eq!(reported.int("nccl.collective.bytes", &rank, "send lt_4KiB"), Some(120));
-    // Sending is no collective.
+    // Sending is not a collective.
     assert_eq!(reported.int("nccl.rank.sequence", &rank, ""), Some(0));
 }
 
-/// A rank as containers of one image have it: the same layer under a mount of its own.
+/// A rank as containers of one image have it: the same layer under its own mount.
 fn contained(merged: &Path, below: &Path) -> Rank {
     let script = "mount -t tmpfs none \"$0\" && mkdir \"$0/up\" \"$0/work\" \"$0/merged\" && \
                   mount -t overlay -o lowerdir=\"$1\",upperdir=\"$0/up\",workdir=\"$0/work\" \
@@ -817,10 +817,10 @@ fn a_file_under_two_overlay_mounts_is_probed_once() {
     for rank in &ranks {
         assert_eq!(reported.int("nccl.rank.sequence", rank, ""), Some(5));
     }
-    // One hit a call, and one each for birth, start and end of the group.
+    // One hit a call, and one each for creation, start and end of the group.
     source.until("counted", |source| hits(source) >= before + 3 * 8);
     assert!(hits(&mut source) <= before + 3 * 8 + 1, "{before}: {}", hits(&mut source));
-    // The first one's end takes its probes away from nobody.
+    // The end of the first process does not affect the probes for the others.
     ranks.remove(0);
     source.waker.wake();
     source.until("let go", |source| {
@@ -835,7 +835,7 @@ fn a_file_under_two_overlay_mounts_is_probed_once() {
     }
 }
 
-/// Device and inode of a mapped file: as the list of mappings shows them, and as the file has them.
+/// Device and inode of a mapped file: in the list of mappings, and of the file itself.
 fn identities(process: ProcKey, path: &Path) -> [(u32, u32, u64); 2] {
     use std::os::unix::fs::MetadataExt as _;
     let folder = format!("/proc/{}", process.pid);
@@ -853,7 +853,7 @@ fn identities(process: ProcKey, path: &Path) -> [(u32, u32, u64); 2] {
 fn libraries_on_an_overlay_over_two_file_systems_are_probed_each() {
     let Some(mut source) = Source::default() else { return };
     let folder = tempfile::tempdir().unwrap();
-    // The first file of each layer: both have the same number there.
+    // The first file of each layer: both have the same inode number there.
     let script = "mount -t tmpfs none \"$0\" && cd \"$0\" && mkdir one two merged && \
                   mount -t tmpfs one one && mount -t tmpfs two two && \
                   cp \"$1\" one/first.so && cp \"$1\" two/second.so && \
@@ -912,7 +912,7 @@ fn communicators_of_one_process_have_the_hash_of_the_id_that_was_made_inside() {
     members.sort_unstable_by_key(|member| member.0);
     let of = |rank| (Some(rank), Some(2), made, Origin::InitAll, None);
     assert_eq!(members, [of(0), of(1)]);
-    // The id was used: nobody waits for the others of it.
+    // The id was used, so no other member is awaited.
     assert_eq!(
         source.read().all("nccl.unique_ids.unused").into_values().next(),
         Some(Value::Int(0))
@@ -928,10 +928,10 @@ fn hostile_arguments_are_counted_as_unsized_and_harm_nothing() {
     rank.order("call 1 ncclAllReduce world 0xffffffffffffffff 8");
     rank.order("call 1 ncclAllReduce world 16 77");
     rank.order("call 1 ncclAllReduce world 0x10000000000 8");
-    // Handles that never were, one of them where nothing can be read, and none at all.
+    // Handles that never existed, one of them unreadable, and NULL.
     let none = rank.order("call 4 ncclAllReduce - 16 7");
     assert_eq!(none, "4");
-    // Zero bytes where the mark should be.
+    // Zero bytes instead of the magic number.
     rank.order("call 3 ncclReduce - 16 7");
     let reported = source.read();
     let all = reported.all("nccl.collective.calls");
@@ -944,7 +944,7 @@ fn hostile_arguments_are_counted_as_unsized_and_harm_nothing() {
     assert_eq!(calls(true, "all_reduce ge_4GiB"), Some(Value::Int(1)));
     assert_eq!(calls(false, "all_reduce lt_4KiB"), Some(Value::Int(4)));
     assert_eq!(calls(false, "reduce lt_4KiB"), Some(Value::Int(3)));
-    // What was refused each time is forgotten, and its counts stay.
+    // Refused handles are removed, and their counts stay.
     assert_eq!(source.entries()[0], 1);
     rank.order("call 2 ncclAllReduce - 16 7");
     let again = source.read().all("nccl.collective.calls");
@@ -952,8 +952,7 @@ fn hostile_arguments_are_counted_as_unsized_and_harm_nothing() {
     assert_eq!(of.map(|(_, value)| value.clone()), Some(Value::Int(6)));
 }
 
-/// Calls with registers that no program has, each by a process that does not live through it, or
-/// does.
+/// Calls with registers that no program has, each by a process that may crash from it.
 #[test]
 fn wild_registers_kill_their_own_process_and_leave_nothing() {
     let Some(mut source) = Source::default() else { return };
@@ -979,12 +978,12 @@ fn wild_registers_kill_their_own_process_and_leave_nothing() {
         let mut rank = Rank::with(&scene.library());
         source.hold(rank.process());
         rank.begin(&format!("wild {order}"));
-        // It answers, or its end is the answer.
+        // It answers, or it ends.
         let mut answer = String::new();
         rank.answers.read_line(&mut answer).unwrap();
         assert!(!answer.starts_with("refused"), "{order}: {answer}");
     }
-    // Their last words, once.
+    // Their last counts, once.
     source.read();
     let reported = source.read();
     assert_eq!(reported.int("nccl.rank.sequence", &ranks[0], ""), Some(3));
@@ -997,7 +996,7 @@ fn wild_registers_kill_their_own_process_and_leave_nothing() {
 }
 
 #[test]
-fn an_owner_of_ten_thousand_communicators_has_half_of_the_places_until_its_process_ends() {
+fn an_owner_of_ten_thousand_communicators_gets_half_of_the_entries_until_its_process_ends() {
     let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 1);
@@ -1060,14 +1059,14 @@ fn a_group_is_timed_once_at_its_end() {
 }
 
 #[test]
-fn errors_are_counted_and_the_asynchronous_one_is_told() {
+fn errors_are_counted_and_the_asynchronous_one_is_exported() {
     let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 1);
     let rank = &mut ranks[0];
     rank.order("fail 3");
     assert_eq!(rank.order("call 1 ncclAllReduce world 16 7"), "3");
-    // In progress is no failure.
+    // "In progress" is not a failure.
     rank.order("fail 7");
     assert_eq!(rank.order("call 1 ncclAllReduce world 16 7"), "7");
     rank.order("break world 6");
@@ -1082,7 +1081,7 @@ fn errors_are_counted_and_the_asynchronous_one_is_told() {
 }
 
 #[test]
-fn above_its_budget_the_governor_gives_up_returns_then_time_and_says_so() {
+fn above_the_budget_returns_then_time_are_given_up_and_reported() {
     use GovernorLevel::{Cycled, Detached, Entries, Full};
     let Some(mut source) = Source::start(Duration::from_mins(1), 1_000) else { return };
     let scene = Scene::new();
@@ -1091,7 +1090,7 @@ fn above_its_budget_the_governor_gives_up_returns_then_time_and_says_so() {
     while !steps.iter().any(|(_, level)| matches!(level, Cycled | Detached)) {
         assert!(Instant::now() < end, "{steps:?}");
         ranks[0].order("call 2000 ncclAllReduce world 16 7");
-        steps.extend(governor_steps(&source));
+        steps.extend(level_changes(&source));
     }
     assert_eq!(steps[0], (Full, Entries), "{steps:?}");
     assert!(matches!(steps[1], (Entries, Cycled | Detached)), "{steps:?}");
@@ -1112,13 +1111,13 @@ fn above_its_budget_the_governor_gives_up_returns_then_time_and_says_so() {
     assert!(covered < 1.0, "{covered}");
 }
 
-/// The governor's steps since the last time: from which level to which.
-fn governor_steps(source: &Source) -> Vec<(GovernorLevel, GovernorLevel)> {
+/// The level changes since the last call: from and to.
+fn level_changes(source: &Source) -> Vec<(GovernorLevel, GovernorLevel)> {
     let events = source.aggregator.drain().into_iter().filter_map(|event| event.what.decision);
     events.map(|decision| (decision.before, decision.level)).collect()
 }
 
-/// Calls until the governor has come to a level.
+/// Calls until the budget has reached a level.
 fn until_level(source: &mut Source, ranks: &mut [Rank], load: &str, wanted: GovernorLevel) {
     let end = Instant::now() + DEADLINE;
     loop {
@@ -1136,7 +1135,7 @@ fn until_level(source: &mut Source, ranks: &mut [Rank], load: &str, wanted: Gove
     }
 }
 
-/// All ranks call without a pause; gives the least CPU nanoseconds of a call.
+/// All ranks call without a pause; returns the minimum CPU nanoseconds of a call.
 fn storm(ranks: &mut [Rank], ms: u32) -> u64 {
     for rank in ranks.iter_mut() {
         rank.begin(&format!("storm {ms} ncclAllReduce world 16 7"));
@@ -1147,7 +1146,7 @@ fn storm(ranks: &mut [Rank], ms: u32) -> u64 {
 }
 
 #[test]
-fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_are_calm() {
+fn eight_busy_ranks_are_detached_and_counted_again_when_calm() {
     use GovernorLevel::{Cycled, Detached, Entries, Full};
     let patience = Patience { rest: Duration::from_secs(3), calm_looks: 2 };
     let Some(mut source) = Source::patient(Duration::from_mins(1), 500, patience) else {
@@ -1156,7 +1155,7 @@ fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 8);
     source.read();
-    // Too short for more than one look.
+    // Too short for more than one reading.
     let probed_ns = storm(&mut ranks, 20);
     // 4,000 are eight times the budget.
     let fast = "pace 1000 4000 ncclAllReduce world 16 7";
@@ -1180,8 +1179,8 @@ fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_
     };
     assert!(covered < 1.0, "{covered}");
     until_level(&mut source, &mut ranks, "pace 20 50 ncclAllReduce world 16 7", Full);
-    let steps = governor_steps(&source);
-    // Each begins where the one before has ended.
+    let steps = level_changes(&source);
+    // Each starts where the previous one ended.
     assert!(steps.windows(2).all(|pair| pair[0].1 == pair[1].0), "{steps:?}");
     assert_eq!(steps.first(), Some(&(Full, Entries)), "{steps:?}");
     assert_eq!(steps.last(), Some(&(Entries, Full)), "{steps:?}");
@@ -1205,7 +1204,7 @@ fn the_real_library_is_read_without_a_device() {
     let ids: Vec<u64> = unused.unique_ids().unwrap().iter().map(|(hash, _)| *hash).collect();
     assert_eq!(ids, vec![hash(&id)]);
     source.nccl.shared.with(|known| known.maps = Some(unused));
-    // Refused, since there is no device: 1 is a CUDA error, 4 an invalid argument.
+    // Refused, because there is no device: 1 is a CUDA error, 4 an invalid argument.
     assert_ne!(rank.order(&format!("init world 2 1 {id}")), "0");
     assert_eq!(rank.order("call 3 ncclAllReduce - 4096 7"), "4");
     assert_eq!(rank.order("call 2 ncclBcast - 10 1"), "4");
@@ -1265,7 +1264,7 @@ fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memor
         members.sort_by(|one, other| one.0.cmp(&other.0));
         wanted.sort_by(|one, other| one.0.cmp(&other.0));
         assert_eq!(members, wanted);
-        // How many there were before nobody knows.
+        // How many there were before is unknown.
         assert_eq!(reported.int("nccl.rank.sequence", rank, ""), None);
         let calls = reported.all("nccl.collective.calls");
         let of = |hash: &String, what: &str| {
@@ -1277,7 +1276,7 @@ fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memor
     let known = reported.all("nccl.communicators");
     let by = |what: &str| known.get(&(0, "-".to_owned(), what.to_owned())).cloned();
     assert_eq!((by("memory"), by("unknown")), (Some(Value::Int(4)), Some(Value::Int(0))));
-    // What is made now is known from its birth, beside what was there.
+    // New communicators are identified at their creation, next to the old ones.
     assert_eq!(ranks[0].order("split world 9 0 later"), "0");
     assert_eq!(ranks[0].order("call 1 ncclAllReduce later 1024 7"), "0");
     let reported = source.read();
@@ -1295,7 +1294,7 @@ mod shares;
 mod names;
 
 #[test]
-fn who_grows_keeps_its_rank_and_who_is_added_has_the_one_it_asked_for() {
+fn growing_keeps_ranks_and_adds_the_requested_ones() {
     let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, world) = world(&mut source, &scene, 2);
@@ -1304,17 +1303,17 @@ fn who_grows_keeps_its_rank_and_who_is_added_has_the_one_it_asked_for() {
     source.until("all looked at", |source| {
         source.nccl.shared.with(|known| known.libraries.len()) == 3
     });
-    // The first growth: its id begins with a hash of the parent's and of the number of the child.
+    // The first growth: its id starts with a hash of the parent's and of the number of the child.
     let id = ranks[0].order("grow-id world");
     let base = first_word(&id);
     source.read();
-    // Who is in it has a rank already, and may not ask for fewer.
+    // An existing member has a rank already, and may not request a smaller size.
     assert_eq!(ranks[0].order("grow world none 2"), "4");
     for rank in &mut ranks[..2] {
         assert_eq!(rank.order("grow world large 3"), "0");
     }
     assert_eq!(ranks[2].order(&format!("join large 3 2 {id}")), "0");
-    // The arguments and the parent tell, before anything is read from anybody's memory.
+    // The arguments and the parent identify it, before any memory is read.
     let seen = source.nccl.maps.as_ref().unwrap().read().unwrap();
     for (number, rank) in (0..).zip(&ranks) {
         let mut grown = of_pid(&seen, rank.child.id());
@@ -1342,7 +1341,7 @@ fn who_grows_keeps_its_rank_and_who_is_added_has_the_one_it_asked_for() {
     }
 }
 
-/// What a unique id begins with.
+/// The first word of a unique id.
 fn first_word(id: &str) -> u64 {
     u64::from_str_radix(&id[..16], 16).unwrap().swap_bytes()
 }
@@ -1393,7 +1392,7 @@ fn a_group_that_is_only_simulated_ends_as_well() {
 }
 
 #[test]
-fn a_communicator_is_there_until_it_is_destroyed_or_aborted_whatever_it_is_told_before() {
+fn a_communicator_exists_until_it_is_destroyed_or_aborted() {
     let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 1);
@@ -1413,7 +1412,7 @@ fn a_communicator_is_there_until_it_is_destroyed_or_aborted_whatever_it_is_told_
 }
 
 #[test]
-fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
+fn a_refused_file_is_retried_and_does_not_affect_others() {
     if Source::default().is_none() {
         return;
     }
@@ -1421,7 +1420,7 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
     let ranks = scenes.each_ref().map(|scene| Rank::with(&scene.library()));
     let folder = tempfile::tempdir().unwrap();
     let paths = proc_of(&folder, &ranks, &scenes);
-    let mut libraries = looked_at(&paths, &ranks.each_ref().map(Rank::process));
+    let mut libraries = scanned(&paths, &ranks.each_ref().map(Rank::process));
     let stuck = Stuck::on(&folder, &scenes[0]);
     let (mut attaching, shared, now) = (Attaching::new(0), Shared::default(), Instant::now());
     attach_all(&mut attaching, &mut libraries, &shared, now);
@@ -1449,7 +1448,7 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
 }
 
 #[test]
-fn probes_that_somebody_holds_up_are_taken_off_when_he_goes_on_and_tried_ever_more_seldom() {
+fn probes_blocked_by_a_stuck_process_are_detached_later_with_backoff() {
     if Source::default().is_none() {
         return;
     }
@@ -1457,7 +1456,7 @@ fn probes_that_somebody_holds_up_are_taken_off_when_he_goes_on_and_tried_ever_mo
     let rank = Rank::with(&scene.library());
     let folder = tempfile::tempdir().unwrap();
     let paths = proc_of(&folder, std::slice::from_ref(&rank), std::slice::from_ref(&scene));
-    let mut libraries = looked_at(&paths, &[rank.process()]);
+    let mut libraries = scanned(&paths, &[rank.process()]);
     let stuck = Stuck::on(&folder, &scene);
     let maps = folder.path().join("99/maps");
     let mapping = std::fs::read(&maps).unwrap();
@@ -1465,7 +1464,7 @@ fn probes_that_somebody_holds_up_are_taken_off_when_he_goes_on_and_tried_ever_mo
     let (mut attaching, shared, mut now) = (Attaching::new(0), Shared::default(), Instant::now());
     attach_all(&mut attaching, &mut libraries, &shared, now);
     assert_eq!((attaching.refused(), attaching.is_idle()), (None, false));
-    // From now on he maps it, and is stuck.
+    // From now on the process maps it, and is stuck.
     std::fs::write(&maps, mapping).unwrap();
     assert!(libraries.remove(rank.process()));
     attach_all(&mut attaching, &mut libraries, &shared, now);
@@ -1487,12 +1486,12 @@ fn probes_that_somebody_holds_up_are_taken_off_when_he_goes_on_and_tried_ever_mo
 }
 
 #[test]
-fn an_overlay_over_a_file_system_that_shows_nothing_is_probed_where_the_host_sees_its_layers() {
+fn an_overlay_without_attributes_is_probed_where_the_host_sees_its_layers() {
     if Source::default().is_none() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    // Files on `ramfs` have no attribute by which the kernel's own file systems are known.
+    // Files on `ramfs` have no attribute that identifies a local file system.
     let script = "mount -t tmpfs none \"$0\" && cd \"$0\" && mkdir below more merged && \
                   mount -t ramfs none below && cp \"$1\" below/libnccl.so.2 && \
                   mount -t overlay -o lowerdir=\"$0/below:$0/more\" none merged && exec \"$2\"";
@@ -1508,10 +1507,10 @@ fn an_overlay_over_a_file_system_that_shows_nothing_is_probed_where_the_host_see
         println!("skipped: needs overlay mounts");
         return;
     }
-    // Process 1 has other mounts: nobody knows what the layers are.
+    // Process 1 has other mounts: the layers are unknown.
     let mut libraries = Libraries::new(TenantFiles::direct(&Paths::default()), &Paths::default());
-    libraries.look(rank.process(), Instant::now());
-    let why = libraries.trouble().unwrap_or_default();
+    libraries.scan(rank.process(), Instant::now());
+    let why = libraries.problem().unwrap_or_default();
     assert!(why.contains("its file system (overlay) may never answer"), "{why}");
     assert_eq!(libraries.in_use().count(), 0);
     // And as if the process had the mounts of process 1.
@@ -1521,7 +1520,7 @@ fn an_overlay_over_a_file_system_that_shows_nothing_is_probed_where_the_host_see
     for name in ["1".to_owned(), rank.child.id().to_string()] {
         std::os::unix::fs::symlink(&real, paths.proc.join(name)).unwrap();
     }
-    let mut libraries = looked_at(&paths, &[rank.process()]);
+    let mut libraries = scanned(&paths, &[rank.process()]);
     let (mut attaching, shared) = (Attaching::new(0), Shared::default());
     attach_all(&mut attaching, &mut libraries, &shared, Instant::now());
     assert_eq!(attaching.refused(), None);
@@ -1531,7 +1530,7 @@ fn an_overlay_over_a_file_system_that_shows_nothing_is_probed_where_the_host_see
     assert_eq!(of_pid(&maps.read().unwrap(), rank.child.id()).len(), 1);
 }
 
-/// Processes as files, each with its library alone among its mappings.
+/// Processes as files, each with only its library in its mappings.
 fn proc_of(folder: &tempfile::TempDir, ranks: &[Rank], scenes: &[Scene]) -> Paths {
     let paths = Paths { proc: folder.path().to_owned(), ..Paths::default() };
     for (rank, scene) in ranks.iter().zip(scenes) {
@@ -1554,7 +1553,7 @@ fn proc_of(folder: &tempfile::TempDir, ranks: &[Rank], scenes: &[Scene]) -> Path
     paths
 }
 
-/// A process that maps a library and waits in the kernel, as files.
+/// A process, as files, that maps a library and waits in the kernel.
 struct Stuck(PathBuf);
 
 impl Stuck {
@@ -1589,14 +1588,14 @@ impl Stuck {
 }
 
 #[test]
-fn a_library_is_the_file_that_was_opened_until_nobody_maps_it() {
+fn a_library_is_the_opened_file_until_it_is_unmapped() {
     use std::os::unix::fs::MetadataExt as _;
     let scene = Scene::new();
     let mut ranks = [Rank::with(&scene.library()), Rank::with(&scene.library())];
     let processes = ranks.each_ref().map(Rank::process);
-    let mut libraries = looked_at(&Paths::default(), &processes);
+    let mut libraries = scanned(&Paths::default(), &processes);
     let inode = std::fs::metadata(scene.library()).unwrap().ino();
-    // Another file takes its name, and the first process its mappings away.
+    // Another file takes its name, and the first process unmaps it.
     std::fs::rename(scene.library(), scene.folder.path().join("was")).unwrap();
     std::fs::write(scene.library(), "another").unwrap();
     ranks[0].child.kill().unwrap();
@@ -1619,7 +1618,7 @@ fn probes_go_into_the_file_that_was_read_whatever_is_mapped_there_now() {
     let mut ranks = scenes.each_ref().map(|scene| Rank::with(&scene.library()));
     let folder = tempfile::tempdir().unwrap();
     let paths = proc_of(&folder, &ranks[..1], &scenes[..1]);
-    let mut libraries = looked_at(&paths, &[ranks[0].process()]);
+    let mut libraries = scanned(&paths, &[ranks[0].process()]);
     // At the same range, and under the same name.
     let of = folder.path().join(ranks[0].child.id().to_string());
     let way = std::fs::read_dir(of.join("map_files")).unwrap().next().unwrap().unwrap().path();

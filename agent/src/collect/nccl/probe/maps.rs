@@ -11,7 +11,7 @@ use std::collections::{HashMap as Found, HashSet};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-/// The maps that hold what was counted.
+/// The maps with the counts.
 #[derive(Debug)]
 pub(super) struct Maps {
     pub handles: Map,
@@ -24,24 +24,24 @@ pub(super) struct Maps {
     pub changes: Map,
 }
 
-/// Everything that the maps hold at one moment.
+/// The content of the maps.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub communicators: Vec<(u64, Communicator)>,
     pub calls: Vec<(CallKey, Calls)>,
     pub threads: Vec<(u64, Thread)>,
-    /// What communicators are called, by number.
+    /// Names of communicators, by number.
     pub names: Found<u64, Name>,
-    /// What those that are being made will be called, by thread.
+    /// Names of communicators that are being created, by thread.
     pub coming: Found<u64, Name>,
-    /// What other sources say of communicators, by number.
+    /// Facts from other sources, by number.
     pub completed: Found<u64, Completed>,
 }
 
 impl Maps {
-    /// Reads everything. The calls after the communicators: a call counted in between belongs to
-    /// one that is known, or to one that the next read-out shows. Names before what they name, so
-    /// that one that names nothing names what is gone.
+    /// Reads all maps. Calls are read after communicators: a call counted in between belongs to a
+    /// known communicator, or to one in the next snapshot. Names are read before communicators, so
+    /// that a name without communicator belongs to one that is gone.
     pub(super) fn read(&self) -> io::Result<Snapshot> {
         let (names, coming) = (entries(&self.names)?, entries(&self.coming)?);
         Ok(Snapshot {
@@ -54,19 +54,19 @@ impl Maps {
         })
     }
 
-    /// Unique ids made on this node, by their hash.
+    /// Unique ids created on this node, by hash.
     pub(super) fn unique_ids(&self) -> io::Result<Vec<(u64, MadeId)>> {
         entries(&self.unique_ids)
     }
 
-    /// Takes out a unique id.
+    /// Removes a unique id.
     pub(super) fn forget_id(&mut self, hash: u64) {
         if let Ok(mut ids) = typed::<u64, MadeId>(&mut self.unique_ids) {
             let _ = ids.remove(&hash);
         }
     }
 
-    /// Takes out the names of communicators that are no more.
+    /// Removes the names of communicators that are gone.
     pub(super) fn forget_names(&mut self, snapshot: &Snapshot) {
         if snapshot.names.is_empty() {
             return;
@@ -75,15 +75,15 @@ impl Maps {
             snapshot.communicators.iter().map(|(number, _)| *number).collect();
         if let Ok(mut names) = typed::<u64, Name>(&mut self.names) {
             for number in snapshot.names.keys().filter(|number| !there.contains(number)) {
-                // Gone already is as wanted.
+                // It may be gone already.
                 let _ = names.remove(number);
             }
         }
     }
 
-    /// Takes out a communicator, its name, its counts and what its handle stands for.
+    /// Removes a communicator, its name, its counts and its handle.
     pub(super) fn remove(&mut self, number: u64, gone: Option<&Communicator>, calls: &[CallKey]) {
-        // An entry that is gone already is as wanted; a handle may stand for a later one.
+        // Entries may be gone already; the handle may belong to a later communicator.
         if let Some(identity) = gone.map(|gone| &gone.identity)
             && let Ok(mut handles) = typed::<HandleKey, Handle>(&mut self.handles)
         {
@@ -106,29 +106,29 @@ impl Maps {
         }
     }
 
-    /// Tells the programs how many ranks a communicator has.
+    /// Sets the number of ranks of a communicator for the programs.
     pub(super) fn size(&mut self, handle: u64, pid: u32, ranks: u32) {
         let key = HandleKey { handle, pid, reserved: 0 };
         if let Ok(mut handles) = typed::<HandleKey, Handle>(&mut self.handles)
             && let Ok(known) = handles.get(&key, 0)
         {
-            // A failure leaves the sizes unknown, as they are.
+            // On failure the size stays unknown.
             let _ = handles.insert(key, Handle { ranks, ..known }, 0);
             self.handle_changed();
         }
     }
 
-    /// Lets no thread go on with what it knew of its handle.
+    /// Invalidates the handles that threads have cached.
     fn handle_changed(&mut self) {
         if let Ok(mut all) = Array::<&mut MapData, u64>::try_from(&mut self.changes)
             && let Ok(changes) = all.get(&CHANGES_OUTSIDE, 0)
         {
-            // Refused only where the map is gone, and with it everything.
+            // Fails only if the map is gone.
             let _ = all.set(CHANGES_OUTSIDE, changes.wrapping_add(1), 0);
         }
     }
 
-    /// Takes out a thread, with what it was about to make.
+    /// Removes a thread and the name of the communicator that it was creating.
     pub(super) fn forget_thread(&mut self, task: u64) {
         if let Ok(mut coming) = typed::<u64, Name>(&mut self.coming) {
             let _ = coming.remove(&task);
@@ -149,7 +149,7 @@ fn entries<K: Pod, V: Pod>(map: &Map) -> io::Result<Vec<(K, V)>> {
     sys::bpf::entries(fd(map)?)
 }
 
-/// Another way to a map that somebody else keeps.
+/// A second descriptor of a map.
 pub(super) fn second_fd(map: &Map) -> Option<OwnedFd> {
     fd(map).ok()?.try_clone_to_owned().ok()
 }

@@ -1,9 +1,9 @@
-//! The roll of memberships: from what the maps hold to who is in which communicator and what each
-//! has done since it was first seen.
+//! The member table: derives from the maps which process is a member of which communicator, and its
+//! counts since it was first seen.
 //!
-//! A communicator whose hash is not known (it was there before the probe, or comes from one that
-//! was, and no other source tells) cannot be told from its like by name; all of a process that have
-//! the same rank and size are one membership, and so are all of which not even that is known.
+//! Communicators without a known hash (older than the probe, or derived from such a one, and
+//! unknown to other sources) cannot be distinguished; all of a process with the same rank and size
+//! are one member, and so are all without rank and size.
 
 mod arrivals;
 pub(super) mod complete;
@@ -23,60 +23,60 @@ use gpuwho_common::nccl::{
 use identity::{IdentifiedCommunicator, Lineage};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// What the processes of this host are, for the roll.
+/// Process lookups of the member table.
 pub(super) trait Processes {
-    /// The process that has this number and, where the kernel told, this start.
+    /// The process with this PID and, unless 0, this start time.
     fn find(&self, pid: u32, start_ns: u64) -> Option<ProcKey>;
-    /// Whether it is still there.
+    /// Whether it is running.
     fn is_alive(&self, process: ProcKey) -> bool;
-    /// Version and file of its library: of the file of this number, where that is not 0.
+    /// Version and path of its library: of the file with this number, unless 0.
     fn library(&self, process: ProcKey, file: u32) -> Option<VersionAndPath>;
-    /// Before this moment its calls in that file may have been missed.
+    /// Calls of the process in that file may have been missed before this time.
     fn gap_ns(&self, process: ProcKey, file: u32) -> u64;
 }
 
-/// A call that was not seen returning.
+/// A call whose return was not seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OpenCall {
     pub since_ns: u64,
     pub operation: u32,
     pub bytes: u64,
-    /// Its return would have been seen: it is still open.
+    /// Its return would have been seen, so it is still open.
     pub is_certain: bool,
 }
 
-/// Calls by operation and class.
+/// Calls by operation and size class.
 pub(super) type Counted = BTreeMap<(u32, u32), Calls>;
 
-/// A membership at the time of a reading.
+/// A member at a reading.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub id: MemberId,
     pub facts: MemberFacts,
-    /// Its communicators by number: one, unless their hash is not known.
+    /// The numbers of its communicators: one, unless their hash is unknown.
     pub numbers: Vec<u64>,
-    /// Calls by operation and class, since it was first seen.
+    /// Calls by operation and size class, since it was first seen.
     pub calls: Counted,
     pub errors: u64,
     pub async_error: Option<u32>,
-    /// Collectives so far, and when it was made; `None` where some were missed.
+    /// Number of collectives since its creation; `None` if some were missed.
     pub sequence: Option<u64>,
     pub last_ns: u64,
     pub last_operation: u32,
     pub last_bytes: u64,
-    /// The oldest that is open, else one of which nobody knows.
+    /// The oldest open call, else one that may be open.
     pub call: Option<OpenCall>,
-    /// Ended, or its process is gone: this reading is its last.
+    /// It ended, or its process did: this reading is its last.
     pub has_ended: bool,
 }
 
 impl Member {
-    /// The oldest call that is open.
+    /// The oldest call that is certainly open.
     pub(super) fn open(&self) -> Option<OpenCall> {
         self.call.filter(|call| call.is_certain)
     }
 
-    /// One of which nothing was seen yet.
+    /// A member without activity.
     pub(super) fn silent(id: MemberId, facts: MemberFacts) -> Self {
         Self {
             id,
@@ -95,35 +95,35 @@ impl Member {
     }
 }
 
-/// What a reading of the roll gives.
+/// The result of a reading.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     pub members: Vec<Member>,
-    /// Communicators to take out of the maps, with their calls.
+    /// Communicators to remove from the maps, with their calls.
     pub gone: Vec<(u64, Vec<CallKey>)>,
-    /// Memberships that are no more, without a last word.
+    /// Members that disappeared without having ended.
     pub vanished: Vec<MemberId>,
-    /// Threads to take out of the maps.
+    /// Threads to remove from the maps.
     pub gone_threads: Vec<u64>,
-    /// Communicators whose size has become known: handle, process and ranks.
+    /// Communicators whose size became known: handle, process and ranks.
     pub sized: Vec<(u64, u32, u32)>,
 }
 
-/// What is kept between readings.
+/// The state between readings.
 #[derive(Debug, Default)]
 pub(super) struct MemberTable {
     lineage: Lineage,
-    /// What forgotten communicators of a membership had counted.
+    /// Totals of the removed communicators of a member.
     before: HashMap<MemberKey, ForgottenTotals>,
-    /// Memberships told for the last time at the last reading.
+    /// Members exported for the last time at the last reading.
     reported: Vec<(MemberKey, MemberId)>,
-    /// Memberships at the last reading that had not ended.
+    /// Members at the last reading that had not ended.
     present: HashMap<MemberKey, MemberId>,
-    /// Numbers that had calls at the last reading and were no communicator.
-    strays: HashSet<u64>,
+    /// Numbers that had calls but no communicator at the last reading.
+    orphans: HashSet<u64>,
 }
 
-/// What is left of forgotten communicators.
+/// Totals of removed communicators.
 #[derive(Debug)]
 struct ForgottenTotals {
     calls: Counted,
@@ -132,7 +132,7 @@ struct ForgottenTotals {
 }
 
 impl MemberTable {
-    /// Reads a snapshot.
+    /// Processes a snapshot.
     pub(super) fn read(
         &mut self,
         snapshot: &Snapshot,
@@ -147,7 +147,7 @@ impl MemberTable {
         for one in &identified {
             let id = communicators.put(one.key, one.facts.clone());
             let member = members.entry(one.key).or_insert_with(|| {
-                // Others may have told its name.
+                // Another source may have provided its name.
                 let name = communicators.facts(id).and_then(|facts| facts.name.clone());
                 self.member(id, one.key, &MemberFacts { name, ..one.facts.clone() })
             });
@@ -161,7 +161,7 @@ impl MemberTable {
             if is_over(one, &mine, processes) {
                 let keys: Vec<CallKey> = mine.iter().map(|(key, _)| *key).collect();
                 if one.facts.hash.is_none() {
-                    self.keep(one, &mine);
+                    self.keep_totals(one, &mine);
                 }
                 self.lineage.remove(one.number);
                 reading.gone.push((one.number, keys));
@@ -182,19 +182,20 @@ impl MemberTable {
         reading
     }
 
-    /// What only forgotten communicators had counted is told as long as the process lives.
+    /// Adds members of removed communicators, whose totals are exported as long as the process
+    /// runs.
     fn add_silent(&self, communicators: &Communicators, members: &mut BTreeMap<MemberKey, Member>) {
-        for (key, kept) in &self.before {
+        for (key, totals) in &self.before {
             if !members.contains_key(key) {
-                let id = communicators.put(*key, kept.facts.clone());
-                members.insert(*key, self.member(id, *key, &kept.facts));
+                let id = communicators.put(*key, totals.facts.clone());
+                members.insert(*key, self.member(id, *key, &totals.facts));
             }
         }
     }
 
-    /// Remembers who is told for the last time. Gives the memberships that were there at the last
-    /// reading and are no more without having ended: made or completed meanwhile, and told by their
-    /// own names from now on, or nobody's. The last points of all of them still have their names.
+    /// Records the members that are exported for the last time. Returns the members of the last
+    /// reading that disappeared without having ended: they were identified in the meantime and have
+    /// another key now, or are gone. Their names stay until their last points are enriched.
     fn close(&mut self, members: &BTreeMap<MemberKey, Member>) -> Vec<MemberId> {
         let ended = members.iter().filter(|(_, member)| member.has_ended);
         self.reported = ended.map(|(key, member)| (*key, member.id)).collect();
@@ -208,26 +209,27 @@ impl MemberTable {
     }
 
     fn member(&self, id: MemberId, key: MemberKey, facts: &MemberFacts) -> Member {
-        let kept = self.before.get(&key);
+        let totals = self.before.get(&key);
         let (calls, errors) =
-            kept.map(|kept| (kept.calls.clone(), kept.errors)).unwrap_or_default();
+            totals.map(|totals| (totals.calls.clone(), totals.errors)).unwrap_or_default();
         Member { calls, errors, ..Member::silent(id, facts.clone()) }
     }
 
-    /// Communicators of nobody, and calls that were without a communicator at two readings: at
-    /// one, theirs may have been made between the two maps' turns.
+    /// Returns the communicators of unknown processes, and calls without a communicator at two
+    /// readings in a row: at a single reading the communicator may have been created between
+    /// reading the two maps.
     fn orphan(
         &mut self,
         lost: &[u64],
         calls: HashMap<u64, Vec<(CallKey, Calls)>>,
     ) -> Vec<(u64, Vec<CallKey>)> {
-        let before = std::mem::take(&mut self.strays);
+        let before = std::mem::take(&mut self.orphans);
         let mut gone = Vec::new();
         for (number, mine) in calls {
             if lost.contains(&number) || before.contains(&number) {
                 gone.push((number, mine.iter().map(|(key, _)| *key).collect()));
             } else {
-                self.strays.insert(number);
+                self.orphans.insert(number);
             }
         }
         let uncalled = lost.iter().filter(|number| !gone.iter().any(|(one, _)| one == *number));
@@ -236,18 +238,18 @@ impl MemberTable {
         gone
     }
 
-    /// What a forgotten communicator had counted stays in its membership's sums.
-    fn keep(&mut self, one: &IdentifiedCommunicator, calls: &[(CallKey, Calls)]) {
+    /// Adds a removed communicator's counts to its member's totals.
+    fn keep_totals(&mut self, one: &IdentifiedCommunicator, calls: &[(CallKey, Calls)]) {
         let nothing =
             ForgottenTotals { calls: Counted::new(), errors: 0, facts: one.facts.clone() };
-        let kept = self.before.entry(one.key).or_insert(nothing);
+        let totals = self.before.entry(one.key).or_insert(nothing);
         for (key, counted) in calls {
-            add(kept.calls.entry((key.operation, key.class)).or_insert(NO_CALLS), counted);
+            add(totals.calls.entry((key.operation, key.class)).or_insert(NO_CALLS), counted);
         }
-        kept.errors += one.communicator.activity.errors;
+        totals.errors += one.communicator.activity.errors;
     }
 
-    /// Only now, since the enrich stage needed their names for their last points.
+    /// Removed only now, because the enrich stage needed their names for the last points.
     fn remove_reported(&mut self, communicators: &Communicators) {
         for (key, id) in self.reported.drain(..) {
             communicators.remove(id);
@@ -279,8 +281,8 @@ impl Member {
     }
 }
 
-/// Ended, or its process is gone, or it never was: a handle that the library refused each time that
-/// its answer was seen.
+/// Whether it ended, its process ended, or it never existed: a handle that the library refused at
+/// every observed return.
 fn is_over(
     one: &IdentifiedCommunicator,
     calls: &[(CallKey, Calls)],
@@ -300,8 +302,8 @@ fn calls_by_number(snapshot: &Snapshot) -> HashMap<u64, Vec<(CallKey, Calls)>> {
     by_number
 }
 
-/// Puts the open calls on their memberships; a communicator that is being made has one of its own
-/// until then. Gives the threads that are gone.
+/// Assigns the open calls to members; a communicator that is being created has its own member until
+/// then. Returns the threads that are gone.
 fn opened(
     snapshot: &Snapshot,
     processes: &dyn Processes,
@@ -340,7 +342,7 @@ fn opened(
 }
 
 fn is_thread(processes: &dyn Processes, pid: u32, tid: u64) -> bool {
-    // A thread's number is also a process's in `/proc`, though not listed.
+    // `/proc` has an unlisted entry for each thread id too.
     u32::try_from(tid).is_ok_and(|tid| tid == pid || processes.find(tid, 0).is_some())
 }
 
@@ -355,7 +357,7 @@ fn on<'a>(
     })
 }
 
-/// Marks the number of a membership that is being made.
+/// Marks the number of a member whose communicator is being created.
 const UNBORN: u64 = 1 << 63;
 
 fn unborn(task: u64, facts: MemberFacts, communicators: &Communicators) -> Member {
@@ -383,12 +385,12 @@ fn add(to: &mut Calls, more: &Calls) {
     to.interval.iter_mut().zip(more.interval).for_each(|(to, more)| *to += more);
 }
 
-/// Nanoseconds in the catalogue's unit.
+/// Converts nanoseconds to the catalogue's unit.
 pub(super) fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// A number of the probe's, unless it means that it is not known.
+/// A number of the probe, unless it is the value for unknown.
 pub(super) fn known(number: u32) -> Option<u32> {
     (number != UNKNOWN).then_some(number)
 }

@@ -1,5 +1,5 @@
-//! What benchmarks measure: the probes on one file without anybody who looks for libraries, and the
-//! whole source on processes that it is given.
+//! Entry points for benchmarks: the probes on one file without a search for libraries, and the
+//! whole source on given processes.
 
 use super::attach::many::Way;
 use super::attach::probes::{Attached, Probes, task_layout};
@@ -40,13 +40,13 @@ impl std::fmt::Debug for Probed {
 }
 
 impl Probed {
-    /// Attaches in one of the ways, or in the best of those behind it that the kernel has; with or
-    /// without the returns of operations: of a thread that makes more calls a second than
-    /// `Some(rate)`, some, with 0 all.
+    /// Attaches in the given way, or in the best later one that the kernel supports. `timed_rate`
+    /// attaches to the returns of operations too: `Some(rate)` times only some calls of a thread
+    /// with more calls a second than that, `Some(0)` all.
     pub fn on(file: &Path, way: Way, timed_rate: Option<u32>) -> io::Result<Self> {
         let timed = timed_rate.is_some();
         let exports = exports(&File::open(file)?)?;
-        let exports = exports.ok_or_else(|| io::Error::other("no collective library"))?;
+        let exports = exports.ok_or_else(|| io::Error::other("not a collective library"))?;
         let (mut probes, maps, of_owners) =
             Probes::load(task_layout(&Paths::default()), way, timed_rate.unwrap_or(0))
                 .map_err(io::Error::other)?;
@@ -58,19 +58,19 @@ impl Probed {
         Ok(Self { _attached: attached, _probes: probes, maps, _quotas: quotas })
     }
 
-    /// Reads the maps as once a tick; gives the operations counted so far.
+    /// Reads the maps as a tick does; returns the number of operations so far.
     pub fn read(&self) -> io::Result<u64> {
         let snapshot = self.maps.read()?;
         Ok(snapshot.communicators.iter().map(|(_, one)| one.activity.calls).sum())
     }
 }
 
-/// The source as it is by default, with its governor. Dropping it detaches everything.
+/// The whole source with default settings and its probe budget. Dropping it detaches everything.
 #[derive(Debug)]
 pub struct Governed(Nccl);
 
 impl Governed {
-    /// For the libraries of these processes.
+    /// Starts it on the libraries of these processes.
     pub fn of(pids: &[u32]) -> io::Result<Self> {
         let paths = Paths::default();
         let (ownership, communicators) = (Ownership::new(&paths), Arc::default());
@@ -88,13 +88,12 @@ impl Governed {
         Ok(Self(nccl))
     }
 
-    /// What a tick does.
+    /// Runs a tick.
     pub fn read(&mut self) {
         self.0.collect(&mut Batch::new(NAME, SystemTime::now()));
     }
 
-    /// Entries and returns that were hit so far, as of the last look of the governor, and what it
-    /// allows.
+    /// Entry and return hits as of the last reading of the budget, and its level.
     pub fn hits(&self) -> (u64, u64, GovernorLevel) {
         let (counts, level) = self.0.shared.with(|known| (known.counts, known.level));
         let of = |counter: u32| counts.get(counter as usize).copied().unwrap_or(0);
@@ -102,10 +101,10 @@ impl Governed {
     }
 }
 
-/// The place in a library's file of a function, named without its prefix.
+/// The file offset of a function, named without its prefix.
 pub fn place_of(file: &File, name: &str) -> io::Result<u64> {
-    let exports = exports(file)?.ok_or_else(|| io::Error::other("no collective library"))?;
-    let is_it = |row: usize| SYMBOLS.get(row).is_some_and(|symbol| symbol.name == name);
-    let found = exports.entries.iter().find(|(row, _)| is_it(*row));
+    let exports = exports(file)?.ok_or_else(|| io::Error::other("not a collective library"))?;
+    let matches = |row: usize| SYMBOLS.get(row).is_some_and(|symbol| symbol.name == name);
+    let found = exports.entries.iter().find(|(row, _)| matches(*row));
     found.map(|(_, offset)| *offset).ok_or_else(|| io::Error::other("no such function"))
 }

@@ -1,4 +1,4 @@
-//! What the thread that attaches and the collector that reads know of each other.
+//! The state shared between the attaching thread and the collector.
 
 use super::budget::quota::Quotas;
 use super::budget::uptime::UptimeByUse;
@@ -17,36 +17,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shared(Arc<Mutex<AttachState>>);
 
-/// What the thread that attaches has found.
+/// The state of the attaching thread.
 #[derive(Debug)]
 pub(super) struct AttachState {
     pub state: (SourceState, String, String),
-    /// What the governor allows the owner that it allows least.
+    /// The most reduced level of all owners' budgets.
     pub level: GovernorLevel,
     pub files: u64,
-    /// Probes that are still to be detached.
+    /// Number of probes still to be detached.
     pub detaching: usize,
-    /// Hits a second and process that are allowed; 0 before it is known.
+    /// The limit in hits a second and process; 0 until the programs are loaded.
     pub budget: u64,
     /// Rounds of the thread so far.
-    pub looked: u64,
-    /// How often something of what processes map was refused or left out.
+    pub rounds: u64,
+    /// Number of mapped files that were refused or ignored.
     pub refused: u64,
     /// Version and file of each process's library.
     pub libraries: HashMap<ProcKey, VersionAndPath>,
     /// The same by the number of the file.
     pub files_by_number: HashMap<(ProcKey, u32), VersionAndPath>,
-    /// The number of each process's library, where it maps one only.
+    /// The file number of each process that maps only one library.
     pub only: HashMap<ProcKey, u32>,
-    /// Where each process's library keeps what a communicator is.
+    /// The field offsets of each process's library.
     pub fields: HashMap<ProcKey, Fields>,
     pub counts: [u64; COUNTERS as usize],
-    /// For how long calls, and their returns, were seen of each owner in each file, and should have
-    /// been.
+    /// Probe uptime of each owner in each file, and the time in which probes were wanted.
     pub covers: UptimeByUse,
-    /// Whose each process is, and what it may take and is allowed.
+    /// Each process's owner, its limits and its setting.
     pub quotas: Quotas,
-    /// The maps, once, when they are there.
+    /// The maps, once, after they are loaded.
     pub maps: Option<Maps>,
 }
 
@@ -58,7 +57,7 @@ impl Default for AttachState {
             files: 0,
             detaching: 0,
             budget: 0,
-            looked: 0,
+            rounds: 0,
             refused: 0,
             libraries: HashMap::new(),
             files_by_number: HashMap::new(),
@@ -73,12 +72,12 @@ impl Default for AttachState {
 }
 
 impl Shared {
-    /// Looks at or changes what is known.
-    pub(super) fn with<T>(&self, look: impl FnOnce(&mut AttachState) -> T) -> T {
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Reads or changes the state.
+    pub(super) fn with<T>(&self, access: impl FnOnce(&mut AttachState) -> T) -> T {
+        access(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How the source is doing.
+    /// The status of the source.
     pub(super) fn report(&self) -> Report {
         self.with(|known| {
             let (state, reason, remedy) = known.state.clone();

@@ -1,14 +1,14 @@
-//! What the source says of itself, with its reason and what can be done.
+//! The status of the source, with reason and remedy.
 
 use super::budget::controller::ProbeBudget;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::GovernorLevel;
 
-/// State, reason and remedy: of what the kernel refused, of what a process maps that is not seen, of
-/// so many libraries in use, and of what is allowed the owner that is allowed least.
+/// Computes the status from refusals, incompletely observed processes, the number of files in use
+/// and the most reduced budget.
 pub(super) fn of(
     refused: Option<&str>,
-    trouble: Option<String>,
+    problem: Option<String>,
     files: u64,
     decision: Option<(&ProbeBudget, String)>,
 ) -> (SourceState, String, String) {
@@ -16,26 +16,26 @@ pub(super) fn of(
         let remedy = "run gpuwho doctor to see what the kernel refuses";
         return (SourceState::Degraded, why.into(), remedy.into());
     }
-    if let Some(why) = trouble {
-        let remedy = "its calls may not be counted; everybody else's are";
+    if let Some(why) = problem {
+        let remedy = "its calls may not be counted; those of all other processes are";
         return (SourceState::Degraded, why, remedy.into());
     }
     if files == 0 {
         let reason = "no process that holds a device has NCCL or RCCL loaded";
         return (SourceState::Absent, reason.into(), String::new());
     }
-    let Some((governor, owner)) = decision else {
+    let Some((budget, owner)) = decision else {
         return (SourceState::Ready, String::new(), String::new());
     };
-    let budget = governor.budget();
+    let limit = budget.budget();
     let because = |what: &str| {
-        let reason = format!("more than {budget} hits a second and process: {what}, of {owner}");
+        let reason = format!("more than {limit} hits a second and process: {what}, of {owner}");
         (SourceState::Degraded, reason, "raise nccl.budget to see more".into())
     };
-    match governor.level() {
+    match budget.level() {
         GovernorLevel::Entries => because("durations and open calls are not seen"),
         GovernorLevel::Cycled => {
-            let cycle = governor.cycle();
+            let cycle = budget.cycle();
             because(&format!("calls are counted one second in {cycle}"))
         }
         GovernorLevel::Detached => because("calls are not counted for some minutes"),

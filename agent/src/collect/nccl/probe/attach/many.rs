@@ -1,8 +1,9 @@
-//! All probes of a library by one link, or two: a program for every function, told apart by cookie.
+//! Probes all functions of a library by one or two links: one program for every function, which a
+//! cookie identifies.
 //!
-//! aya 0.14 loads no such programs, so their instructions are taken from the same object and given
-//! the maps that aya has made. Detaching then takes the kernel one wait for all functions and not
-//! one a function.
+//! aya 0.14 cannot load such programs, so their instructions are taken from the same object and
+//! linked to the maps that aya created. Detaching then costs one wait in the kernel for all
+//! functions instead of one per function.
 
 use super::probes::OBJECT;
 use crate::collect::kernel::load::shortened;
@@ -17,33 +18,33 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// Why the kernel does without.
+/// Why this kind of link is not used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ManyError {
-    /// The object is not as the loader wants it.
+    /// The object does not parse.
     #[error("read the BPF object: {0}")]
     Object(String),
-    /// A program is refused.
+    /// The kernel refuses a program.
     #[error("program {program}: {source}: {}", shortened(.words))]
     Program { program: &'static str, source: io::Error, words: String },
-    /// The kernel is older than the kind of link.
+    /// The kernel is too old for this kind of link.
     #[error("no links for many uprobes")]
     NotOffered,
 }
 
-/// How functions are probed, from the best on.
+/// How functions are probed, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
-    /// By one session a file; 6.13.
+    /// One session per file; since 6.13.
     Session,
-    /// By one link for a file's entries and one for its returns; 6.6.
+    /// One link for a file's entries and one for its returns; since 6.6.
     Multi,
-    /// One probe a function.
+    /// One probe per function.
     Each,
 }
 
 impl Way {
-    /// In words.
+    /// A description.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Session => "one session a file",
@@ -56,14 +57,15 @@ impl Way {
 /// The programs for all functions.
 #[derive(Debug)]
 pub(super) enum Many {
-    /// Entries and the returns that they want.
+    /// Entries, which request the returns they need.
     Session(OwnedFd),
     /// All entries, all returns.
     Multi { entered: OwnedFd, returned: OwnedFd },
 }
 
 impl Many {
-    /// Loads the best that the kernel has, from one on; gives why it does without better ones.
+    /// Loads the best kind that the kernel supports, starting with `best`; also returns why better
+    /// ones are not used.
     pub(super) fn load(bpf: &Ebpf, best: Way) -> (Option<Self>, Vec<ManyError>) {
         if best == Way::Each {
             return (None, Vec::new());
@@ -119,7 +121,7 @@ impl Many {
         }
     }
 
-    /// Attaches to the returns; `None` where the entries have brought them.
+    /// Attaches to the returns; `None` if attaching to the entries included them.
     pub(super) fn returns(&self, file: &Path, places: &[Place]) -> io::Result<Option<OwnedFd>> {
         let Self::Multi { returned, .. } = self else { return Ok(None) };
         let file = CString::new(file.as_os_str().as_bytes())?;
@@ -127,7 +129,7 @@ impl Many {
     }
 }
 
-/// The object with the maps that aya has made.
+/// The object, linked to aya's maps.
 fn linked(bpf: &Ebpf) -> Result<Object, ManyError> {
     let refused = |error: &dyn std::error::Error| ManyError::Object(error.to_string());
     let mut object = Object::parse(OBJECT).map_err(|error| refused(&error))?;

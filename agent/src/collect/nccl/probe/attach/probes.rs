@@ -1,9 +1,9 @@
-//! Loads the programs of the probe `nccl` and attaches them to a library's file, by offset: one
-//! uprobe a function and file, whoever maps it.
+//! Loads the programs of the probe `nccl` and attaches them to a library's file by offset: one
+//! uprobe per function and file, for all processes that map it.
 //!
-//! Nothing is loaded before the first library is found. Where the kernel has links for many
-//! uprobes, one program serves all functions of a file. Elsewhere, and where such a link is
-//! refused, each function has its own, loaded when the first library that has it is attached.
+//! Nothing is loaded before the first library is found. If the kernel has links for many uprobes,
+//! one program serves all functions of a file. Otherwise, or if such a link is refused, each
+//! function has its own program, loaded when it is first attached.
 
 use super::many::{Many, Way};
 use super::target::{ProbedFunction, Target, is_about_communicators, is_timed, places, rows};
@@ -25,13 +25,13 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
-/// The object that the build embedded; empty where there was no BPF toolchain.
+/// The object embedded at build time; empty if there was no BPF toolchain.
 pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nccl"));
 
 /// Nanoseconds of a second.
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The program of every return.
+/// The program for every return.
 const RETURNED: &str = "returned";
 
 /// Why the probe, or a part of it, cannot be used.
@@ -43,7 +43,7 @@ pub enum ProbeError {
     /// The object does not load.
     #[error("load the BPF object: {0}")]
     Object(#[from] Box<EbpfError>),
-    /// A program is refused.
+    /// The kernel refuses a program.
     #[error("program {program}: {}", first_line(.source))]
     Program {
         /// The program.
@@ -51,7 +51,7 @@ pub enum ProbeError {
         /// The kernel's answer.
         source: ProgramError,
     },
-    /// A map is refused or missing.
+    /// The kernel refuses a map, or the object lacks it.
     #[error("map {name}: {source}")]
     Map {
         /// The map.
@@ -59,67 +59,67 @@ pub enum ProbeError {
         /// Why.
         source: MapError,
     },
-    /// The object lacks something: it was built from other sources.
+    /// The object lacks a part: it was built from other sources.
     #[error("the embedded BPF object has no {0}")]
     Missing(&'static str),
 }
 
-/// The programs, loaded.
+/// The loaded programs.
 pub(in super::super) struct Probes {
     bpf: Ebpf,
     many: Option<Many>,
     loaded: HashSet<&'static str>,
     pub counts: PerCpuArray<MapData, u64>,
-    /// The threads that call, to be read here as well.
+    /// The map of threads, which is read here too.
     threads: Option<OwnedFd>,
 }
 
-/// What keeps one probe or many attached. Dropping it detaches them, which takes the kernel until
-/// no processor is inside: for a probe of its own a tenth of a second on a busy host, one after the
-/// other (`perf_uprobe_destroy`, 6.18), for a link as long, once.
+/// Keeps one probe or many attached. Dropping it detaches them, for which the kernel waits until no
+/// CPU is inside: for a single probe a tenth of a second on a busy host, one after the other
+/// (`perf_uprobe_destroy`, 6.18), for a link the same time once.
 #[derive(Debug)]
 pub(in super::super) enum Hold {
     One(#[expect(dead_code, reason = "kept to be dropped")] UProbeLink),
     Many(#[expect(dead_code, reason = "kept to be dropped")] OwnedFd),
 }
 
-/// What is attached to one file.
+/// The probes on one file.
 #[derive(Debug, Default)]
 pub(in super::super) struct Attached {
-    /// Entries, and in a session what they want of the rest.
+    /// Entries, and in a session the returns that they request.
     entries: Vec<Hold>,
-    /// Returns of what makes, ends and asks.
+    /// Returns of functions that create, end or query communicators.
     returns: Vec<Hold>,
-    /// What only timing needs: returns of operations, and entries of functions that call others.
+    /// Only for timing: returns of operations, and entries of functions that call others.
     timing: Vec<Hold>,
-    /// Functions probed at their entry, and at their return.
+    /// Number of functions probed at their entry, and at their return.
     functions: [usize; 2],
     /// Functions that could not be probed, with the reason.
     pub refused: Vec<(&'static str, String)>,
 }
 
 impl Attached {
-    /// Whether the programs know which library and what kind of instruction they are at.
+    /// Whether the programs get a cookie with the library and the kind of instruction.
     pub(super) fn has_ids(&self) -> bool {
         self.entries.iter().any(|hold| matches!(hold, Hold::Many(_)))
     }
 
-    /// How many functions are probed at their entry.
+    /// Number of functions probed at their entry.
     pub(in super::super) fn functions(&self) -> usize {
         self.functions[0]
     }
 
-    /// How many are probed at their return.
+    /// Number of functions probed at their return.
     pub(in super::super) fn returns(&self) -> usize {
         self.functions[1]
     }
 
-    /// Takes out what only timing needs.
+    /// Removes the probes that only timing needs.
     pub(in super::super) fn untime(&mut self) -> Vec<Hold> {
         std::mem::take(&mut self.timing)
     }
 
-    /// Takes out everything.
+    /// Removes all probes.
     pub(in super::super) fn into_holds(self) -> Vec<Hold> {
         let Self { mut entries, returns, timing, .. } = self;
         entries.extend(returns);
@@ -129,9 +129,10 @@ impl Attached {
 }
 
 impl Probes {
-    /// Loads the maps and, of the ways from `best` on, the best that the kernel has; gives the maps
-    /// to read apart, and those by which the programs know processes. Of a thread that calls faster than `timed_rate` a second some calls are timed
-    /// where leaving a return out saves something; 0: all of every thread.
+    /// Loads the maps and the best kind of link that the kernel supports, starting with `best`.
+    /// Also returns the maps to read, and those that identify processes to the programs. Only some
+    /// calls of a thread with more than `timed_rate` calls a second are timed, if skipping a return
+    /// saves time; 0 times all.
     pub(in super::super) fn load(
         layout: TaskLayout,
         best: Way,
@@ -176,8 +177,7 @@ impl Probes {
         Ok((Self { bpf, many, loaded: HashSet::new(), counts, threads }, maps, quotas))
     }
 
-    /// Loads every program, as far as the kernel takes them; gives how many there are, and how
-    /// functions will be probed.
+    /// Loads every program; returns how many there are, and how functions will be probed.
     pub(in super::super) fn try_all(paths: &Paths) -> Result<(usize, Way), ProbeError> {
         let (mut probes, _maps, _quotas) = Self::load(task_layout(paths), Way::Session, 0)?;
         let programs = SYMBOLS.iter().map(|symbol| symbol.program).chain([RETURNED]);
@@ -191,7 +191,7 @@ impl Probes {
         Ok((programs.len(), probes.way()))
     }
 
-    /// What each thread has hit so far, by `bpf_get_current_pid_tgid`.
+    /// The hits of each thread so far, by `bpf_get_current_pid_tgid`.
     pub(in super::super) fn hits(&self) -> Vec<(u64, Tally)> {
         let read = self.threads.as_ref().and_then(|map| entries::<u64, Thread>(map.as_fd()).ok());
         read.into_iter().flatten().map(|(task, thread)| (task, Tally::of(&thread))).collect()
@@ -202,8 +202,8 @@ impl Probes {
         self.many.as_ref().map_or(Way::Each, Many::way)
     }
 
-    /// Attaches to a file's functions. A function that the kernel refuses is left out and named;
-    /// an error means that nothing can be attached.
+    /// Attaches to a file's functions. A refused function is left out and listed; an error means
+    /// that nothing can be attached.
     pub(in super::super) fn attach(
         &mut self,
         target: &Target<'_>,
@@ -213,12 +213,12 @@ impl Probes {
         if let Some(many) = &self.many {
             match all(many, target, timed) {
                 Ok(attached) => return Ok(attached),
-                // One function may be to blame: each by itself, it is named.
+                // A single function may be the cause: attaching them one by one identifies it.
                 Err(error) => tracing::debug!(%error, "a link for all functions is refused"),
             }
         }
         let mut attached = Attached::default();
-        // Returns first: a call must not be left open because it began in between.
+        // Returns first: a call that starts in between must not stay open.
         if timed {
             self.time_each(target, &mut attached);
         }
@@ -233,16 +233,16 @@ impl Probes {
         if attached.entries.is_empty()
             && let Some(place) = rows(exports).next()
         {
-            // All were refused: for the reason of the first.
+            // All were refused; report the reason of the first.
             drop(self.one(RETURNED, file, place.2)?);
         }
         Ok(attached)
     }
 
-    /// Attaches what only timing needs.
+    /// Attaches the probes that only timing needs.
     pub(super) fn time_calls(&mut self, target: &Target<'_>, attached: &mut Attached) {
         match &self.many {
-            // A link for all functions tells, or is missed by, every one of them.
+            // With a link for all functions, all succeed or all fail.
             Some(many) if attached.has_ids() => {
                 if let Err(error) = time_all(many, target, attached) {
                     attached.refused.push((RETURNED, error.to_string()));
@@ -263,7 +263,7 @@ impl Probes {
         }
     }
 
-    /// Attaches to one function; a refusal is noted.
+    /// Attaches to one function; records a refusal.
     fn link(
         &mut self,
         program: &'static str,
@@ -319,7 +319,7 @@ fn all(many: &Many, target: &Target<'_>, timed: bool) -> io::Result<Attached> {
         attached.returns.extend(many.returns(target.file, &places)?.map(Hold::Many));
         attached.functions[1] += places.len();
     }
-    // In a session the entries of functions that call others cost nothing more when they are there.
+    // In a session the entries of functions that call others cost nothing extra.
     let places = places_of_entries(many, target);
     attached.entries.push(Hold::Many(many.entries(target.file, &places)?));
     attached.functions[0] += places.len();
@@ -357,8 +357,8 @@ fn hash_map<K: Pod, V: Pod>(
     KernelMap::try_from(take(bpf, name)?).map_err(|source| ProbeError::Map { name, source })
 }
 
-/// Where this kernel keeps a process's start. Without it processes are known by their number until
-/// user space has looked. Reads some megabytes.
+/// The offset of a process's start time in this kernel. Without it the programs identify processes
+/// by PID until user space has resolved them. Reads some megabytes.
 pub(in super::super) fn task_layout(paths: &Paths) -> TaskLayout {
     let read = || {
         let btf = Btf::read(&paths.sys.join("kernel/btf/vmlinux"))?;

@@ -1,16 +1,16 @@
-//! Whether somebody would keep the kernel waiting when a file's probes come or go, and with it the
-//! host.
+//! Checks whether a stuck process would block the kernel, and with it the host, while a file's
+//! probes are attached or detached.
 //!
-//! To put breakpoints into a file, or take them out, the kernel locks the mappings of every process
-//! that maps it, one after the other, and lets none of the host fork meanwhile
-//! (`register_for_each_vma`, `dup_mmap_sem`; it cannot be interrupted). A process that never unlocks
-//! its own, because a file server is gone, a device hangs or its own FUSE server does not answer a
-//! page fault, would hold up the host. So before probes come or go all threads are looked at for
-//! those that wait in the kernel and cannot be interrupted, or wait for a FUSE server (which can
-//! be): about 10 µs each. Where a process with such a thread maps the file and the thread does not
-//! go on, nothing is done to the file.
+//! To insert or remove breakpoints in a file, the kernel locks the mappings of every process that
+//! maps it, one after the other, and blocks every fork on the host in the meantime
+//! (`register_for_each_vma`, `dup_mmap_sem`; it cannot be interrupted). A process that never
+//! releases its mappings, because a file server is gone, a device hangs or its own FUSE server does
+//! not answer a page fault, would block the host. So before probes change, all threads are checked
+//! for those in uninterruptible sleep, or waiting for a FUSE server (which is interruptible): about
+//! 10 µs each. If a process with such a thread maps the file and the thread makes no progress, the
+//! file's probes are not changed.
 //!
-//! Who gets stuck between the look and the deed is not seen.
+//! A process that gets stuck between the check and the change is not detected.
 
 use crate::collect::nccl::probe::libraries::Libraries;
 use crate::collect::nccl::probe::libraries::files::Files;
@@ -25,89 +25,93 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Threads that are not the kernel's: with more, nobody can be sure in a reasonable time.
+/// Limit on user threads: checking more would take too long.
 const MAX_THREADS: usize = 131_072;
-/// `PF_KTHREAD` (`linux/sched.h`): it has no mappings.
+/// `PF_KTHREAD` (`linux/sched.h`): a kernel thread has no mappings.
 const KERNEL_THREAD: u64 = 0x0020_0000;
-/// After so long who waited for a disk has gone on.
-const A_MOMENT: Duration = Duration::from_millis(200);
-/// For so long a look at all threads holds.
-const HOLDS: Duration = Duration::from_secs(1);
-/// For so long mappings are looked through; who is not known by then counts as one that maps the file.
-const LOOKS_FOR: Duration = Duration::from_secs(1);
-/// Where the parent of a `vfork` waits, uninterrupted and with nothing locked.
+/// A thread that waited for a disk has made progress after this time. 33=const PROGRESS_WAIT:
+/// Duration = Duration::from_millis(200);
+const PROGRESS_WAIT: Duration = Duration::from_millis(200);
+/// How long a check of all threads is valid. 35=const VALID_FOR: Duration = Duration::from_secs(1);
+const VALID_FOR: Duration = Duration::from_secs(1);
+/// Time limit for checking mappings; unchecked processes count as mapping the file. 37=const
+/// MAPS_LIMIT: Duration = Duration::from_secs(1);
+const MAPS_LIMIT: Duration = Duration::from_secs(1);
+/// Where the parent of a `vfork` waits, uninterruptibly and without a lock.
 const VFORK: [&str; 4] = ["wait_for_vfork_done", "kernel_clone", "_do_fork", "do_fork"];
-/// How long a process's mappings are waited for: one whose mappings are locked does not give them.
+/// Timeout for one process's mappings, which cannot be read while they are locked.
 const MAPS_TIMEOUT: Duration = Duration::from_millis(250);
-/// Before it is tried again, at first and at last: a try is a look at all threads of the host.
-const AGAIN_AFTER: Duration = Duration::from_secs(2);
-const AGAIN_AT_LAST: Duration = Duration::from_mins(1);
-/// Functions of the kernel in which a thread waits for a FUSE server (`fs/fuse/dev.c`).
+/// First and longest delay before a retry, which checks all threads of the host again. 43=const
+/// MIN_RETRY: Duration = Duration::from_secs(2); 44=const MAX_RETRY: Duration =
+/// Duration::from_mins(1);
+const MIN_RETRY: Duration = Duration::from_secs(2);
+const MAX_RETRY: Duration = Duration::from_mins(1);
+/// Kernel functions in which a thread waits for a FUSE server (`fs/fuse/dev.c`).
 const FUSE: [&str; 3] = ["request_wait_answer", "fuse_", "__fuse_"];
 
-/// The last look at all threads.
+/// The last check of all threads.
 #[derive(Debug, Default)]
 pub(super) struct Stuck {
-    looked: Option<(Instant, Option<Vec<Waiting>>)>,
+    last: Option<(Instant, Option<Vec<Waiting>>)>,
 }
 
-/// A thread that waits.
+/// A waiting thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Waiting {
     pid: u32,
     folder: PathBuf,
-    /// How often it has left the processor so far.
+    /// Its number of voluntary context switches.
     switches: u64,
 }
 
 impl Stuck {
-    /// When what was held up so many times in a row is to be tried again.
+    /// When to retry after this many failures in a row.
     pub(super) fn again(now: Instant, times: u32) -> Instant {
-        let wait = AGAIN_AFTER.saturating_mul(1 << times.saturating_sub(1).min(16));
-        now + wait.min(AGAIN_AT_LAST)
+        let wait = MIN_RETRY.saturating_mul(1 << times.saturating_sub(1).min(16));
+        now + wait.min(MAX_RETRY)
     }
 
-    /// Why the probes of a file are left as they are, if they are.
+    /// Why the probes of a file must not be changed now, if so.
     pub(super) fn on(&mut self, file: Stamp, libraries: &Libraries) -> Option<String> {
         let now = Instant::now();
-        let holds = |at: &Instant| now.saturating_duration_since(*at) < HOLDS;
-        if !self.looked.as_ref().is_some_and(|(at, _)| holds(at)) {
-            self.looked = Some((now, waiting(libraries.opener().paths)));
+        let is_valid = |at: &Instant| now.saturating_duration_since(*at) < VALID_FOR;
+        if !self.last.as_ref().is_some_and(|(at, _)| is_valid(at)) {
+            self.last = Some((now, waiting(libraries.opener().paths)));
         }
-        let (_, found) = self.looked.as_ref()?;
+        let (_, found) = self.last.as_ref()?;
         let Some(found) = found else {
             return Some(format!("more than {MAX_THREADS} threads may be stuck in the kernel"));
         };
-        let mut asked = HashMap::new();
+        let mut answers = HashMap::new();
         let mut suspects = found.clone();
         suspects.retain(Waiting::is_still);
         suspects.retain(|one| {
-            *asked.entry(one.pid).or_insert_with(|| may_map(one.pid, file, libraries, now))
+            *answers.entry(one.pid).or_insert_with(|| may_map(one.pid, file, libraries, now))
         });
         if suspects.is_empty() {
             return None;
         }
-        thread::sleep(A_MOMENT);
+        thread::sleep(PROGRESS_WAIT);
         let stuck = suspects.iter().find(|one| one.is_still())?;
         Some(format!("process {} maps it and is stuck in the kernel", stuck.pid))
     }
 }
 
 impl Waiting {
-    /// Whether it has not gone on.
+    /// Whether it has made no progress.
     fn is_still(&self) -> bool {
         is_waiting(&self.folder) && switches(&self.folder) == Some(self.switches)
     }
 }
 
-/// Whether a process maps a file, under whatever name; true where it cannot be told in time.
+/// Whether a process maps a file, under any name; true if this cannot be determined in time.
 fn may_map(pid: u32, file: Stamp, libraries: &Libraries, began: Instant) -> bool {
     let opener = libraries.opener();
     let Some(process) = living(opener.paths, pid) else { return false };
-    // Whether its tenant's file systems answer says nothing of its mappings.
+    // Independent of whether the tenant's file systems answer.
     let files = opener.files.within(MAPS_TIMEOUT).of_mappings();
     let opener = Opener { files: &files, ..opener };
-    let is_over = || began.elapsed() > LOOKS_FOR;
+    let is_over = || began.elapsed() > MAPS_LIMIT;
     if is_over() {
         return true;
     }
@@ -116,12 +120,12 @@ fn may_map(pid: u32, file: Stamp, libraries: &Libraries, began: Instant) -> bool
         Err(ReadError::Failed(_)) => return false,
         Err(_) => return true,
     };
-    // Two files of an overlay may show one device and inode.
+    // Two files of an overlay may show the same device and inode.
     let (mut ranges, of) = (HashMap::new(), Files::default());
     let read = mappings::read(maps, |mapping| {
         ranges.entry(of.key_of(&mapping)).or_insert(mapping.range);
     });
-    let is_it = |range: &(u64, u64)| {
+    let matches = |range: &(u64, u64)| {
         is_over()
             || match Mapped::open(opener, process, *range) {
                 Ok(mapped) => mapped.stamp == file,
@@ -129,23 +133,23 @@ fn may_map(pid: u32, file: Stamp, libraries: &Libraries, began: Instant) -> bool
                 Err(_) => false,
             }
     };
-    !matches!(read, Ok(None)) || ranges.values().any(is_it)
+    !matches!(read, Ok(None)) || ranges.values().any(matches)
 }
 
-/// Those that wait; `None` where there are too many to look at.
+/// The waiting threads; `None` if there are too many threads.
 fn waiting(paths: &Paths) -> Option<Vec<Waiting>> {
-    let (mut looked_at, mut found) = (0, Vec::new());
+    let (mut checked, mut found) = (0, Vec::new());
     for process in fs::read_dir(&paths.proc).ok()?.flatten() {
         let pid = process.file_name().to_str().and_then(|name| name.parse().ok());
         let Some(pid) = pid else { continue };
         if is_of_kernel(&process.path()) {
             continue;
         }
-        // One that has ended meanwhile has none.
+        // A process that has ended has no threads.
         let threads = fs::read_dir(process.path().join("task")).into_iter().flatten().flatten();
         for folder in threads.map(|thread| thread.path()) {
-            looked_at += 1;
-            if looked_at > MAX_THREADS {
+            checked += 1;
+            if checked > MAX_THREADS {
                 return None;
             }
             if is_waiting(&folder)
@@ -174,7 +178,7 @@ fn is_of_kernel(folder: &Path) -> bool {
     state(folder).is_some_and(|(_, flags)| flags & KERNEL_THREAD != 0)
 }
 
-/// By `stat`: the name in brackets, the state, and six numbers further the flags.
+/// Parses `stat`: after the name in brackets come the state and, six fields later, the flags.
 fn state(folder: &Path) -> Option<(char, u64)> {
     let stat = fs::read(folder.join("stat")).ok()?;
     let end = stat.iter().rposition(|byte| *byte == b')')?;
@@ -203,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_interrupted_or_waits_for_a_fuse_server_is_found_but_no_kernel_thread() {
+    fn uninterruptible_and_fuse_waiters_are_found_and_kernel_threads_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let paths = Paths::under(folder.path());
         assert_eq!(waiting(&paths), None, "nothing can be read");
@@ -226,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_gone_on_meanwhile_or_has_ended_is_not_stuck() {
+    fn a_thread_that_progressed_or_ended_is_not_stuck() {
         let folder = tempfile::tempdir().unwrap();
         let paths = Paths::under(folder.path());
         let one = paths.proc.join("10/task/10");

@@ -1,5 +1,5 @@
-//! A library's file as the probes take it: its functions, their places, and the cookie by which the
-//! programs tell function, library and kind of instruction.
+//! A library's file as the probes need it: its functions, their offsets, and the cookie by which
+//! the programs identify function, library and kind of instruction.
 
 use crate::collect::nccl::probe::libraries::elf::Exports;
 use crate::sys::uprobes::Place;
@@ -9,22 +9,22 @@ use std::path::Path;
 /// A library's file.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Target<'a> {
-    /// Where it can be opened.
+    /// A path by which it can be opened.
     pub file: &'a Path,
     pub exports: &'a Exports,
-    /// By which the programs tell it from others; not 0.
+    /// The programs' number of the file; not 0.
     pub number: u32,
 }
 
 impl Target<'_> {
-    /// What the programs are told at a function.
+    /// The cookie of a function.
     fn cookie(&self, row: usize) -> u64 {
         let stepped = if self.exports.stepped.contains(&row) { COOKIE_STEPPED } else { 0 };
         row as u64 | stepped | u64::from(self.number) << COOKIE_LIBRARY
     }
 }
 
-/// A function of a file: its place in the table, what it is, and its place in the file.
+/// A function of a file: its row in the table, its symbol, and its file offset.
 pub(super) type ProbedFunction = (usize, &'static Symbol, u64);
 
 /// The functions of a file.
@@ -33,12 +33,12 @@ pub(super) fn rows(exports: &Exports) -> impl Iterator<Item = ProbedFunction> {
     entries.filter_map(|(row, offset)| Some((*row, SYMBOLS.get(*row)?, *offset)))
 }
 
-/// What only returns tell of.
+/// Whether only the return of a function gives its duration.
 pub(super) fn is_timed(symbol: &Symbol) -> bool {
     matches!(symbol.does, Does::Call(_) | Does::GroupEnd)
 }
 
-/// Those whose returns are seen also where operations are not timed.
+/// Whether the return of a function is probed even if operations are not timed.
 pub(super) fn is_about_communicators(symbol: &Symbol) -> bool {
     match symbol.does {
         Does::Birth(_) | Does::Death(_) => true,
@@ -47,7 +47,7 @@ pub(super) fn is_about_communicators(symbol: &Symbol) -> bool {
     }
 }
 
-/// Where functions are probed, and what the programs are told there.
+/// The offsets and cookies of functions.
 pub(super) fn places(target: &Target<'_>, wanted: impl Fn(&Symbol) -> bool) -> Vec<Place> {
     let rows = rows(target.exports).filter(|(_, symbol, _)| wanted(symbol));
     rows.map(|(row, _, offset)| Place { offset, cookie: target.cookie(row) }).collect()

@@ -1,4 +1,4 @@
-//! What is wanted of each library's file by what its users are allowed, and what is seen of them.
+//! What to attach to each library file, and which calls the programs see.
 
 use super::Attaching;
 use crate::collect::nccl::probe::budget::controller::Attach;
@@ -9,8 +9,8 @@ use crate::ids::ProcKey;
 use std::collections::HashMap;
 
 impl Attaching {
-    /// What is wanted of each file that is in use: what the one of its users is allowed that is allowed
-    /// most. Of a twin, of the file that its probes are on.
+    /// What to attach to each file in use: the most that any of its users is allowed. A duplicate
+    /// counts towards its original.
     pub(in super::super) fn wanted(
         &self,
         libraries: &Libraries,
@@ -18,19 +18,19 @@ impl Attaching {
     ) -> HashMap<FileKey, Attach> {
         let mut wanted = HashMap::new();
         for (key, library) in libraries.in_use() {
-            let most = library.users.keys().map(|user| allowed(*user)).max();
+            let max = library.users.keys().map(|user| allowed(*user)).max();
             let of = wanted.entry(*self.base(key)).or_insert(Attach::Nothing);
-            *of = most.unwrap_or(Attach::Full).max(*of);
+            *of = max.unwrap_or(Attach::Full).max(*of);
         }
         wanted
     }
 
-    /// Whether something else is attached than is wanted, as far as it can be changed now.
+    /// Whether the attached programs differ from the wanted ones, as far as this can change now.
     pub(in super::super) fn differs(&self, wanted: &HashMap<FileKey, Attach>) -> bool {
         wanted.iter().any(|(key, wanted)| {
             let is_attached = self.attached.contains_key(key);
             if *wanted == Attach::Nothing || !is_attached {
-                // What is not attached was refused, or has been given up and comes back.
+                // A file without probes was refused, or is allowed again after a pause.
                 let can_be = !self.refusals.is_known(key) && !self.is_detaching(key);
                 return is_attached || (*wanted != Attach::Nothing && self.is_loaded() && can_be);
             }
@@ -38,14 +38,14 @@ impl Attaching {
         })
     }
 
-    /// Whether old probes of a file that was given up are still there: attached twice it would count
+    /// Whether old probes of a detached file are still there: a second attachment would count
     /// twice.
     pub(super) fn is_detaching(&self, key: &FileKey) -> bool {
         let file = self.given_up.get(key);
         file.is_some_and(|file| self.detaching.iter().any(|(of, _)| of == file))
     }
 
-    /// Whether a process has to wait for the old probes of a library of its to go.
+    /// Whether a process must wait until the old probes of one of its libraries are gone.
     pub(in super::super) fn must_wait(
         &self,
         libraries: &Libraries,
@@ -61,12 +61,12 @@ impl Attaching {
             })
     }
 
-    /// The file that a file's probes are on.
+    /// The file whose probes cover this file.
     pub(super) fn base<'a>(&'a self, key: &'a FileKey) -> &'a FileKey {
-        self.twins.get(key).unwrap_or(key)
+        self.duplicates.get(key).unwrap_or(key)
     }
 
-    /// What is seen of each owner's calls in each file that its processes use.
+    /// What is attached for each owner's calls in each file.
     pub(in super::super) fn present(&self, libraries: &Libraries, quotas: &Quotas) -> EachPresent {
         let mut all = EachPresent::new();
         for (key, library) in libraries.in_use() {
@@ -84,13 +84,13 @@ impl Attaching {
         all
     }
 
-    /// How many of how many functions the kernel steps through, in a file of a process where the
-    /// programs do not know it; of several, in the worst.
+    /// How many of a file's functions the kernel single-steps, and how many there are, for files of
+    /// a process that the programs cannot identify; the worst of several files.
     pub(in super::super) fn stepped_of(&self, libraries: &Libraries, pid: u32) -> (u64, u64) {
-        let is_untold =
+        let is_unidentified =
             |key| self.attached.get(key).is_some_and(|(_, attached)| !attached.has_ids());
         let mine = libraries.in_use().filter(|(key, library)| {
-            is_untold(self.base(key)) && library.users.keys().any(|user| user.pid == pid)
+            is_unidentified(self.base(key)) && library.users.keys().any(|user| user.pid == pid)
         });
         let all = mine.map(|(_, library)| {
             let exports = &library.exports;

@@ -1,6 +1,6 @@
-//! The thread that finds libraries, attaches the probes to them and keeps them within their
-//! budget. It sleeps until the next look at a process is due (`looks`) and, while a library is in
-//! use, a second at the longest (`governing`).
+//! The thread that finds libraries, attaches the probes and keeps them within their budgets. It
+//! sleeps until the next check of a process is due (`scan`) and, while a library is in use, at most
+//! a second (`budgets`).
 
 use super::Attaching;
 use crate::attribute::ownership::{Ownership, Version};
@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The thread's name, also that of its CPU time among the agent's own figures.
+/// Name of the thread, and of its CPU time in the agent's own metrics.
 const THREAD: &str = "nccl:watch";
 
 /// The running thread. Dropping this ends it.
@@ -45,7 +45,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported by the panic hook.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }
@@ -60,12 +60,12 @@ pub(in super::super) fn start(
 ) -> io::Result<(Running, RescanHandle)> {
     let now = Instant::now();
     let paths = with.files.paths();
-    let mut looks = ProcessScan::new(with.files.clone(), paths, candidates, now);
-    looks.libraries.trusted.clone_from(&settings.trusted_mounts);
+    let mut scan = ProcessScan::new(with.files.clone(), paths, candidates, now);
+    scan.libraries.trusted.clone_from(&settings.trusted_mounts);
     let watch = Watch {
         paths: paths.clone(),
         shared,
-        looks,
+        scan,
         attaching: Attaching::new(settings.timed_rate),
         budgets: ProbeBudgets::new(settings, now),
         ownership: with.ownership.clone(),
@@ -87,11 +87,12 @@ pub(in super::super) fn start(
 struct Watch {
     paths: Paths,
     shared: Shared,
-    looks: ProcessScan,
+    scan: ProcessScan,
     attaching: Attaching,
     budgets: ProbeBudgets,
     ownership: Ownership,
-    /// Who held a device when the programs were told of it last.
+    /// The ownership version and the processes with an open device at the last update of the
+    /// programs.
     known: (Version, HashSet<ProcKey>),
     numbers: HashMap<QuotaKey, u32>,
     aggregator: Option<Arc<EventAggregator>>,
@@ -99,27 +100,27 @@ struct Watch {
 }
 
 impl Watch {
-    /// Runs until nobody can wake it any more.
+    /// Runs until the other end of the pipe is closed.
     fn run(mut self, woken: &OwnedFd, board: &StatusRegistry) {
-        // Now, because a job that loads a library uses it within a moment.
+        // Prepared at start, because a job uses a library soon after loading it.
         self.attaching.prepare(&self.paths);
         memory::give_back();
         board.clock(THREAD);
         loop {
             let now = Instant::now();
             let turn = board.turn(THREAD, OLD_EVERY);
-            let stirred = std::mem::take(&mut *locked(&self.pending));
-            for process in stirred {
-                self.looks.request_rescan(process, now);
+            let pending = std::mem::take(&mut *locked(&self.pending));
+            for process in pending {
+                self.scan.request_rescan(process, now);
             }
             let is_due = self.attaching.due().is_some_and(|due| due <= now);
-            let has_news = self.looks.look(now);
-            self.introduce();
-            if has_news || is_due {
+            let has_changed = self.scan.check(now);
+            self.update_owners();
+            if has_changed || is_due {
                 self.follow_libraries(now);
             }
-            self.govern(now);
-            self.attaching.detach_some(&self.looks.libraries, Instant::now());
+            self.apply_budgets(now);
+            self.attaching.detach_some(&self.scan.libraries, Instant::now());
             self.publish();
             drop(turn);
             if wait(woken.as_fd(), self.pause(now)) {
@@ -128,29 +129,29 @@ impl Watch {
         }
     }
 
-    /// How long nothing is due.
+    /// Time until the next work is due.
     fn pause(&self, now: Instant) -> Duration {
-        let longest = now + OLD_EVERY;
-        let looks = self.looks.due().into_iter().chain(self.attaching.detaching_due());
-        let due = looks.chain(self.budgets.due()).chain(self.attaching.due());
-        due.fold(longest, Instant::min).saturating_duration_since(Instant::now())
+        let latest = now + OLD_EVERY;
+        let scan = self.scan.due().into_iter().chain(self.attaching.detaching_due());
+        let due = scan.chain(self.budgets.due()).chain(self.attaching.due());
+        due.fold(latest, Instant::min).saturating_duration_since(Instant::now())
     }
 
-    /// Tells the programs whose processes hold a device, where that has changed.
-    fn introduce(&mut self) {
-        let now = (self.ownership.version(), self.looks.openers());
+    /// Updates the programs' owners of processes after a change.
+    fn update_owners(&mut self) {
+        let now = (self.ownership.version(), self.scan.openers());
         if self.known == now {
             return;
         }
         let key = |process: &ProcKey| (*process, self.ownership.quota_key(*process));
         let keys: Vec<(ProcKey, QuotaKey)> = now.1.iter().map(key).collect();
         let present: HashSet<QuotaKey> = keys.iter().map(|(_, key)| *key).collect();
-        // A tenant has one number, that of the first of its owners.
+        // A tenant has one number, that of its first owner.
         self.numbers.retain(|key, _| present.contains(key));
         let numbers = &mut self.numbers;
         let mut number = |key: QuotaKey| match (numbers.get(&key), key.owner().number()) {
             (Some(known), _) => *known,
-            // Not attributed yet: the tenant's next process, or this one a moment later, may be.
+            // Not attributed yet; a later process of the tenant, or this one later, may be.
             (None, STRANGERS) => STRANGERS,
             (None, first) => *numbers.entry(key).or_insert(first),
         };
@@ -164,26 +165,26 @@ impl Watch {
         self.note();
     }
 
-    /// From now on is seen what is attached and allowed now.
+    /// Records what is attached and allowed from now on.
     fn note(&self) {
         self.shared.with(|known| {
-            let present = self.attaching.present(&self.looks.libraries, &known.quotas);
+            let present = self.attaching.present(&self.scan.libraries, &known.quotas);
             known.covers.note(Instant::now(), boot_time_ns(), &present);
         });
     }
 
-    /// Lets the governors judge, and does what they say.
-    fn govern(&mut self, now: Instant) {
-        let libraries = &self.looks.libraries;
-        for change in self.budgets.look(now, &self.attaching, libraries, &self.shared) {
+    /// Updates the budgets, and applies their decisions.
+    fn apply_budgets(&mut self, now: Instant) {
+        let libraries = &self.scan.libraries;
+        for change in self.budgets.update(now, &self.attaching, libraries, &self.shared) {
             change.log(self.aggregator.as_deref());
         }
         self.enforce(now, false);
     }
 
-    /// Makes what is counted and attached what the governors allow. Less is counted before less is
-    /// attached, and more when more is there: what is said to be covered is so from the first call to
-    /// the last.
+    /// Applies the budgets to what is counted and attached. Less is counted before less is
+    /// attached, and more once more is attached, so that the recorded coverage holds from the first
+    /// call to the last.
     fn enforce(&mut self, now: Instant, must_follow: bool) {
         let all = self.budgets.all();
         let lowered = self.shared.with(|known| {
@@ -196,7 +197,7 @@ impl Watch {
         }
         let owners = self.shared.with(|known| known.quotas.owners());
         let owner_of = |process: ProcKey| owners.get(&process.pid).copied().unwrap_or(STRANGERS);
-        let libraries = &mut self.looks.libraries;
+        let libraries = &mut self.scan.libraries;
         let wanted = self.attaching.wanted(libraries, |user| self.budgets.attach(owner_of(user)));
         let must_follow = must_follow || self.attaching.differs(&wanted);
         if must_follow {
@@ -211,10 +212,10 @@ impl Watch {
         }
     }
 
-    /// Each process's files by number, and the number of each process that maps one only.
+    /// Each process's files by number, and the file number of each process that maps only one.
     fn numbered(&self) -> (HashMap<(ProcKey, u32), VersionAndPath>, HashMap<ProcKey, u32>) {
         let (mut files, mut of): (HashMap<_, _>, HashMap<_, _>) = Default::default();
-        for (key, library) in self.looks.libraries.in_use() {
+        for (key, library) in self.scan.libraries.in_use() {
             let Some(number) = self.attaching.number_of(key) else { continue };
             for process in library.users.keys() {
                 files.insert((*process, number), library.version_and_path(*process));
@@ -226,7 +227,7 @@ impl Watch {
     }
 
     fn publish(&self) {
-        let found = &self.looks.libraries;
+        let found = &self.scan.libraries;
         let (mut libraries, mut fields) = (HashMap::new(), HashMap::new());
         for process in found.users() {
             if let Some(library) = found.of(process) {
@@ -237,11 +238,11 @@ impl Watch {
         let (files_by_number, only) = self.numbered();
         let files = self.attaching.files(found);
         let least = self.budgets.least();
-        let level = least.map_or(GovernorLevel::Full, |(_, governor)| governor.level());
+        let level = least.map_or(GovernorLevel::Full, |(_, budget)| budget.level());
         let is_off = level == GovernorLevel::Full && self.attaching.is_idle();
         let level = if is_off { GovernorLevel::Off } else { level };
-        let decision = least.map(|(owner, governor)| (governor, name(&self.ownership, owner)));
-        let state = state::of(self.attaching.refused(), found.trouble(), files, decision);
+        let decision = least.map(|(owner, budget)| (budget, name(&self.ownership, owner)));
+        let state = state::of(self.attaching.refused(), found.problem(), files, decision);
         let detaching = self.attaching.detaching();
         let budget = if self.attaching.is_loaded() { self.budgets.budget() } else { 0 };
         self.shared.with(|known| {
@@ -250,7 +251,7 @@ impl Watch {
             known.state = state;
             known.level = level;
             known.files = files;
-            known.looked += 1;
+            known.rounds += 1;
             known.refused = found.refused;
             known.libraries = libraries;
             known.files_by_number = files_by_number;
@@ -260,19 +261,20 @@ impl Watch {
     }
 }
 
-/// Sleeps until somebody wakes the thread or the time is over; true if nobody can wake it any more.
+/// Sleeps until the thread is woken or the timeout expires; true if the other end of the pipe is
+/// closed.
 fn wait(woken: BorrowedFd<'_>, timeout: Duration) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(woken, PollFlags::IN)];
     let timeout = Timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
     };
-    // Interrupted by a signal: nothing is ready, and the caller looks and waits again.
+    // After a signal nothing is ready, and the caller checks and waits again.
     let _ = poll(&mut fds, Some(&timeout));
-    let said = fds.first().map_or(PollFlags::empty(), PollFd::revents);
-    if said.contains(PollFlags::IN) {
-        // Only that somebody has woken it counts.
+    let events = fds.first().map_or(PollFlags::empty(), PollFd::revents);
+    if events.contains(PollFlags::IN) {
+        // Only the wake itself matters.
         let _ = rustix::io::read(woken, &mut [0; 64]);
     }
-    said.contains(PollFlags::HUP)
+    events.contains(PollFlags::HUP)
 }

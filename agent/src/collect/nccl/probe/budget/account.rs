@@ -1,4 +1,4 @@
-//! What is told of the probes themselves: for how long they were there, and how often they were hit.
+//! Metrics about the probes: their uptime and their hits.
 
 use super::uptime::EachCovered;
 use crate::catalog::nccl::{self as metric, GovernorLevel, ProbePart};
@@ -11,7 +11,7 @@ use crate::sample::{Agent, Batch};
 use gpuwho_common::nccl::{HIT_ENTRY, HIT_RETURN};
 use std::collections::{HashMap, HashSet};
 
-/// What holds for the host; by the sums at this reading and at the last.
+/// Exports the metrics of the host; coverage is computed between the last reading and this one.
 pub(in super::super) fn report_probes(
     out: &mut Batch,
     known: &AttachState,
@@ -33,13 +33,13 @@ pub(in super::super) fn report_probes(
             out.push(metric::COVERAGE.sample(Agent, *part, coverage));
         }
     }
-    // Before the programs are loaded nothing is hit.
+    // Before the programs are loaded there is no budget.
     if known.budget != 0 {
         out.push(metric::BUDGET.sample(Agent, (), count(known.budget)));
     }
 }
 
-/// What the counts of each membership are to be divided by.
+/// Exports the coverage that scales the counts of each member.
 pub(in super::super) fn report_coverage(
     out: &mut Batch,
     members: &[Member],
@@ -54,7 +54,7 @@ pub(in super::super) fn report_coverage(
         let files =
             member.numbers.iter().map(|number| host.file(member.facts.process, reported(number)));
         let files: HashSet<Option<u32>> = files.collect();
-        // Of several files no one part is right.
+        // With several files no single coverage is right.
         let mut files = files.into_iter();
         let (Some(Some(file)), None) = (files.next(), files.next()) else { continue };
         let Some(parts) = now.parts_since(before, (file, host.owner(member.facts.process))) else {

@@ -1,5 +1,5 @@
-//! What the governor has changed for an owner, said once: in the log, and as an event to whoever
-//! scales rates by coverage or wonders where durations went.
+//! Reports a change of an owner's probe budget once: in the log, and as an event for consumers that
+//! scale rates by coverage.
 
 use crate::catalog::event::EventKind;
 use crate::catalog::nccl::GovernorLevel;
@@ -18,12 +18,12 @@ const MAX_NAMED: usize = 4;
 pub(in super::super) struct BudgetChange {
     pub before: GovernorLevel,
     pub level: GovernorLevel,
-    /// One second with probes in so many.
+    /// Cycle in seconds, one of them with probes.
     pub cycle: u32,
-    /// Hits a second and process, as measured, and as allowed.
+    /// Hits a second and process: measured, and allowed.
     pub rate: u64,
     pub budget: u64,
-    /// The process that makes most hits, of the owner whose processes this is about.
+    /// The process with the most hits.
     pub busiest: Option<u32>,
     /// Paths and versions.
     pub libraries: (String, String),
@@ -44,8 +44,8 @@ impl BudgetChange {
         (paths.join(", "), versions.join(", "))
     }
 
-    /// Says it.
-    pub(in super::super) fn log(self, desk: Option<&EventAggregator>) {
+    /// Logs the change and emits the event.
+    pub(in super::super) fn log(self, aggregator: Option<&EventAggregator>) {
         let (level, budget) = (self.level.as_str(), self.budget);
         let (before, cycle, rate) = (self.before.as_str(), self.cycle, self.rate);
         let libraries = &self.libraries.0;
@@ -57,11 +57,11 @@ impl BudgetChange {
             budget,
             busiest = self.busiest,
             libraries,
-            "the probes' cost is adjusted"
+            "the probe budget changed what is attached"
         );
-        if let Some(desk) = desk {
+        if let Some(aggregator) = aggregator {
             let at = Moment { time: SystemTime::now(), boot_ns: boot_time_ns() };
-            desk.take(self.observation(), at, EventSource::Governor, Instant::now());
+            aggregator.take(self.observation(), at, EventSource::Governor, Instant::now());
         }
     }
 
@@ -93,7 +93,7 @@ impl BudgetChange {
     }
 }
 
-/// The more, the more is seen.
+/// Orders the levels by how much is seen.
 pub(super) fn what_is_left(level: GovernorLevel) -> u8 {
     match level {
         GovernorLevel::Off | GovernorLevel::Detached => 0,
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_is_no_warning() {
+    fn a_higher_level_is_not_a_warning() {
         let back = change(GovernorLevel::Detached, GovernorLevel::Entries).observation();
         assert_eq!(back.severity, Severity::Info);
     }

@@ -1,29 +1,30 @@
-//! How much the probes may cost the processes of an owner: from the hits a second of the one that
-//! makes most, each as many as it costs, to what is seen of them. First the returns of operations go,
-//! then the entries are seen some of the time only, then nothing for some minutes.
+//! Limits the cost of the probes to an owner's processes, by the hits a second of the most
+//! expensive process, weighted by their cost. Over the budget, first the returns of operations are
+//! detached, then the entries are attached part of the time only, then everything is detached for
+//! some minutes.
 
 use crate::catalog::nccl::GovernorLevel;
 use std::time::{Duration, Instant};
 
-/// Time between two looks at the counters: short beside the damage, long beside the look.
+/// Interval of reading the counters: short enough to limit the cost, long enough to make the
+/// reading cheap.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The most seconds without probes for one with.
+/// Longest cycle, in seconds; one of them is with probes.
 const MAX_CYCLE: u32 = 32;
-/// Seconds with probes, one a cycle, within the budget before they are always there again. To come
-/// back at the first would be to see what is quiet, and, once it is not, to go when it is over: what
-/// is counted by turns stands for all only where the load does not choose the turns.
+/// Seconds with probes, one per cycle, within the budget before they stay attached. Ending the
+/// cycle at the first calm second would correlate the sampling with the load; sampled counts
+/// represent all calls only if the load does not choose the samples.
 const CALM_TURNS: u32 = 10;
-/// The golden ratio's part behind the point, of 2³²: its multiples, modulo one, are spread evenly
-/// however many there are.
+/// Fractional part of the golden ratio times 2³²: its multiples modulo one are evenly distributed,
+/// whatever their number.
 const SPREAD: u32 = 0x9e37_79b9;
 
 /// How long less is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Nothing is attached for so long when even a second in the longest cycle was too much.
+    /// Pause with nothing attached, after even one second in the longest cycle exceeded the budget.
     pub rest: Duration,
-    /// Looks below a third of the budget before more is attached again: a short pause is no
-    /// change.
+    /// Readings in a row below a third of the budget before more is attached again.
     pub calm_looks: u32,
 }
 
@@ -33,7 +34,7 @@ impl Default for Patience {
     }
 }
 
-/// What is counted, or attached, now; the more the greater.
+/// What is attached; ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum Attach {
     /// Nothing.
@@ -44,7 +45,7 @@ pub(in super::super) enum Attach {
     Full,
 }
 
-/// The governor of one owner's processes, over all their libraries.
+/// The probe budget of one owner's processes, over all their libraries.
 #[derive(Debug)]
 pub(in super::super) struct ProbeBudget {
     /// Hits a second and process.
@@ -53,42 +54,42 @@ pub(in super::super) struct ProbeBudget {
     level: GovernorLevel,
     /// Seconds of a cycle, one of them with probes.
     cycle: u32,
-    /// When the present phase ends; only where a level has phases.
+    /// End of the current phase, for levels that have phases.
     until: Option<Instant>,
     is_on: bool,
     calm: u32,
-    /// Pauses so far.
+    /// Number of pauses so far.
     pauses: u32,
 }
 
 impl ProbeBudget {
-    /// With everything allowed.
+    /// Starts with everything attached.
     pub(super) fn new(budget: u64, patience: Patience) -> Self {
         let (level, budget) = (GovernorLevel::Full, budget.max(1));
         Self { budget, patience, level, cycle: 1, until: None, is_on: true, calm: 0, pauses: 0 }
     }
 
-    /// Hits a second and process that are allowed.
+    /// The limit in hits a second and process.
     pub(in super::super) fn budget(&self) -> u64 {
         self.budget
     }
 
-    /// What is in force.
+    /// The current level.
     pub(in super::super) fn level(&self) -> GovernorLevel {
         self.level
     }
 
-    /// One second with probes in so many; 1 where they are always there.
+    /// The cycle in seconds, one of them with probes; 1 without cycling.
     pub(in super::super) fn cycle(&self) -> u32 {
         self.cycle
     }
 
-    /// When the present phase ends, where it does.
+    /// End of the current phase, if it has one.
     pub(super) fn due(&self) -> Option<Instant> {
         self.until
     }
 
-    /// What is to be attached now.
+    /// What to attach now.
     pub(super) fn attach(&self) -> Attach {
         match self.level {
             GovernorLevel::Full => Attach::Full,
@@ -98,9 +99,9 @@ impl ProbeBudget {
         }
     }
 
-    /// Takes the hits a second and process since the last look, in which the probes were attached
-    /// as [`Governor::attach`] said.
-    pub(super) fn look(&mut self, rate: u64, now: Instant) {
+    /// Takes the rate in hits a second and process since the last reading, during which the probes
+    /// were attached according to [`ProbeBudget::attach`].
+    pub(super) fn update(&mut self, rate: u64, now: Instant) {
         let is_calm = self.is_calm(rate);
         match self.level {
             GovernorLevel::Full if rate > self.budget => self.enter(GovernorLevel::Entries, now),
@@ -114,7 +115,7 @@ impl ProbeBudget {
         }
     }
 
-    /// Returns doubled the hits: there must be room for them.
+    /// Returns double the hits, so there must be room for them.
     fn is_calm(&mut self, rate: u64) -> bool {
         self.calm = if rate <= self.budget / 3 { self.calm + 1 } else { 0 };
         self.calm >= self.patience.calm_looks
@@ -128,7 +129,7 @@ impl ProbeBudget {
         self.until = (level == GovernorLevel::Detached).then(|| now + self.patience.rest);
     }
 
-    /// As many seconds without probes as bring the mean down to the budget.
+    /// Starts cycles with as many seconds without probes as bring the mean down to the budget.
     fn slow_down(&mut self, rate: u64, now: Instant) {
         let cycle = u32::try_from(rate.div_ceil(self.budget)).unwrap_or(u32::MAX);
         if cycle > MAX_CYCLE {
@@ -144,8 +145,8 @@ impl ProbeBudget {
         self.until = Some(now + self.pause());
     }
 
-    /// The seconds of a cycle without probes, half as many to half as many more: were all alike, a
-    /// job whose steps take as long as a cycle would be seen in the same part of each.
+    /// The seconds of a cycle without probes, varied by half: with a constant pause, a job whose
+    /// steps are as long as a cycle would be sampled at the same part of each step.
     fn pause(&mut self) -> Duration {
         let place = (1 << 31_u32) ^ self.pauses.wrapping_mul(SPREAD);
         self.pauses = self.pauses.wrapping_add(1);
@@ -153,7 +154,7 @@ impl ProbeBudget {
         (LOOK_EVERY * (self.cycle - 1)).mul_f64(0.5 + part)
     }
 
-    /// Of a cycle, the second with probes has been measured, or the rest is over.
+    /// Ends a second with probes, after its measurement, or a pause.
     fn turn(&mut self, rate: u64, now: Instant) {
         if self.is_on {
             if rate > self.budget {
@@ -183,48 +184,45 @@ mod tests {
     #[test]
     fn returns_go_first_then_time_then_everything() {
         let start = Instant::now();
-        let mut governor = ProbeBudget::new(1_000, Patience::default());
-        governor.look(900, start);
-        assert_eq!((governor.level(), governor.attach()), (GovernorLevel::Full, Attach::Full));
-        governor.look(1_100, after(start, 1));
-        assert_eq!(governor.attach(), Attach::Entries);
-        governor.look(4_000, after(start, 2));
-        assert_eq!((governor.level(), governor.cycle()), (GovernorLevel::Cycled, 4));
-        assert_eq!(governor.attach(), Attach::Nothing);
-        governor.look(0, after(start, 4));
-        assert_eq!(governor.attach(), Attach::Nothing);
-        governor.look(0, after(start, 6));
-        assert_eq!(governor.attach(), Attach::Entries);
-        governor.look(1_000_000, after(start, 7));
-        assert_eq!(
-            (governor.level(), governor.attach()),
-            (GovernorLevel::Detached, Attach::Nothing)
-        );
+        let mut budget = ProbeBudget::new(1_000, Patience::default());
+        budget.update(900, start);
+        assert_eq!((budget.level(), budget.attach()), (GovernorLevel::Full, Attach::Full));
+        budget.update(1_100, after(start, 1));
+        assert_eq!(budget.attach(), Attach::Entries);
+        budget.update(4_000, after(start, 2));
+        assert_eq!((budget.level(), budget.cycle()), (GovernorLevel::Cycled, 4));
+        assert_eq!(budget.attach(), Attach::Nothing);
+        budget.update(0, after(start, 4));
+        assert_eq!(budget.attach(), Attach::Nothing);
+        budget.update(0, after(start, 6));
+        assert_eq!(budget.attach(), Attach::Entries);
+        budget.update(1_000_000, after(start, 7));
+        assert_eq!((budget.level(), budget.attach()), (GovernorLevel::Detached, Attach::Nothing));
     }
 
     #[test]
-    fn what_was_given_up_comes_back_when_it_is_calm() {
+    fn detached_probes_return_after_calm_readings() {
         let start = Instant::now();
-        let mut governor = ProbeBudget::new(1_000, Patience::default());
-        governor.look(40_000, start);
-        governor.look(40_000, after(start, 1));
-        assert_eq!(governor.level(), GovernorLevel::Detached);
-        governor.look(0, after(start, 300));
-        assert_eq!(governor.level(), GovernorLevel::Detached);
-        governor.look(0, after(start, 301));
-        assert_eq!(governor.level(), GovernorLevel::Entries);
+        let mut budget = ProbeBudget::new(1_000, Patience::default());
+        budget.update(40_000, start);
+        budget.update(40_000, after(start, 1));
+        assert_eq!(budget.level(), GovernorLevel::Detached);
+        budget.update(0, after(start, 300));
+        assert_eq!(budget.level(), GovernorLevel::Detached);
+        budget.update(0, after(start, 301));
+        assert_eq!(budget.level(), GovernorLevel::Entries);
         for second in 0..30 {
-            assert_eq!(governor.level(), GovernorLevel::Entries);
-            governor.look(300, after(start, 302 + second));
+            assert_eq!(budget.level(), GovernorLevel::Entries);
+            budget.update(300, after(start, 302 + second));
         }
-        assert_eq!(governor.attach(), Attach::Full);
+        assert_eq!(budget.attach(), Attach::Full);
     }
 
     #[test]
-    fn pauses_differ_and_are_a_cycles_on_the_whole() {
-        let mut governor = ProbeBudget::new(1_000, Patience::default());
-        governor.cycle = 5;
-        let pauses: Vec<Duration> = (0..1_000).map(|_| governor.pause()).collect();
+    fn pauses_vary_around_the_length_of_a_cycle() {
+        let mut budget = ProbeBudget::new(1_000, Patience::default());
+        budget.cycle = 5;
+        let pauses: Vec<Duration> = (0..1_000).map(|_| budget.pause()).collect();
         let is_within = |pause: &Duration| (2.0..=6.0).contains(&pause.as_secs_f64());
         assert!(pauses.iter().all(is_within));
         let mean = pauses.iter().sum::<Duration>() / 1_000;
@@ -236,13 +234,13 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_second_in_between_starts_the_calm_anew() {
+    fn a_busy_second_restarts_the_calm_period() {
         let start = Instant::now();
-        let mut governor = ProbeBudget::new(1_000, Patience::default());
-        governor.look(2_000, start);
+        let mut budget = ProbeBudget::new(1_000, Patience::default());
+        budget.update(2_000, start);
         for second in 0..100 {
-            governor.look(if second % 10 == 0 { 600 } else { 100 }, after(start, second));
+            budget.update(if second % 10 == 0 { 600 } else { 100 }, after(start, second));
         }
-        assert_eq!(governor.level(), GovernorLevel::Entries);
+        assert_eq!(budget.level(), GovernorLevel::Entries);
     }
 }

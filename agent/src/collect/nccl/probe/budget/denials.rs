@@ -1,5 +1,5 @@
-//! Places in the maps that owners were refused, by owner: counted by the programs, told in
-//! `gpuwho.owner.refused` and in words.
+//! Refused map entries by owner: counted by the programs, exported as `gpuwho.owner.refused` and
+//! described in the status.
 
 use super::quota::{ByKind, EachOwner};
 use crate::attribute::owner::OwnerId;
@@ -9,28 +9,28 @@ use crate::catalog::agent::OwnerLimit;
 use gpuwho_common::nccl::{EVERYBODY, PLACES, STRANGERS};
 use std::collections::{HashMap, HashSet};
 
-/// What each kind of place is for.
+/// The limit behind each kind of entry.
 const KINDS: [OwnerLimit; PLACES] =
     [OwnerLimit::Communicators, OwnerLimit::Operations, OwnerLimit::Threads, OwnerLimit::UniqueIds];
 
-/// Refusals so far.
+/// The refusals so far.
 #[derive(Debug, Default)]
 pub(in super::super) struct Denials {
-    /// As the programs had counted them at the last reading.
+    /// The programs' counts at the last reading.
     before: HashMap<u32, ByKind>,
-    /// Owners of whom it was said in the log.
-    said: HashSet<u32>,
-    /// Of the owner that was refused most since the last reading.
+    /// Owners that were already logged.
+    logged: HashSet<u32>,
+    /// Describes the owner with the most refusals since the last reading.
     now: Option<String>,
 }
 
 impl Denials {
-    /// Takes the counts of a reading. An owner is named once in the log, and while it is refused more.
+    /// Takes the counts of a reading. An owner is logged once, until it disappears from the counts.
     pub(in super::super) fn note(&mut self, counted: &EachOwner, ownership: &Ownership) {
-        let mut most = (0, None);
+        let mut worst = (0, None);
         for (owner, places) in counted.iter().filter(|(owner, _)| **owner != EVERYBODY) {
             let before = self.before.get(owner).copied().unwrap_or_default();
-            // A row that was given again begins at nothing.
+            // A reused row starts at zero.
             let new: ByKind = std::array::from_fn(|kind| {
                 let of = |all: &ByKind| all.get(kind).copied().unwrap_or(0);
                 of(&places.refused).checked_sub(of(&before)).unwrap_or(of(&places.refused))
@@ -39,26 +39,26 @@ impl Denials {
             for (kind, count) in KINDS.into_iter().zip(new).filter(|(_, count)| *count > 0) {
                 ownership.refuse(key(ownership, *owner), kind, count);
             }
-            if sum > most.0 {
-                most = (sum, Some((*owner, new)));
+            if sum > worst.0 {
+                worst = (sum, Some((*owner, new)));
             }
-            if sum > 0 && self.said.insert(*owner) {
+            if sum > 0 && self.logged.insert(*owner) {
                 let (owner, refused) = (name(ownership, *owner), describe(new));
-                tracing::warn!(owner, refused, "an owner holds all places of the maps that it may");
+                tracing::warn!(owner, refused, "an owner uses all map entries that it may");
             }
         }
-        self.said.retain(|owner| counted.contains_key(owner));
+        self.logged.retain(|owner| counted.contains_key(owner));
         self.before = counted.iter().map(|(owner, places)| (*owner, places.refused)).collect();
-        self.now = most.1.map(|(owner, new)| {
+        self.now = worst.1.map(|(owner, new)| {
             format!(
-                "{} holds all places that it may: refused {}",
+                "{} uses all map entries that it may: refused {}",
                 name(ownership, owner),
                 describe(new)
             )
         });
     }
 
-    /// Of whom, if of anybody, something was refused since the last reading but one.
+    /// Describes the owner that was refused most at the last reading, if any was.
     pub(in super::super) fn now(&self) -> Option<&str> {
         self.now.as_deref()
     }
@@ -75,13 +75,13 @@ fn describe(refused: ByKind) -> String {
     kinds.map(|(count, kind)| format!("{count} {}", kind.as_str())).collect::<Vec<_>>().join(", ")
 }
 
-/// An owner in words, for a person.
+/// Describes an owner as text.
 pub(in super::super) fn name(ownership: &Ownership, owner: u32) -> String {
     if owner == STRANGERS {
         return "processes that hold no device".to_owned();
     }
     let facts = ownership.owner(OwnerId::numbered(owner));
     let Some(facts) = facts else { return format!("owner {owner}") };
-    let words = facts.attributes.iter().map(|(_, value)| value.to_string());
-    words.collect::<Vec<_>>().join(" ").escape_debug().to_string()
+    let texts = facts.attributes.iter().map(|(_, value)| value.to_string());
+    texts.collect::<Vec<_>>().join(" ").escape_debug().to_string()
 }

@@ -1,10 +1,10 @@
-//! What the programs know of processes: whose each is, which share of the maps' places its owner
-//! holds, and what the probe budget allows it.
+//! The programs' data about processes: each one's owner, its owner's share of the map entries, and
+//! what the probe budget allows.
 //!
-//! Programs count what each owner takes, user space what of it is free again, each in a map of its own.
-//! Once a reading that second number is made anew from what the maps hold, so that nothing that happens
-//! to a process can make the two drift apart. That of an owner that has taken a place during the
-//! reading stays as it was until the next one.
+//! Programs count the entries that each owner takes, user space the entries that are free again,
+//! each in its own map. The second number is recomputed from the maps at every reading, so that the
+//! two cannot drift apart. For an owner that took an entry during the reading, it stays unchanged
+//! until the next one.
 
 use super::controller::Attach;
 use crate::collect::nccl::probe::maps::Snapshot;
@@ -16,13 +16,13 @@ use gpuwho_common::nccl::{
 };
 use std::collections::{HashMap, HashSet};
 
-/// Places by kind.
+/// Number of map entries by kind.
 pub(super) type ByKind = [u64; PLACES];
 
-/// Places that owners had taken and were refused so far, by owner.
+/// Entries taken and refused so far, by owner.
 pub(in super::super) type EachOwner = HashMap<u32, Places>;
 
-/// A process may end in the middle of a reading: its counts are told at the next.
+/// A process may end during a reading: its counts are exported at the next one.
 const LAST_READINGS: u32 = 2;
 
 /// The maps.
@@ -37,23 +37,23 @@ pub(in super::super) struct QuotaMaps {
 #[derive(Debug, Default)]
 pub(in super::super) struct Quotas {
     maps: Option<QuotaMaps>,
-    /// Process and owner of each number.
+    /// Process and owner by PID.
     processes: HashMap<u32, (ProcKey, u32)>,
-    /// Owner of each number whose process holds no device any more, and at how many readings it is
-    /// still asked for.
+    /// Owner of each PID whose process no longer has a device open, and the number of readings for
+    /// which it is still needed.
     ended: HashMap<u32, (u32, u32)>,
-    /// What was last allowed to an owner, and how often that has changed; to others everything.
+    /// The current setting of an owner, and how often it changed; other owners have everything.
     levels: HashMap<u32, (Attach, u32)>,
-    /// What the programs were told.
+    /// The programs' current data.
     reported: HashMap<u32, Tenant>,
-    /// What of each owner's places is free again; owners that are not in here have no row in the maps.
+    /// Freed entries by owner; an owner that is missing here has no row in the maps.
     freed: HashMap<u32, ByKind>,
-    /// The same of all together.
+    /// Freed entries of all owners.
     all_freed: ByKind,
 }
 
 impl Quotas {
-    /// From here on the programs are told.
+    /// Starts to write the programs' maps.
     pub(in super::super) fn load(&mut self, maps: QuotaMaps) {
         *self = Self {
             maps: Some(maps),
@@ -66,10 +66,10 @@ impl Quotas {
         self.write_maps();
     }
 
-    /// Takes the processes that hold a device, with their owners. A process stays with its first owner:
-    /// its counts are divided by the time in which that one's were counted.
+    /// Sets the processes with an open device, with their owners. A process keeps its first owner,
+    /// because its counts are scaled by that owner's coverage.
     pub(in super::super) fn follow(&mut self, mut holders: Vec<(ProcKey, u32)>) {
-        // Those that were there first keep their rows.
+        // Older processes keep their rows.
         holders.sort_unstable_by_key(|(process, _)| (process.start_ticks, process.pid));
         let before = std::mem::take(&mut self.processes);
         self.ended.extend(before.iter().map(|(pid, (_, owner))| (*pid, (*owner, LAST_READINGS))));
@@ -88,24 +88,24 @@ impl Quotas {
         self.write_maps();
     }
 
-    /// The owner that a process counts for.
+    /// The owner that a process counts towards.
     pub(in super::super) fn owner_of(&self, pid: u32) -> u32 {
         let ended = || self.ended.get(&pid).map_or(STRANGERS, |(owner, _)| *owner);
         self.processes.get(&pid).map_or_else(ended, |(_, owner)| *owner)
     }
 
-    /// The owner of each process by its number; of those that are not in it, strangers.
+    /// The owner of each PID; all other PIDs are unattributed.
     pub(in super::super) fn owners(&self) -> HashMap<u32, u32> {
         let ended = self.ended.iter().map(|(pid, (owner, _))| (*pid, *owner));
         ended.chain(self.processes.iter().map(|(pid, (_, owner))| (*pid, *owner))).collect()
     }
 
-    /// What an owner's processes are allowed at present.
+    /// What an owner's processes are allowed now.
     pub(in super::super) fn allowed(&self, owner: u32) -> Attach {
         self.levels.get(&owner).map_or(Attach::Full, |(attach, _)| *attach)
     }
 
-    /// Allows owners something else; gives those for whom that is a change.
+    /// Changes the settings of owners; returns those that changed.
     pub(in super::super) fn allow(&mut self, all: Vec<(u32, Attach)>) -> Vec<u32> {
         let mut changed = Vec::new();
         for (owner, attach) in all {
@@ -131,7 +131,7 @@ impl Quotas {
         Tenant { owner, control: word | era.wrapping_mul(CONTROL_ERA) }
     }
 
-    /// Gives an owner rows in the maps; false where there are none left.
+    /// Creates an owner's rows in the maps; false if no rows are left.
     fn admit(&mut self, owner: u32) -> bool {
         let Some(maps) = &mut self.maps else { return false };
         let is_known = self.freed.contains_key(&owner);
@@ -147,7 +147,8 @@ impl Quotas {
         is_there
     }
 
-    /// Tells the programs what has changed. A row that is refused leaves a process with the strangers.
+    /// Writes the changes to the programs' maps. A process whose row is refused counts as
+    /// unattributed.
     fn write_maps(&mut self) {
         let processes = self.processes.iter().map(|(pid, (_, owner))| (*pid, *owner));
         let all: Vec<(u32, u32)> = processes.chain([(STRANGERS, STRANGERS)]).collect();
@@ -161,7 +162,7 @@ impl Quotas {
         self.reported.retain(|pid, _| {
             let stays = wanted.contains_key(pid);
             if !stays {
-                // Gone already is as wanted.
+                // It may be gone already.
                 let _ = maps.tenants.remove(pid);
             }
             stays
@@ -175,15 +176,15 @@ impl Quotas {
         }
     }
 
-    /// What each owner has taken and was refused so far.
+    /// Entries taken and refused so far, by owner.
     pub(in super::super) fn taken(&self) -> EachOwner {
         let Some(maps) = &self.maps else { return EachOwner::new() };
         let taken = |owner: &u32| Some((*owner, maps.taken.get(owner, 0).ok()?));
         self.freed.keys().chain([&EVERYBODY]).filter_map(taken).collect()
     }
 
-    /// Frees what owners have taken and hold no more: `before` is what they had taken when the reading
-    /// began that has shown what they hold.
+    /// Frees entries that owners no longer use: `before` is what they had taken when the reading of
+    /// `held` started.
     pub(in super::super) fn apply(&mut self, before: &EachOwner, held: &HashMap<u32, ByKind>) {
         self.ended.retain(|_, (_, readings)| {
             *readings -= 1;
@@ -200,17 +201,17 @@ impl Quotas {
             self.free(owner, less(now.taken, held));
             let is_used = self.processes.values().any(|(_, of)| *of == owner);
             if owner != STRANGERS && !is_used && held == [0; PLACES] {
-                self.dismiss(owner);
+                self.remove_owner(owner);
             }
         }
-        // Owners come and go: where nobody has taken anything, what all hold is known by itself.
+        // Owners come and go; if no owner took an entry, the total can be recomputed.
         if let (Some(then), Some(now)) = (before.get(&EVERYBODY), now.get(&EVERYBODY))
             && then.taken == now.taken
         {
             self.all_freed = held.values().fold(now.taken, |left, held| less(left, *held));
         }
         if let Some(maps) = &mut self.maps {
-            // Refused only where the map is gone, and with it everything.
+            // Fails only if the map is gone.
             let _ = maps.freed.insert(EVERYBODY, Freed { places: self.all_freed }, 0);
         }
     }
@@ -228,18 +229,18 @@ impl Quotas {
         }
     }
 
-    /// An owner that holds nothing and has no process needs no row.
-    fn dismiss(&mut self, owner: u32) {
+    /// Removes the rows of an owner without entries and processes.
+    fn remove_owner(&mut self, owner: u32) {
         self.freed.remove(&owner);
         self.levels.remove(&owner);
         if let Some(maps) = &mut self.maps {
-            // Gone already is as wanted.
+            // They may be gone already.
             let _ = maps.taken.remove(&owner);
             let _ = maps.freed.remove(&owner);
         }
     }
 
-    /// What each owner holds of what a reading has left in the maps.
+    /// The entries that each owner uses after a reading.
     pub(in super::super) fn held(
         &self,
         snapshot: &Snapshot,
@@ -272,7 +273,7 @@ impl Quotas {
     }
 }
 
-/// So many places less.
+/// Subtracts entries by kind.
 fn less(places: ByKind, by: ByKind) -> ByKind {
     let mut left = places;
     left.iter_mut().zip(by).for_each(|(left, by)| *left = left.wrapping_sub(by));

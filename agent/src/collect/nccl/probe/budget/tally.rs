@@ -1,28 +1,27 @@
-//! What the hits of each process were: the budget is each process's, over all libraries that it has
-//! loaded. Hits are counted by thread where the programs keep what it is in; a look reads some hundred
-//! bytes a thread.
+//! Counts the hits of each process: the budget applies per process, over all libraries that it has
+//! loaded. The programs count hits by thread; a reading costs some hundred bytes a thread.
 
 use gpuwho_common::nccl::Thread;
 use std::collections::HashMap;
 
-/// Hits a second that a process is allowed by default. One costs whoever makes it 0.6 to 2 µs, program
-/// included, on the machines that were measured (`agent/docs/benchmarks.md`): two per cent of a core at
-/// the most.
+/// Default limit in hits a second and process. A hit costs the process 0.6 to 2 µs, including the
+/// program, on the machines that were measured (`agent/docs/benchmarks.md`): at most two per cent
+/// of a core.
 pub(in super::super) const BUDGET: u64 = 10_000;
-/// For so many hits counts one at an instruction that the kernel has to step through: 11.7 + 0.5 µs
-/// beside 0.9 + 0.5 (decision 8), rounded down.
+/// Weight of a hit at an instruction that the kernel must single-step: 11.7 + 0.5 µs compared with
+/// 0.9 + 0.5 (decision 8), rounded down.
 const STEPPED: u64 = 8;
 
 /// Hits of a thread or of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Tally {
     pub entries: u64,
-    /// Those of them that the kernel has stepped through, as far as the programs know it.
+    /// Entries that the kernel single-stepped, as far as the programs know.
     pub stepped: u64,
     pub returns: u64,
 }
 
-/// Threads at the last look, and what processes have made since it was last taken.
+/// Threads at the last reading, and the hits of processes since they were last taken.
 #[derive(Debug, Default)]
 pub(super) struct Tallies {
     threads: HashMap<u64, Tally>,
@@ -30,13 +29,13 @@ pub(super) struct Tallies {
 }
 
 impl Tally {
-    /// Of a thread so far.
+    /// The hits of a thread so far.
     pub(in super::super) fn of(thread: &Thread) -> Self {
         Self { entries: thread.hits, stepped: thread.stepped, returns: thread.returns }
     }
 
     fn since(self, before: Self) -> Self {
-        // A number that has gone back is another thread's.
+        // A count that decreased belongs to another thread.
         let before = if before.entries <= self.entries { before } else { Self::default() };
         Self {
             entries: self.entries.saturating_sub(before.entries),
@@ -51,8 +50,8 @@ impl Tally {
         self.returns += more.returns;
     }
 
-    /// For how many hits it counts. Where the programs do not know what the kernel steps through, it
-    /// is this part of the entries: so many of so many functions.
+    /// The weighted number of hits. If the programs do not know which entries were single-stepped,
+    /// the share of such functions is used.
     pub(in super::super) fn cost(self, stepped: u64, functions: u64) -> u64 {
         let supposed = self.entries.saturating_mul(stepped) / functions.max(1);
         let stepped = self.stepped.max(supposed).min(self.entries);
@@ -62,7 +61,7 @@ impl Tally {
 
 impl Tallies {
     /// Takes the hits of each thread so far, by `bpf_get_current_pid_tgid`.
-    pub(super) fn look(&mut self, threads: Vec<(u64, Tally)>) {
+    pub(super) fn update(&mut self, threads: Vec<(u64, Tally)>) {
         let before = std::mem::take(&mut self.threads);
         for (task, now) in &threads {
             let new = now.since(before.get(task).copied().unwrap_or_default());
@@ -75,12 +74,12 @@ impl Tallies {
         self.threads = threads.into_iter().collect();
     }
 
-    /// The processes that have made any.
+    /// The processes with hits.
     pub(super) fn processes(&self) -> impl Iterator<Item = u32> {
         self.processes.keys().copied()
     }
 
-    /// Takes out those of some processes.
+    /// Removes and returns the hits of some processes.
     pub(super) fn take(&mut self, is_one: impl Fn(u32) -> bool) -> Vec<(u32, Tally)> {
         self.processes.extract_if(|pid, _| is_one(*pid)).collect()
     }
@@ -101,16 +100,16 @@ mod tests {
     #[test]
     fn a_process_has_the_hits_of_all_its_threads_since_they_were_taken() {
         let mut tallies = Tallies::default();
-        // Two libraries of process 7 are called from a thread each.
+        // Two threads of process 7 call one library each.
         let first = vec![(task(7, 7), hits(600)), (task(7, 8), hits(500)), (task(9, 9), hits(900))];
-        tallies.look(first);
+        tallies.update(first);
         assert_eq!(tallies.take(|pid| pid == 7), [(7, hits(1_100))]);
         let then = vec![(task(7, 7), hits(610)), (task(7, 8), hits(500)), (task(9, 9), hits(990))];
-        tallies.look(then.clone());
-        tallies.look(then);
+        tallies.update(then.clone());
+        tallies.update(then);
         assert_eq!(tallies.take(|pid| pid == 9), [(9, hits(990))]);
-        // Thread 9 is a new one.
-        tallies.look(vec![(task(9, 9), hits(30)), (task(7, 7), hits(620))]);
+        // Thread 9 is new.
+        tallies.update(vec![(task(9, 9), hits(30)), (task(7, 7), hits(620))]);
         let mut all = tallies.take(|_| true);
         all.sort_unstable_by_key(|(pid, _)| *pid);
         assert_eq!(all, [(7, hits(20)), (9, hits(30))]);
@@ -118,12 +117,12 @@ mod tests {
     }
 
     #[test]
-    fn each_process_pays_for_its_own_hits_only() {
+    fn each_process_is_charged_for_its_own_hits_only() {
         let plain = Tally { entries: 1_000, stepped: 0, returns: 0 };
         assert_eq!(plain.cost(0, 30), 1_000);
         assert_eq!(Tally { returns: 600, ..plain }.cost(0, 30), 1_600);
         assert_eq!(Tally { stepped: 1_000, ..plain }.cost(0, 30), 8_000);
-        // Where no cookie tells, by how many functions of its library are stepped through.
+        // Without a cookie, by the share of single-stepped functions of its library.
         assert_eq!(plain.cost(15, 30), 4_500);
     }
 }

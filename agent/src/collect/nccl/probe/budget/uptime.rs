@@ -1,19 +1,19 @@
-//! For how long calls were seen, to the moment: what a count is divided by. Of each library's file by
-//! itself, since one may be refused or found later than another, and in it of each owner's processes,
-//! since those of one may be paused while others' are not. The watching thread says
-//! when that changes, whoever reads the counts asks for the sums at that very moment.
+//! Measures probe uptime, by which counts are scaled: for each library file, because one may be
+//! refused or found later than another, and within a file for each owner's processes, because those
+//! of one owner may be paused. The watch thread records the changes; the collector asks for the
+//! sums at the time of its counts.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// What is there from a moment on.
+/// The state of the probes from a time on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Present {
-    /// Somebody maps a library: the probes should be there.
+    /// A process maps the library: the probes should be attached.
     pub wanted: bool,
     /// Calls are counted.
     pub entries: bool,
-    /// And timed until they return.
+    /// Calls are also timed until they return.
     pub returns: bool,
 }
 
@@ -21,12 +21,12 @@ pub(in super::super) struct Present {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct UptimeTotals {
     pub wanted: Duration,
-    /// Entries, and returns.
+    /// Time with entries, and with returns, attached.
     pub attached: [Duration; 2],
 }
 
 impl UptimeTotals {
-    /// What was added since an earlier moment.
+    /// The difference to earlier sums.
     pub(super) fn since(self, before: Self) -> Self {
         let [entries, returns] = self.attached;
         let [entries_then, returns_then] = before.attached;
@@ -35,7 +35,7 @@ impl UptimeTotals {
         Self { wanted, attached: [entries, returns.saturating_sub(returns_then)] }
     }
 
-    /// Both added up.
+    /// Adds two sums.
     fn and(self, other: Self) -> Self {
         let [entries, returns] = self.attached;
         let [more_entries, more_returns] = other.attached;
@@ -43,14 +43,15 @@ impl UptimeTotals {
         Self { wanted: self.wanted + other.wanted, attached }
     }
 
-    /// The part of the wanted time in which the probes were there; `None` where none was wanted.
+    /// The fraction of the wanted time in which the probes were attached; `None` if none was
+    /// wanted.
     pub(super) fn parts(self) -> Option<[f64; 2]> {
         let wanted = self.wanted.as_secs_f64();
         (wanted > 0.0).then(|| self.attached.map(|attached| attached.as_secs_f64() / wanted))
     }
 }
 
-/// The sums, and what is there now.
+/// The sums, and the current state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Uptime {
     since: Option<Instant>,
@@ -59,14 +60,14 @@ pub(super) struct Uptime {
 }
 
 impl Uptime {
-    /// From a moment on this is there.
-    pub(super) fn note(&mut self, at: Instant, present: Present) {
+    /// Sets the state from a time on.
+    pub(in super::super) fn note(&mut self, at: Instant, present: Present) {
         self.before = self.at(at);
         self.since = Some(at);
         self.present = present;
     }
 
-    /// The sums at a moment.
+    /// The sums at a time.
     pub(super) fn at(&self, now: Instant) -> UptimeTotals {
         let passed =
             self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
@@ -80,32 +81,32 @@ impl Uptime {
     }
 }
 
-/// A file and an owner whose processes use it, by their numbers.
+/// The numbers of a file and of an owner whose processes use it.
 pub(super) type Use = (u32, u32);
 
-/// What is there of each use from a moment on.
+/// The state of each use from a time on.
 pub(in super::super) type EachPresent = HashMap<Use, Present>;
 
 /// The sums of each use.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct UptimeByUse {
     uses: HashMap<Use, Used>,
-    /// Those of uses that are over.
+    /// The sums of ended uses.
     gone: UptimeTotals,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
     cover: Uptime,
-    /// When entries were seen again after they had not been: what was called before that
-    /// may have been missed. `CLOCK_BOOTTIME`.
+    /// When entries were attached again after a pause: calls before that may have been missed.
+    /// `CLOCK_BOOTTIME`.
     gap_ns: u64,
-    /// Nobody of the owner maps it any more, and its last sums were read.
+    /// No process of the owner maps it any more, and its last sums were read.
     is_over: bool,
 }
 
 impl UptimeByUse {
-    /// From a moment on this is there; of uses that are not named nothing, and nobody wants it.
+    /// Sets the state from a time on; a use that is missing is neither attached nor wanted.
     pub(in super::super) fn note(&mut self, at: Instant, at_boot_ns: u64, present: &EachPresent) {
         for which in present.keys() {
             self.uses.entry(*which).or_default();
@@ -121,7 +122,7 @@ impl UptimeByUse {
         }
     }
 
-    /// The sums of each use at a moment. Those of one that is over are given once more, for the last
+    /// The sums of each use at a time. Those of an ended use are returned once more, for the last
     /// counts.
     pub(in super::super) fn read(&mut self, now: Instant) -> EachCovered {
         let uses = self.uses.iter().map(|(which, used)| (*which, used.cover.at(now)));
@@ -137,16 +138,16 @@ impl UptimeByUse {
         EachCovered { uses, all }
     }
 
-    /// Before this moment calls of an owner in a file may have been missed; of a file that is not
-    /// known, in any.
+    /// Calls of an owner in a file may have been missed before this time; in any file if `file` is
+    /// `None`.
     pub(in super::super) fn gap_ns(&self, file: Option<u32>, owner: u32) -> u64 {
-        let is_it = |which: &Use| which.1 == owner && file.is_none_or(|file| which.0 == file);
-        let found = self.uses.iter().filter(|(which, _)| is_it(which));
+        let matches = |which: &Use| which.1 == owner && file.is_none_or(|file| which.0 == file);
+        let found = self.uses.iter().filter(|(which, _)| matches(which));
         found.map(|(_, used)| used.gap_ns).max().unwrap_or(0)
     }
 }
 
-/// The sums at a moment: of each use, and of all added up.
+/// The sums at a time: of each use, and in total.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct EachCovered {
     pub uses: HashMap<Use, UptimeTotals>,
@@ -154,7 +155,7 @@ pub(in super::super) struct EachCovered {
 }
 
 impl EachCovered {
-    /// The parts of one use since an earlier moment.
+    /// The coverage of one use since earlier sums.
     pub(in super::super) fn parts_since(&self, before: &Self, which: Use) -> Option<[f64; 2]> {
         let then = before.uses.get(&which).copied().unwrap_or_default();
         self.uses.get(&which)?.since(then).parts()

@@ -1,11 +1,10 @@
-//! Whether a mapped file has the collective library's functions, and where: a few small reads
-//! through the file's own hash table of the names that it exports, since such a file can have half
-//! a gigabyte; where there is none, and the file was not stripped, its table of all names.
+//! Finds the collective library's functions in a mapped file: a few small reads through the hash
+//! table of exported names, because such a file can have half a gigabyte; without that table, in
+//! the table of all names unless the file is stripped.
 //!
-//! The file is somebody else's: every offset in it is checked by reading, never by trust, and
-//! nothing is mapped, so that a file that shrinks meanwhile is a short read. Only so much is read
-//! (`content`), and a function is one only where its code is inside an executable segment that the
-//! file has as a whole.
+//! The file is untrusted: every offset is checked by reading, and nothing is mapped, so that a file
+//! that shrinks meanwhile is a short read. The number of bytes is limited (`content`), and a
+//! function counts only if its code is inside an executable segment that is completely in the file.
 
 mod content;
 mod place;
@@ -25,42 +24,43 @@ use std::io;
 use std::sync::Arc;
 use version::find_version;
 
-/// What the functions' names begin with; the second is the alias that profilers leave alone.
+/// Prefixes of the functions' names; the second is the alias that profilers do not intercept.
 const PREFIXES: [&str; 2] = ["nccl", "pnccl"];
-/// The symbol without which a file is no collective library.
+/// A file without this symbol is not a collective library.
 const MARK: &str = "AllReduce";
-/// Program headers, entries of the dynamic section and sections that any real file has fewer of.
+/// Limit on program headers, dynamic entries and sections; any real file has fewer.
 const MAX_HEADERS: u64 = 4_096;
-/// Names in one chain of the hash table.
+/// Limit on names in one chain of the hash table.
 const MAX_CHAINED: u32 = 4_096;
-/// Bytes of a file that are read for its functions: for those of a library of half a gigabyte one
+/// Limit on the bytes read of a file to find its functions: a library of half a gigabyte takes one
 /// and a half megabytes, mostly of its code.
 const MAX_READ: u64 = 8 << 20;
-/// Constants that are searched for the version: a library has some megabytes of them.
+/// Limit on the constants searched for the version: a library has some megabytes.
 const MAX_CONSTANTS: u64 = 16 << 20;
-/// Constants, or names, read at once.
+/// Bytes of constants, or names, per read.
 const CHUNK: usize = 1 << 20;
-/// Code that is read of one function.
+/// Limit on the code read of one function.
 const MAX_CODE: u64 = 16 << 10;
 
-/// What this program's own file says of its processor. An emulator maps libraries for another one,
-/// and a trap for this one in their code would be nonsense there.
+/// The machine type of this program. An emulator maps libraries for another machine, whose code
+/// must not get traps for this one.
 const OWN_MACHINE: u16 = if cfg!(target_arch = "aarch64") { EM_AARCH64 } else { EM_X86_64 };
 
-/// What a file offers.
+/// The relevant contents of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Exports {
-    /// Rows of the table of symbols, with the place of each in the file.
+    /// Rows of the symbol table, with the offset of each in the file.
     pub entries: Vec<(usize, u64)>,
-    /// Of these rows, those of functions whose first instruction the kernel has to step through.
+    /// The rows of functions whose first instruction the kernel must single-step.
     pub stepped: Vec<usize>,
-    /// `2.27.5+cuda12.9`; `>=2.27`, as the set of functions tells, until the constants are read.
+    /// `2.27.5+cuda12.9`; `>=2.27`, derived from the set of functions, until the constants are
+    /// read.
     pub version: Arc<str>,
-    /// The linker's id of the file, in hex.
+    /// The linker's build id, in hex.
     pub build_id: Option<Arc<str>>,
 }
 
-/// Looks for the functions; `None` where the file has none, or is no file of this machine's kind.
+/// Finds the functions; `None` if the file has none or is for another machine.
 pub(in super::super) fn exports(file: &dyn ReadAt) -> io::Result<Option<Exports>> {
     let file = Content::new(file, MAX_READ)?;
     let Some(image) = Image::open(&file)?.filter(|image| image.machine == OWN_MACHINE) else {
@@ -89,7 +89,7 @@ pub(in super::super) fn exports(file: &dyn ReadAt) -> io::Result<Option<Exports>
     Ok(Some(Exports { entries, stepped, version, build_id: image.build_id()?.map(Arc::from) }))
 }
 
-/// The functions that the file exports: rows, and places in the file.
+/// The exported functions: rows and file offsets.
 fn exported(image: &Image<'_>) -> io::Result<Vec<(usize, u64)>> {
     let Some(names) = SymbolNames::find(image)? else { return Ok(Vec::new()) };
     let has = |prefix: &&&str| {
@@ -105,15 +105,15 @@ fn exported(image: &Image<'_>) -> io::Result<Vec<(usize, u64)>> {
     Ok(places)
 }
 
-/// The version that the file's constants tell: reads them, some megabytes.
+/// Reads the version from the file's constants, some megabytes.
 pub(in super::super) fn version(file: &dyn ReadAt) -> io::Result<Option<Arc<str>>> {
     let file = Content::new(file, MAX_CONSTANTS + MAX_READ)?;
     let Some(image) = Image::open(&file)? else { return Ok(None) };
     Ok(image.version()?.map(Arc::from))
 }
 
-/// The code of functions, in the order of their names without prefix, and for which machine it
-/// is, as the header numbers them; of a function that the file does not have, none.
+/// The code of functions, in the order of their names without prefix, and the machine type of the
+/// header; empty code for a missing function.
 pub(super) fn code(file: &dyn ReadAt, names: &[&str]) -> io::Result<Option<(u16, Vec<Vec<u8>>)>> {
     let file = Content::new(file, MAX_READ)?;
     let Some(image) = Image::open(&file)? else { return Ok(None) };
@@ -133,14 +133,14 @@ pub(super) fn code(file: &dyn ReadAt, names: &[&str]) -> io::Result<Option<(u16,
     Ok(Some((image.machine, all)))
 }
 
-/// The newest version that a function of the set came with.
+/// The newest version that introduced one of the functions.
 fn at_least(entries: &[(usize, u64)]) -> Arc<str> {
     let rows = entries.iter().filter_map(|(row, _)| SYMBOLS.get(*row));
     let code = rows.map(|symbol| symbol.since).max().unwrap_or(0);
     Arc::from(format!(">={}.{}", code / 10_000, code / 100 % 100))
 }
 
-/// A file that some machine with accelerators can map.
+/// An ELF file of a supported class.
 struct Image<'a> {
     file: &'a Content<'a>,
     machine: u16,
@@ -152,13 +152,13 @@ impl<'a> Image<'a> {
     fn open(file: &'a Content<'a>) -> io::Result<Option<Self>> {
         let Some(header) = file.read::<FileHeader64<LE>>(0)? else { return Ok(None) };
         let ident = header.e_ident;
-        // 64 bits, little-endian: all machines that have accelerators.
+        // 64-bit little-endian: all machines with accelerators.
         if ident.magic != ELFMAG || (ident.class, ident.data) != (2, 1) {
             return Ok(None);
         }
         let count = u64::from(header.e_phnum.get(LE)).min(MAX_HEADERS);
         let mut segments = file.read_all(header.e_phoff.get(LE), count)?;
-        // What the file does not have as a whole is no segment of it.
+        // Segments that are not completely in the file are dropped.
         segments.retain(|segment: &ProgramHeader64<LE>| {
             let end = segment.p_offset.get(LE).checked_add(segment.p_filesz.get(LE));
             end.is_some_and(|end| end <= file.size())
@@ -171,7 +171,7 @@ impl<'a> Image<'a> {
         self.segments.iter().filter(move |segment| segment.p_type.get(LE) == kind)
     }
 
-    /// The place in the file of an address.
+    /// The file offset of an address.
     fn offset(&self, address: u64) -> Option<(u64, u32)> {
         self.of_kind(PT_LOAD).find_map(|segment| {
             let into = address.checked_sub(segment.p_vaddr.get(LE))?;
@@ -181,7 +181,7 @@ impl<'a> Image<'a> {
         })
     }
 
-    /// Whether code begins at a place in the file.
+    /// Whether a file offset is in an executable segment.
     fn is_code(&self, place: u64) -> bool {
         self.of_kind(PT_LOAD).any(|segment| {
             let into = place.checked_sub(segment.p_offset.get(LE));
@@ -212,14 +212,14 @@ impl<'a> Image<'a> {
         Ok(None)
     }
 
-    /// The version among the constants: a section where the file says so, else every segment that
-    /// is only read.
+    /// Finds the version in the constants: in the read-only sections, or in read-only segments if
+    /// there are none.
     fn version(&self) -> io::Result<Option<String>> {
         let (at, count) = self.sections;
         let sections = self.file.read_all::<SectionHeader64<LE>>(at, count.min(MAX_HEADERS))?;
         let is_constant = |section: &&SectionHeader64<LE>| {
             let (kind, flags) = (section.sh_type.get(LE), section.sh_flags.get(LE));
-            // Contents that are in memory, not written and not run.
+            // Loaded contents that are neither writable nor executable.
             kind == 1 && flags & 7 == 2
         };
         let mut places: Vec<(u64, u64)> = sections
@@ -234,7 +234,7 @@ impl<'a> Image<'a> {
             };
             places = read_only.map(place).collect();
         }
-        // The text constants are small beside the code for the devices.
+        // The text constants are small compared with the device code.
         places.sort_by_key(|(_, size)| *size);
         let mut left = MAX_CONSTANTS;
         for (at, size) in places {
@@ -286,12 +286,12 @@ impl SymbolNames {
         Ok(Some(Self { hash, symbols, strings, buckets, first, bloom, shift }))
     }
 
-    /// The place in the file of a function that the file itself has.
+    /// The file offset of a function that the file defines.
     fn offset(&self, image: &Image<'_>, name: &str) -> io::Result<Option<u64>> {
         Ok(self.function(image, name)?.map(|(offset, _)| offset))
     }
 
-    /// The place of a function and its size.
+    /// The file offset of a function and its size.
     fn function(&self, image: &Image<'_>, name: &str) -> io::Result<Option<(u64, u64)>> {
         let wanted = gnu_hash(name);
         let place = u64::from(wanted / 64 % self.bloom);

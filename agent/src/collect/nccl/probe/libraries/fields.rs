@@ -1,29 +1,29 @@
-//! Where the library keeps rank, size, device and hash of a communicator: read out of the code of
-//! the very file that is in use, since every version has its own places.
+//! Finds the offsets of rank, size, device and hash in the library's communicator structure, by
+//! reading the code of the file in use, because every version has other offsets.
 //!
 //! `ncclCommUserRank`, `ncclCommCount` and `ncclCommCuDevice` each end in one load from the
-//! communicator and one store to the caller's answer; the load says where. The hash is the one
-//! 64-bit field beside the rank that the operations read, for their profilers (2.26 and later;
-//! older ones do not tell). Nothing is decoded but these loads and stores, and a function that has
-//! another form, or two such pairs that differ, tells nothing.
+//! communicator and one store to the result; the load has the offset. The hash is the only 64-bit
+//! field next to the rank that the operations read, for their profilers (2.26 and later; not found
+//! in older versions). Only these loads and stores are decoded, and a function of another form, or
+//! with two such pairs that differ, gives no offset.
 
 use super::elf::{ReadAt, code};
 use object::elf::{EM_AARCH64, EM_X86_64};
 use std::collections::BTreeSet;
 use std::io;
 
-/// The functions that answer with a field, in the order of [`Fields`].
+/// The getter functions, in the order of [`Fields`].
 const GETTERS: [&str; 3] = ["CommUserRank", "CommCount", "CommCuDevice"];
-/// Operations: all of them read the hash, where the library does that at all.
+/// Operations: if the library reads the hash in operations, it does so in all of these.
 const READERS: [&str; 4] = ["AllReduce", "AllGather", "ReduceScatter", "Broadcast"];
-/// How far from the rank the hash may be: it is the neighbour in every version.
+/// Maximum distance of the hash from the rank; they are adjacent in every version.
 const NEAR: u32 = 64;
-/// Larger than the structure of any version, by ten times.
+/// Ten times the structure of any version.
 const MAX_OFFSET: u32 = 16 << 20;
-/// Instructions between the two halves of a pair.
+/// Maximum number of instructions between load and store.
 const MAX_BETWEEN: usize = 2;
 
-/// Byte offsets into a communicator.
+/// Byte offsets in a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Fields {
     pub rank: u32,
@@ -32,7 +32,7 @@ pub(in super::super) struct Fields {
     pub hash: Option<u32>,
 }
 
-/// The fields of a library's communicators; `None` where its code does not tell.
+/// The field offsets of a library; `None` if its code does not show them.
 pub(in super::super) fn fields(file: &dyn ReadAt) -> io::Result<Option<Fields>> {
     let names: Vec<&str> = GETTERS.into_iter().chain(READERS).collect();
     let Some((machine, code)) = code(file, &names)? else { return Ok(None) };
@@ -52,7 +52,7 @@ pub(in super::super) fn fields(file: &dyn ReadAt) -> io::Result<Option<Fields>> 
     let mut read = readers.iter().map(words);
     let first = read.next().unwrap_or_default();
     let by_all = read.fold(first, |common, other| common.intersection(&other).copied().collect());
-    // A word that holds the numbers is a copy of both, not the hash.
+    // A 64-bit load of two of the numbers is a copy of both, not the hash.
     let is_other = |at: &u32| ![rank, ranks].iter().any(|field| at / 8 == field / 8);
     let hash = only(by_all.into_iter().filter(is_other).collect());
     let all = [Some(rank), Some(ranks), device];
@@ -67,7 +67,7 @@ fn only(found: BTreeSet<u32>) -> Option<u32> {
     found.next().filter(|_| found.next().is_none())
 }
 
-/// A move between a 32-bit or 64-bit register and memory at a register and a displacement.
+/// A move between a 32-bit or 64-bit register and memory at register plus displacement.
 struct Move {
     is_load: bool,
     is_wide: bool,
@@ -77,7 +77,8 @@ struct Move {
     length: usize,
 }
 
-/// `mov` with a base register that is not the stack's; no index, no address of the program.
+/// Decodes `mov` with a base register other than the stack's; no index, no program-relative
+/// address.
 fn x86_64_move(code: &[u8]) -> Option<Move> {
     let (rex, after) = match code.split_first()? {
         (prefix @ 0x40..=0x4f, after) => (*prefix, after),
@@ -85,7 +86,7 @@ fn x86_64_move(code: &[u8]) -> Option<Move> {
     };
     let [opcode @ (0x89 | 0x8b), form, rest @ ..] = after else { return None };
     let (mode, low) = (form >> 6, form & 7);
-    // 4 means that one more byte follows, which for rsp and r12 says nothing.
+    // 4 means that a SIB byte follows, which is constant for rsp and r12.
     let (rest, scaled) = match (low, rest) {
         (4, [0x24, rest @ ..]) => (rest, 1),
         (4, _) => return None,
@@ -102,7 +103,7 @@ fn x86_64_move(code: &[u8]) -> Option<Move> {
     };
     let base = low | (rex & 1) << 3;
     let length = usize::from(rex != 0) + 2 + scaled + size;
-    // rsp and rbp: the function's own variables.
+    // rsp and rbp address the function's own variables.
     (!matches!(base, 4 | 5)).then_some(Move {
         is_load: *opcode == 0x8b,
         is_wide: rex & 8 != 0,
@@ -113,7 +114,7 @@ fn x86_64_move(code: &[u8]) -> Option<Move> {
     })
 }
 
-/// Loads of 32 bits whose register is stored at an address without displacement right after.
+/// Finds 32-bit loads whose register is stored to an address without displacement right after.
 fn x86_64_answer(code: &[u8]) -> BTreeSet<u32> {
     let pair = |at: usize| {
         let load = x86_64_move(code.get(at..)?).filter(|load| load.is_load && !load.is_wide)?;
@@ -127,7 +128,7 @@ fn x86_64_answer(code: &[u8]) -> BTreeSet<u32> {
                     && store.base != load.base;
                 return is_answer.then_some(load.displacement);
             }
-            // `xor` of a register with itself: the result, which is success.
+            // `xor` of a register with itself is the return value, success.
             rest = match rest {
                 [0x40..=0x4f, 0x31 | 0x33, 0xc0..=0xff, rest @ ..]
                 | [0x31 | 0x33, 0xc0..=0xff, rest @ ..] => rest,
@@ -144,20 +145,20 @@ fn x86_64_words(code: &[u8]) -> BTreeSet<u32> {
     (0..code.len()).filter_map(word).map(|load| load.displacement).collect()
 }
 
-/// A load or store with a constant offset: base, register, offset.
+/// Decodes a load or store with a constant offset: base, register, offset.
 fn aarch64_move(instruction: u32, opcode: u32, scale: u32) -> Option<(u32, u32, u32)> {
     const STACK: u32 = 31;
     let base = instruction >> 5 & 31;
-    let is_it = instruction >> 22 == opcode && base != STACK;
-    is_it.then_some((base, instruction & 31, (instruction >> 10 & 0xfff) << scale))
+    let is_match = instruction >> 22 == opcode && base != STACK;
+    is_match.then_some((base, instruction & 31, (instruction >> 10 & 0xfff) << scale))
 }
 
-/// `ldr` of 32 bits, `str` of 32 bits, `ldr` of 64 bits, all with an unsigned offset.
+/// Opcodes: `ldr` of 32 bits, `str` of 32 bits, `ldr` of 64 bits, all with an unsigned offset.
 const LOAD: u32 = 0x2e5;
 const STORE: u32 = 0x2e4;
 const LOAD_WIDE: u32 = 0x3e5;
 
-/// What was added to a register before an instruction: `add xN, xM, #imm, lsl #12`.
+/// The amount added to a register before an instruction: `add xN, xM, #imm, lsl #12`.
 fn aarch64_added(code: &[u32], at: usize, base: u32) -> u32 {
     let before = code.get(at.saturating_sub(MAX_BETWEEN)..at).unwrap_or_default();
     let added = before.iter().rev().find(|one| **one & 31 == base && **one >> 22 == 0x245);

@@ -1,9 +1,9 @@
-//! The files that a process maps, by what its list of mappings shows of them, and what each was found
-//! to be.
+//! The files in a process's list of mappings, and what each one is.
 //!
-//! Device and inode in that list are those of the file on most file systems. On an overlay over several
-//! file systems the device is the overlay's and the inode that of the layer's file (seen on Linux 6.18,
-//! `xino=off`, the default), so that two files can show the same pair: there the path tells them apart.
+//! On most file systems the list shows the file's own device and inode. On an overlay over several
+//! file systems it shows the overlay's device and the inode of the layer's file (observed on Linux
+//! 6.18, `xino=off`, the default), so that two files can have the same pair: there the path
+//! distinguishes them.
 
 use super::FileKey;
 use super::mappings::Mapping;
@@ -11,29 +11,29 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
-/// Bytes of a path that are told.
+/// Maximum length of a reported path.
 pub(super) const MAX_PATH_LEN: usize = 512;
 
 /// A file as the list of mappings shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in super::super) struct MapsKey {
     pub key: FileKey,
-    /// Of the path; none where device and inode are the file's own.
+    /// Hash of the path; `None` if device and inode are the file's own.
     path: Option<u64>,
 }
 
 impl MapsKey {
-    /// Of a file whose own device and inode are shown.
+    /// The key of a file with its own device and inode.
     pub(super) fn exact(key: FileKey) -> Self {
         Self { key, path: None }
     }
 }
 
-/// What a file of a process was found to be.
+/// What a file of a process is.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum Found {
     Library(FileKey),
-    /// None; whether that is known by its key for all processes.
+    /// Not a library; `for_all` if this is known by its key for all processes.
     Other {
         for_all: bool,
     },
@@ -50,25 +50,25 @@ impl Found {
 #[derive(Debug, Default)]
 pub(in super::super) struct Files {
     pub found: HashMap<MapsKey, Found>,
-    /// Looks in a row at which something was refused.
+    /// Scans in a row at which a file could not be read.
     pub refused: u32,
-    /// Looks in a row at which a mapping was gone before it could be opened.
+    /// Scans in a row at which a mapping was gone before it could be opened.
     pub gone: u32,
-    /// Why it was refused, at the last look.
-    pub put_off: Option<String>,
-    /// Which bound the last list of its mappings has reached.
+    /// Why a file could not be read at the last scan.
+    pub retry_reason: Option<String>,
+    /// The limit that the last list of its mappings reached.
     pub cut: Option<&'static str>,
-    /// Why a file is left out as long as it maps it.
+    /// Why a file is ignored as long as the process maps it.
     pub left_out: Option<String>,
 }
 
 impl Files {
-    /// What is not seen of it.
-    pub(super) fn trouble(&self) -> Option<&str> {
-        self.left_out.as_deref().or(self.cut).or(self.put_off.as_deref())
+    /// Why the process is not completely observed.
+    pub(super) fn problem(&self) -> Option<&str> {
+        self.left_out.as_deref().or(self.cut).or(self.retry_reason.as_deref())
     }
 
-    /// By what a mapping's file is, or would be, found.
+    /// The key under which a mapping's file is stored, or would be.
     pub(in super::super) fn key_of(&self, mapping: &Mapping<'_>) -> MapsKey {
         let exact = MapsKey::exact(mapping.key);
         if self.found.contains_key(&exact) {
@@ -78,7 +78,7 @@ impl Files {
     }
 }
 
-/// Something new that a process maps.
+/// A new file in a process's mappings.
 pub(super) struct New {
     pub range: (u64, u64),
     pub offset: u64,
@@ -101,13 +101,13 @@ impl New {
         }
     }
 
-    /// By what it is found from now on.
+    /// The key under which it will be stored.
     pub(super) fn maps_key(&self, is_exact: bool) -> MapsKey {
         MapsKey { key: self.key, path: (!is_exact).then_some(self.path_hash) }
     }
 }
 
-/// Of a path; a file that was deleted is the same one.
+/// Hashes a path; a deleted file has the same hash.
 fn path_hash(path: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     path.strip_suffix(b" (deleted)").unwrap_or(path).hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! A collective library in use: its open file, what that offers, and who maps it.
+//! A collective library in use: its open file, its contents and its users.
 
 use super::elf::{Exports, ReadAt as _, exports, version};
 use super::fields::{Fields, fields};
@@ -13,34 +13,34 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(in super::super) struct Library {
     file: Mapped,
-    /// Whether its key is what every list of mappings shows of it.
+    /// Whether every list of mappings shows it under its own key.
     pub is_exact: bool,
-    /// What it offers.
+    /// Its functions and version.
     pub exports: Exports,
-    /// Where it keeps what a communicator is, as far as its code tells.
+    /// Its field offsets, if its code shows them.
     pub fields: Option<Fields>,
-    /// Who maps it.
+    /// The processes that map it.
     pub users: HashMap<ProcKey, User>,
-    /// Who mapped it first.
+    /// The process that mapped it first.
     pub finder: ProcKey,
-    /// The first function's code in the file.
+    /// The start of the first function's code in the file.
     pub begins: [u8; 4],
 }
 
-/// A library as one process has it.
+/// A user of a library.
 #[derive(Debug)]
 pub(in super::super) struct User {
     pub path: Arc<str>,
-    /// Address of the file's first byte, were it mapped like its code.
+    /// The address of the file's first byte, if all of it were mapped like its code.
     pub base: u64,
     pub tenant: FileOwner,
 }
 
-/// Version and path, as they are told.
+/// Version and path, as exported.
 pub(in super::super) type VersionAndPath = (Arc<str>, Arc<str>);
 
 impl Library {
-    /// Reads the functions of a file; `None` where it is no library.
+    /// Reads the functions of a file; `None` if it is not a library.
     pub(super) fn read(
         file: Mapped,
         finder: ProcKey,
@@ -60,7 +60,7 @@ impl Library {
         Ok(Some(Self { file, is_exact, exports, fields, users, finder, begins }))
     }
 
-    /// Reads its version, which takes longer than to attach to it.
+    /// Reads its version, which takes longer than attaching to it.
     pub(super) fn read_version(&mut self) {
         let found = self.file.content().and_then(|content| version(&content));
         if let Ok(Some(version)) = found {
@@ -68,7 +68,7 @@ impl Library {
         }
     }
 
-    /// Version and path, as they are told of one of its users.
+    /// Version and path, as exported for one of its users.
     pub(in super::super) fn version_and_path(&self, process: ProcKey) -> VersionAndPath {
         let version = self.exports.version.split('+').next().unwrap_or_default();
         let path = self.users.get(&process).map(|user| Arc::clone(&user.path));
@@ -81,17 +81,17 @@ impl Library {
         first.map_or_else(|| Arc::from(""), |(_, user)| Arc::clone(&user.path))
     }
 
-    /// A path that leads the kernel to this very file.
+    /// A path by which the kernel opens exactly this file.
     pub(in super::super) fn place(&self) -> PathBuf {
         self.file.place()
     }
 
-    /// What tells it from other files.
+    /// Distinguishes it from other files.
     pub(in super::super) fn stamp(&self) -> Stamp {
         self.file.stamp
     }
 
-    /// The tenant that alone uses it.
+    /// The tenant, if only one uses it.
     pub(super) fn only_tenant(&self) -> Option<&FileOwner> {
         let first = &self.users.values().next()?.tenant;
         self.users.values().all(|user| user.tenant == *first).then_some(first)

@@ -1,22 +1,22 @@
-//! What is said in the log of the libraries of a process, which may be as many and as odd as it
-//! likes.
+//! Limits the log lines about a process's libraries, whose number and names the process controls.
 
 use crate::ids::ProcKey;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Lines of the log that a process's libraries are worth, in such a time: a job has one or two.
+/// Log lines per process and period; a job has one or two libraries. 10=const PERIOD: Duration =
+/// Duration::from_mins(1);
 const MAX_LINES: u32 = 4;
-const WORDS_OF: Duration = Duration::from_mins(1);
+const PERIOD: Duration = Duration::from_mins(1);
 
-/// Lines that were said of each process.
+/// Log lines of each process.
 #[derive(Debug, Default)]
 pub(in super::super) struct ProcessLogLimit(HashMap<ProcKey, (Instant, u32)>);
 
 impl ProcessLogLimit {
-    /// Whether there is a line left for it.
+    /// Whether another line may be logged.
     pub(in super::super) fn allows(&mut self, process: ProcKey, now: Instant) -> bool {
-        self.0.retain(|_, (since, _)| now.saturating_duration_since(*since) < WORDS_OF);
+        self.0.retain(|_, (since, _)| now.saturating_duration_since(*since) < PERIOD);
         let (_, lines) = self.0.entry(process).or_insert((now, 0));
         *lines += 1;
         *lines <= MAX_LINES
@@ -28,13 +28,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_process_a_few_lines_a_minute_are_said() {
-        let (mut words, now) = (ProcessLogLimit::default(), Instant::now());
+    fn log_lines_of_a_process_are_limited() {
+        let (mut limit, now) = (ProcessLogLimit::default(), Instant::now());
         let process = |pid| ProcKey { pid, start_ticks: 7 };
-        let said = (0..1_000).filter(|_| words.allows(process(1), now)).count();
-        assert_eq!(u32::try_from(said), Ok(MAX_LINES));
-        assert!(words.allows(process(2), now), "another one's are its own");
-        assert!(words.allows(process(1), now + WORDS_OF));
-        assert_eq!(words.0.len(), 1, "and nothing is kept of who is silent");
+        let allowed = (0..1_000).filter(|_| limit.allows(process(1), now)).count();
+        assert_eq!(u32::try_from(allowed), Ok(MAX_LINES));
+        assert!(limit.allows(process(2), now), "another one's are its own");
+        assert!(limit.allows(process(1), now + PERIOD));
+        assert_eq!(limit.0.len(), 1, "and nothing is kept of who is silent");
     }
 }

@@ -1,11 +1,12 @@
-//! A file that a process maps: opened once, with `O_PATH`, and known by what `statx` says of that
-//! descriptor. Everything else (its symbols, its version, its probes) goes through the descriptor, so
-//! that it is of one inode whatever the process maps, links or mounts meanwhile.
+//! A file that a process maps: opened once, with `O_PATH`, and identified by `statx` on that
+//! descriptor. Everything else (its symbols, its version, its probes) goes through the descriptor,
+//! so that it refers to one inode, whatever the process maps, links or mounts in the meantime.
 //!
-//! A file on a file system of this kernel's own cannot make a reader wait, and is read here; one on a
-//! network file system is read in a helper process. One whose file system is a process (FUSE) that
-//! the operator does not trust (`mounts`) is refused: the kernel reads the code that it puts a probe into while no process of the host can
-//! fork (`prepare_uprobe` below `dup_mmap_sem`), and such a file system answers when it likes.
+//! A file on a local file system cannot block a reader and is read here; one on a network file
+//! system is read in a helper process. A file whose file system is a process (FUSE) that the
+//! operator does not trust (`mounts`) is refused: the kernel reads the code at a probe's address
+//! while no process of the host can fork (`prepare_uprobe` below `dup_mmap_sem`), and such a file
+//! system may never answer.
 
 use super::FileKey;
 use super::elf::ReadAt;
@@ -22,21 +23,21 @@ use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::path::PathBuf;
 
-/// What tells a file from a copy of it: size, and the times of writing and of change to the
-/// nanosecond.
+/// Distinguishes a file from a copy of it: size, and the times of modification and change in
+/// nanoseconds.
 pub(in super::super) type Stamp = (u64, [i64; 4]);
 
-/// Whether a file is of a file system of this kernel's own, by the attributes that it knows of (ext4,
-/// XFS, Btrfs, tmpfs since 6.0; erofs). An overlay shows those of the file below it; FUSE and NFS know
-/// none of them.
+/// Whether a file is on a local file system, by the attributes that the file system supports (ext4,
+/// XFS, Btrfs, tmpfs since 6.0; erofs). An overlay has the attributes of the lower file; FUSE and
+/// NFS support none of them.
 fn is_local(known: StatxAttributes) -> bool {
     known.contains(StatxAttributes::NODUMP)
-        // SMB shows both.
+        // SMB supports both.
         || known.contains(StatxAttributes::COMPRESSED)
             && !known.contains(StatxAttributes::ENCRYPTED)
 }
 
-/// How tenants' files are opened.
+/// Opens tenants' files.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Opener<'a> {
     pub files: &'a TenantFiles,
@@ -48,13 +49,13 @@ pub(in super::super) struct Opener<'a> {
 /// Why a file is not read, or not probed.
 #[derive(Debug, thiserror::Error)]
 pub(in super::super) enum NotRead {
-    /// It is not mapped there any more.
-    #[error("it is not mapped any more")]
+    /// It is no longer mapped there.
+    #[error("it is no longer mapped")]
     Gone,
-    /// A device, or something else that is no regular file.
-    #[error("it is no regular file")]
+    /// A device, or another kind of file that is not regular.
+    #[error("it is not a regular file")]
     NoFile,
-    /// It cannot be read now: its lease is somebody's, or its file system does not answer.
+    /// It cannot be read now: it is leased, or its file system does not answer.
     #[error("{0}")]
     Refused(#[from] ReadError),
     /// Its file system is a process, or may be one.
@@ -65,7 +66,7 @@ pub(in super::super) enum NotRead {
     Failed(#[from] io::Error),
 }
 
-/// A file that was opened.
+/// An opened file.
 #[derive(Debug)]
 pub(in super::super) struct Mapped {
     file: TenantFile,
@@ -74,14 +75,15 @@ pub(in super::super) struct Mapped {
     is_local: bool,
 }
 
-/// Its bytes.
+/// The content of a file.
 pub(super) enum Content<'a> {
     Here(File, u64),
     InHelper(&'a TenantFile, u64),
 }
 
 impl Mapped {
-    /// What a process maps at a range; never waits for more than the helper's deadline.
+    /// Opens the file that a process maps at a range; never blocks longer than the helper's
+    /// deadline.
     pub(in super::super) fn open(
         opener: Opener<'_>,
         process: ProcKey,
@@ -95,7 +97,7 @@ impl Mapped {
             }
             Err(refused) => return Err(refused.into()),
         };
-        // Without asking the server of a file system.
+        // Does not query the server of a network file system.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
         let stat = statx(file.place(), c"", flags, wanted).map_err(io::Error::from)?;
@@ -113,7 +115,7 @@ impl Mapped {
         Ok(Self { file, key, stamp: stamp(&stat), is_local })
     }
 
-    /// Its bytes. A lease on it is a refusal, never a wait.
+    /// Opens the content. A lease on the file is an error, not a wait.
     pub(super) fn content(&self) -> io::Result<Content<'_>> {
         if !self.is_local {
             return Ok(Content::InHelper(&self.file, self.stamp.0));
@@ -124,7 +126,7 @@ impl Mapped {
         Ok(Content::Here(file.into(), self.stamp.0))
     }
 
-    /// A path that leads the kernel to this very inode, as long as this is there.
+    /// A path by which the kernel opens exactly this inode, as long as this value exists.
     pub(super) fn place(&self) -> PathBuf {
         let place: BorrowedFd<'_> = self.file.place();
         PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()))
@@ -149,7 +151,7 @@ impl ReadAt for Content<'_> {
     }
 }
 
-/// What tells a file from others.
+/// Distinguishes a file from others.
 fn stamp(stat: &Statx) -> Stamp {
     let (written, changed) = (stat.stx_mtime, stat.stx_ctime);
     let ns = |nsec: u32| i64::from(nsec);

@@ -1,30 +1,30 @@
-//! The files that a process maps, from `/proc/PID/maps` as a stream: nothing of it is longer in
-//! memory than a line, because whoever maps the files decides how long their paths are.
+//! Parses the file mappings in `/proc/PID/maps` as a stream: never stores more than a line, because
+//! the process determines the length of the paths.
 
 use super::FileKey;
 use std::io::{self, BufRead as _, BufReader, Read};
 
-/// A line; the path is its end and is cut. A path can be longer than `PATH_MAX`.
+/// Limit of a line; the path at its end is truncated. A path can be longer than `PATH_MAX`.
 pub(in super::super) const MAX_LINE_BYTES: usize = 8 << 10;
-/// Lines: what a process may map by default (`vm.max_map_count`, 65,530).
+/// Limit on lines: the default limit of mappings (`vm.max_map_count`, 65,530).
 pub(in super::super) const MAX_LINES: u32 = 65_536;
-/// Bytes of all lines: of a process with so many mappings, at 512 each.
+/// Limit on all bytes: that many mappings at 512 bytes each.
 const MAX_BYTES: u64 = 32 << 20;
 
 /// A part of a file that a process maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Mapping<'a> {
-    /// First address, and the one behind the last.
+    /// The first address, and the one after the last.
     pub range: (u64, u64),
-    /// Where in the file it begins.
+    /// Offset of the range in the file.
     pub offset: u64,
-    /// Device and inode as the kernel shows them here, which need not be what `stat` shows.
+    /// Device and inode in this list, which may differ from those of `stat`.
     pub key: FileKey,
     pub is_code: bool,
     pub path: &'a [u8],
 }
 
-/// Which bound was reached. What comes behind it was not read.
+/// The limit that was reached; the rest was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Cut {
     Lines,
@@ -32,7 +32,7 @@ pub(in super::super) enum Cut {
 }
 
 impl Cut {
-    /// In words.
+    /// A description.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Lines => "it has more than 65536 mappings",
@@ -41,7 +41,7 @@ impl Cut {
     }
 }
 
-/// Gives the mappings of files to `each`, in the order of their addresses, as far as the bounds allow.
+/// Passes the file mappings to `each`, in the order of their addresses, up to the limits.
 pub(in super::super) fn read(
     maps: impl Read,
     mut each: impl FnMut(Mapping<'_>),
@@ -78,7 +78,7 @@ pub(in super::super) fn read(
     Ok(Some(Cut::Lines))
 }
 
-/// A file's mapping: `7f00-7f01 r-xp 00001000 08:01 1234 /path`.
+/// Parses a file's mapping: `7f00-7f01 r-xp 00001000 08:01 1234 /path`.
 fn mapping(line: &[u8]) -> Option<Mapping<'_>> {
     let mut fields = line.splitn(6, |byte| *byte == b' ');
     let mut field = || std::str::from_utf8(fields.next()?).ok();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_path_is_cut_and_what_is_behind_it_is_read() {
+    fn a_long_path_is_truncated_and_the_next_line_is_read() {
         let long = format!("{LINE}{}", "/deep".repeat(100_000));
         let maps = format!("{long}\n{}\n{LINE}", LINE.replace("1234", "77"));
         let found = all(&maps);
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(lengths, [(1234, cut), (77, whole), (1234, whole)]);
     }
 
-    /// Gives lines for ever and counts what was taken of them.
+    /// Returns lines for ever and counts the bytes read.
     struct Endless<'a> {
         line: &'a [u8],
         given: usize,
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_end_is_left_at_a_number_of_lines_or_of_bytes() {
+    fn an_endless_list_is_bounded_by_lines_and_bytes() {
         let mut found = 0_u32;
         let line = format!("{LINE}\n");
         let mut maps = Endless { line: line.as_bytes(), given: 0 };
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(read(&mut maps, |_| ()).unwrap(), Some(Cut::Bytes));
         let most = usize::try_from(MAX_BYTES).unwrap() + MAX_LINE_BYTES;
         assert!(maps.given <= most, "{}", maps.given);
-        // Without the end of a line as well.
+        // A line without end, too.
         let mut maps = Endless { line: b"x", given: 0 };
         assert_eq!(read(&mut maps, |_| ()).unwrap(), Some(Cut::Bytes));
     }

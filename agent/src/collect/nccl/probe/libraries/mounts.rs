@@ -1,12 +1,11 @@
-//! Whether a file system may keep the kernel waiting for as long as somebody likes, by the lists of
-//! mounts of the file's process and of process 1.
+//! Decides from mount lists whether a file system may block the kernel indefinitely: the lists of
+//! the file's process and of process 1.
 //!
-//! A FUSE mount may: its server is a process. It is trusted only where the operator has named the
-//! directory below which it is mounted, and process 1 sees it there: what a user mounts in a mount
-//! namespace of its own is not in that list, and what `fusermount3` mounts for a user says whose it is.
-//! An overlay shows nothing of what is below it; where process 1 sees it too, the paths of its layers
-//! are those of the host, and the mounts that they are on tell. Only lists are read: the kernel asks no
-//! server for them.
+//! A FUSE mount may, because its server is a process. It is trusted only if it is below a directory
+//! that the operator configured, and process 1 sees it there: that list has no mounts of other
+//! mount namespaces, and what `fusermount3` mounts for a user has that user's id. An overlay hides
+//! its lower file systems; if process 1 sees the overlay, the paths of its layers are the host's,
+//! and their mounts decide. Only lists are read: the kernel contacts no server for them.
 
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -14,10 +13,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
-/// Bytes of the list of a process's mounts: it may make as many as `fs.mount-max`.
+/// Limit on the bytes of a process's mount list, which may have up to `fs.mount-max` entries.
 const MAX_MOUNTS_BYTES: u64 = 8 << 20;
 
-/// A mount, as `/proc/PID/mountinfo` shows it.
+/// A mount in `/proc/PID/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mount {
     id: u64,
@@ -28,7 +27,7 @@ struct Mount {
     options: String,
 }
 
-/// Why the files of a mount are not probed: the kind of file system that may never answer.
+/// The file system type if files of a mount must not be probed, because it may never answer.
 pub(super) fn may_hang(
     paths: &Paths,
     trusted: &[PathBuf],
@@ -55,16 +54,16 @@ pub(super) fn may_hang(
     (!is_safe).then_some(mount.kind)
 }
 
-/// Whether a FUSE mount is one of root's, at or below a directory that the operator trusts.
+/// Whether a FUSE mount is root's, at or below a trusted directory.
 fn is_trusted(host: &[Mount], trusted: &[PathBuf], mount: &Mount) -> bool {
     let is_roots = |one: &Mount| one.options.split(',').any(|option| option == "user_id=0");
     let is_named = |one: &Mount| trusted.iter().any(|path| one.point.starts_with(path));
     host.iter().any(|one| one.device == mount.device && is_roots(one) && is_named(one))
 }
 
-/// Whether a layer of an overlay is on a file system of the kernel's, or a trusted one.
+/// Whether a layer of an overlay is on a local file system or a trusted one.
 fn is_layer(host: &[Mount], trusted: &[PathBuf], layer: &Path) -> bool {
-    // Of several at one place the last hides the others.
+    // Of several mounts at one path, the last hides the others.
     let on = host.iter().filter(|mount| layer.starts_with(&mount.point));
     let on = on.max_by_key(|mount| mount.point.components().count());
     on.is_some_and(|on| {
@@ -73,7 +72,7 @@ fn is_layer(host: &[Mount], trusted: &[PathBuf], layer: &Path) -> bool {
     })
 }
 
-/// The directories that an overlay is made of.
+/// The directories of an overlay.
 fn layers(options: &str) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for option in options.split(',') {
@@ -87,7 +86,7 @@ fn layers(options: &str) -> Vec<PathBuf> {
 
 fn read(paths: &Paths, process: &str) -> Vec<Mount> {
     let mut all = Vec::new();
-    // Nothing is found, but everything taken.
+    // The closure collects and never matches.
     let _ = find(paths, process, |one| {
         all.push(one.clone());
         false
@@ -95,23 +94,23 @@ fn read(paths: &Paths, process: &str) -> Vec<Mount> {
     all
 }
 
-fn find(paths: &Paths, process: &str, is_it: impl FnMut(&Mount) -> bool) -> Option<Mount> {
+fn find(paths: &Paths, process: &str, matches: impl FnMut(&Mount) -> bool) -> Option<Mount> {
     let list = File::open(paths.proc.join(process).join("mountinfo")).ok()?;
-    find_in(BufReader::new(list.take(MAX_MOUNTS_BYTES)), is_it)
+    find_in(BufReader::new(list.take(MAX_MOUNTS_BYTES)), matches)
 }
 
-fn find_in(list: impl BufRead, mut is_it: impl FnMut(&Mount) -> bool) -> Option<Mount> {
+fn find_in(list: impl BufRead, mut matches: impl FnMut(&Mount) -> bool) -> Option<Mount> {
     let lines = list.split(b'\n').map_while(Result::ok);
     let mut mounts = lines.filter_map(|line| mount(&String::from_utf8_lossy(&line)));
-    mounts.find(|one| is_it(one))
+    mounts.find(|one| matches(one))
 }
 
-/// The kind of file system of a mount in a list.
+/// The file system type of a mount in a list.
 pub(in super::super) fn kind_of(list: impl BufRead, mount: u64) -> Option<String> {
     find_in(list, |one| one.id == mount).map(|mount| mount.kind)
 }
 
-/// `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+/// Parses `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`.
 fn mount(line: &str) -> Option<Mount> {
     let (about, rest) = line.split_once(" - ")?;
     let mut about = about.split(' ');
@@ -123,8 +122,8 @@ fn mount(line: &str) -> Option<Mount> {
     Some(Mount { id, device, point, kind, options })
 }
 
-/// Spaces and the like are shown as three octal digits (`mangle_path`). Where a comma or colon was
-/// escaped for the overlay, a backslash is left, which begins no path of the host's.
+/// Decodes spaces and the like, which are shown as three octal digits (`mangle_path`). An escaped
+/// comma or colon of an overlay keeps its backslash, with which no path of the host starts.
 fn unescaped(text: &str) -> String {
     let shown = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\")];
     shown.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
@@ -152,14 +151,14 @@ mod tests {
 36 20 0:56 / /run/six rw - overlay overlay rw,lowerdir=/cvmfs/mine/a
 ";
 
-    /// What is refused of a process that has the host's mounts, and some of its own.
+    /// The reason for a process with the host's mounts and some of its own.
     fn refused(id: u64, trusted: &[&str]) -> Option<String> {
         let folder = tempfile::tempdir().unwrap();
         let paths = Paths::under(folder.path());
         for process in ["1", "7"] {
             fs::create_dir_all(paths.proc.join(process)).unwrap();
         }
-        // The same names, but mounted by itself in a user namespace, where it is root.
+        // The same names, but mounted in the process's own user namespace, where it is root.
         let own = "\
 40 1 0:60 / /cvmfs/sw rw - fuse.cvmfs2 cvmfs2 rw,user_id=0
 41 1 0:61 / /run/one rw - overlay overlay rw,lowerdir=/images/torch
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fuse_mount_is_trusted_where_root_mounted_it_below_a_named_directory_on_the_host() {
+    fn a_fuse_mount_of_root_below_a_configured_directory_is_trusted() {
         let fuse = |kind: &str| Some(format!("fuse.{kind}"));
         assert_eq!(refused(21, &[]), fuse("cvmfs2"), "by default none is");
         assert_eq!(refused(21, &["/cvmfs"]), None);
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlay_is_as_its_layers_are_where_the_host_sees_it() {
+    fn an_overlay_visible_on_the_host_is_judged_by_its_layers() {
         let overlay = Some("overlay".to_owned());
         assert_eq!(refused(30, &[]), None, "squashfs and ext4");
         assert_eq!((refused(31, &[]), refused(31, &["/cvmfs"])), (overlay.clone(), None));

@@ -1,17 +1,16 @@
-//! Wakes the thread that finds libraries, from whoever has seen something happen to a process.
+//! Wakes the thread that finds libraries after an event of a process.
 
 use crate::ids::ProcKey;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Processes that have become another program or opened another device since the last look.
+/// Processes that executed another program or opened another device since the last scan.
 pub(in super::super) type PendingRescans = Arc<Mutex<HashSet<ProcKey>>>;
-/// More are found by the looks that come anyway.
+/// Limit; regular scans find the changes of further processes.
 const MAX_PENDING: usize = 1_024;
 
-/// Says that a process has opened a device, became another program or ended: libraries are looked
-/// for at once.
+/// Requests a scan after a process opened a device, executed another program or ended.
 #[derive(Clone, Debug)]
 pub struct RescanHandle {
     pub(in super::super) wake: Weak<OwnedFd>,
@@ -19,27 +18,27 @@ pub struct RescanHandle {
 }
 
 impl RescanHandle {
-    /// Wakes the thread, unless it is awake or gone. What it finds in this process it will look
-    /// for as often as in one that is new.
+    /// Wakes the thread, unless it is awake or gone. The process will be scanned as often as a new
+    /// one.
     pub fn request(&self, process: ProcKey) {
-        let mut stirred = locked(&self.pending);
-        if stirred.len() < MAX_PENDING {
-            stirred.insert(process);
+        let mut pending = locked(&self.pending);
+        if pending.len() < MAX_PENDING {
+            pending.insert(process);
         }
-        drop(stirred);
+        drop(pending);
         self.wake();
     }
 
     /// Wakes the thread, unless it is awake or gone.
     pub fn wake(&self) {
         if let Some(wake) = self.wake.upgrade() {
-            // Full: it will look anyway.
+            // The pipe is full: the thread will scan anyway.
             let _ = rustix::io::write(&wake, &[1]);
         }
     }
 }
 
-/// A set is whole whatever panicked beside it.
+/// The set is consistent even if a holder of the lock panicked.
 pub(in super::super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

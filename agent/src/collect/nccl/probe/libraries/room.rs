@@ -1,5 +1,5 @@
-//! How many collective libraries a process, a tenant and the host may have: each is an open file,
-//! and some dozens of probes.
+//! Limits the number of collective libraries of a process, a tenant and the host: each is an open
+//! file and some dozens of probes.
 
 use super::FileKey;
 use super::library::Library;
@@ -14,8 +14,8 @@ const MAX_PER_TENANT: usize = 128;
 /// Libraries on the host.
 const MAX_PER_HOST: usize = 512;
 
-/// Whether there is room for one more of a process: `None` where there is, and where the host has too
-/// many the library that has to go, one of the tenant with most of its own. Otherwise why not.
+/// Whether one more library of a process fits: `None` if so; at the host's limit, the library to
+/// drop, one of the tenant with the most; otherwise an error.
 pub(super) fn one_more(
     known: &HashMap<FileKey, Library>,
     process: ProcKey,
@@ -38,9 +38,9 @@ pub(super) fn one_more(
     if known.len() < MAX_PER_HOST {
         return Ok(None);
     }
-    let greatest = of_tenants.into_values().max_by_key(Vec::len);
+    let largest = of_tenants.into_values().max_by_key(Vec::len);
     let affected =
-        greatest.filter(|theirs| theirs.len() > own + 1).and_then(|mut theirs| theirs.pop());
+        largest.filter(|theirs| theirs.len() > own + 1).and_then(|mut theirs| theirs.pop());
     affected
         .map(Some)
         .ok_or_else(|| format!("more than {MAX_PER_HOST} collective libraries are in use"))

@@ -1,13 +1,12 @@
-//! Looks at the processes that hold a device, for libraries that they load and let go.
+//! Scans the processes that hold a device for libraries that they load or unload.
 //!
-//! A process that is new is looked at ten times a second, because Python loads libraries late, and
-//! later each tenth of the time that it has been known, at last every thirty seconds: on one grid
-//! for all, so that they share a wake. One that becomes another program or opens another device is
-//! as good as new. A look is one line, `/proc/PID/statm`, read from a file that is kept open, which
-//! saves six sevenths of the time. Only where that shows other mappings `stat` and `status` are
-//! read, and the mappings themselves only where the code has grown or shrunk: 200 processes are 200
-//! reads each thirty seconds, of about 1.5 µs each. The kernel's own files are read here; they wait
-//! for nobody.
+//! A new process is checked ten times a second, because Python loads libraries late; the interval
+//! then grows with a tenth of the process's age, up to thirty seconds, on one grid for all
+//! processes, so that they share wakes. A process that executes another program or opens another
+//! device counts as new. A check reads one line, `/proc/PID/statm`, from a file that stays open,
+//! which saves six sevenths of the time. Only if that shows other mappings, `stat` and `status` are
+//! read, and the mappings themselves only if the size of the code changed: 200 processes cost 200
+//! reads each thirty seconds, about 1.5 µs each. These files are the kernel's own and never block.
 
 use super::{Libraries, ScanOutcome};
 use crate::collect::proc_scan::is_alive;
@@ -21,12 +20,11 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
-/// Between looks at a process that is new: a job loads its library when it begins.
+/// Interval of checks of a new process: a job loads its library when it starts.
 const YOUNG_EVERY: Duration = Duration::from_millis(100);
-/// And at one that has been known for minutes.
+/// Interval of checks of a process that has been known for minutes.
 pub(in super::super) const OLD_EVERY: Duration = Duration::from_secs(30);
-/// What there is in between; each a multiple of the one before, so that the looks of one are at
-/// moments at which those before look too.
+/// The intervals; each is a multiple of the previous one, so that checks coincide.
 const STEPS: [Duration; 6] = [
     YOUNG_EVERY,
     Duration::from_millis(500),
@@ -35,34 +33,34 @@ const STEPS: [Duration; 6] = [
     Duration::from_secs(10),
     OLD_EVERY,
 ];
-/// The longest step is taken that is not more than such a part of the time a process is known.
+/// The longest interval not above this fraction of the process's age is used.
 const PART_OF_AGE: u32 = 10;
 /// Longer than the line of seven numbers.
 const LINE_BYTES: usize = 160;
-/// Files kept open, a quarter of what a service may open by default; the others are opened each
-/// time.
-const MAX_KEPT: usize = 256;
+/// Limit on files that stay open, a quarter of the default limit of a service; others are opened
+/// for each check.
+const MAX_OPEN: usize = 256;
 
-/// The processes to look at: those that hold a device.
+/// Returns the processes to scan: those that hold a device.
 pub(in super::super) type Candidates = Box<dyn Fn() -> Vec<ProcKey> + Send>;
 
-/// Who was looked at, and which libraries they map.
+/// The scanned processes and their libraries.
 pub(in super::super) struct ProcessScan {
     pub libraries: Libraries,
     paths: Paths,
     candidates: Candidates,
     seen: HashMap<ProcKey, ScannedProcess>,
-    /// Where the grid of looks begins.
+    /// Origin of the grid.
     began: Instant,
 }
 
-/// A process as it was at the last look.
+/// A process as of the last check.
 #[derive(Debug)]
 struct ScannedProcess {
     since: Instant,
     due: Instant,
-    /// Its `statm`. It stays the process's own: it cannot be read once that has ended, whoever has
-    /// the number then.
+    /// Its `statm`. The open file belongs to the process: reading fails once the process has ended,
+    /// even if its PID was reused.
     statm: Option<File>,
     /// Pages of code and files.
     mapped: Option<u64>,
@@ -80,8 +78,7 @@ impl ProcessScan {
         Self { libraries, paths: paths.clone(), candidates, seen: HashMap::new(), began }
     }
 
-    /// A process that is known does what a new one does: it has become another program, or has
-    /// opened a device that it had not. It is looked at anew, and as often as if it were new.
+    /// Treats a known process as new, after it executed another program or opened another device.
     pub(in super::super) fn request_rescan(&mut self, process: ProcKey, now: Instant) {
         if let Some(seen) = self.seen.get_mut(&process) {
             (seen.since, seen.due) = (now, now);
@@ -89,39 +86,38 @@ impl ProcessScan {
         }
     }
 
-    /// Those that hold a device.
+    /// The processes that hold a device.
     pub(in super::super) fn openers(&self) -> HashSet<ProcKey> {
         self.seen.keys().copied().collect()
     }
 
-    /// Looks at those whose time has come; true if somebody maps a library that did not, or the
-    /// other way round.
-    pub(in super::super) fn look(&mut self, now: Instant) -> bool {
+    /// Checks the due processes; true if a library gained or lost a user.
+    pub(in super::super) fn check(&mut self, now: Instant) -> bool {
         let candidates: HashSet<ProcKey> = (self.candidates)().into_iter().collect();
         let mut changed = false;
         let libraries = &mut self.libraries;
         self.seen.retain(|process, _| {
-            let is_holder = candidates.contains(process);
-            if !is_holder {
+            let is_candidate = candidates.contains(process);
+            if !is_candidate {
                 changed |= libraries.remove(*process);
             }
-            is_holder
+            is_candidate
         });
-        let mut kept = self.seen.values().filter(|seen| seen.statm.is_some()).count();
+        let mut open = self.seen.values().filter(|seen| seen.statm.is_some()).count();
         for process in candidates {
             let seen = self.seen.entry(process).or_insert_with(|| ScannedProcess::new(now));
             if seen.due <= now {
                 seen.due = after(self.began, step(now.saturating_duration_since(seen.since)), now);
-                kept -= usize::from(seen.statm.is_some());
-                changed |= look_at(process, seen, &mut self.libraries, &self.paths, now);
-                seen.statm = seen.statm.take().filter(|_| kept < MAX_KEPT);
-                kept += usize::from(seen.statm.is_some());
+                open -= usize::from(seen.statm.is_some());
+                changed |= check_process(process, seen, &mut self.libraries, &self.paths, now);
+                seen.statm = seen.statm.take().filter(|_| open < MAX_OPEN);
+                open += usize::from(seen.statm.is_some());
             }
         }
         changed
     }
 
-    /// When the next look is due.
+    /// When the next check is due.
     pub(in super::super) fn due(&self) -> Option<Instant> {
         self.seen.values().map(|seen| seen.due).min()
     }
@@ -133,13 +129,13 @@ impl ScannedProcess {
     }
 }
 
-/// How long between looks at a process that has been known for so long.
+/// The interval for a process of this age.
 fn step(age: Duration) -> Duration {
     let part = age / PART_OF_AGE;
     STEPS.into_iter().rev().find(|step| *step <= part).unwrap_or(YOUNG_EVERY)
 }
 
-fn look_at(
+fn check_process(
     process: ProcKey,
     seen: &mut ScannedProcess,
     libraries: &mut Libraries,
@@ -154,8 +150,8 @@ fn look_at(
         return false;
     }
     seen.mapped = mapped;
-    // A number that was given again shows other mappings; one that ended shows none. Who holds a
-    // device no more is told by the candidates.
+    // A reused PID shows other mappings; an ended process shows none. The candidates show whether a
+    // process still holds a device.
     if !is_alive(paths, process) {
         seen.code_kb = None;
         return libraries.remove(process);
@@ -165,7 +161,7 @@ fn look_at(
         return false;
     }
     seen.code_kb = code_kb;
-    let ScanOutcome { changed, again } = libraries.look(process, now);
+    let ScanOutcome { changed, again } = libraries.scan(process, now);
     if let Some(later) = again {
         (seen.mapped, seen.code_kb) = (None, None);
         seen.due = now + later;
@@ -173,9 +169,9 @@ fn look_at(
     changed
 }
 
-/// Pages that a process maps less those of its data and stacks (`total_vm - data_vm - stack_vm`,
-/// `proc_pid_statm`): code and files, which allocations leave as they are. To load a library ends
-/// with making a part of it data, so that a look in the middle of it shows another number.
+/// Pages that a process maps without those of its data and stacks (`total_vm - data_vm - stack_vm`,
+/// `proc_pid_statm`): code and files, which allocations do not change. Loading a library ends with
+/// turning a part of it into data, so that a check in between sees another number.
 fn mapped(statm: &File) -> Option<u64> {
     let mut line = [0; LINE_BYTES];
     let length = statm.read_at(&mut line, 0).ok()?;
@@ -185,7 +181,7 @@ fn mapped(statm: &File) -> Option<u64> {
     size.checked_sub(data)
 }
 
-/// Size of the code that a process maps from libraries: changes when one is loaded.
+/// Size of the library code that a process maps: changes when a library is loaded.
 fn code_kb(paths: &Paths, process: ProcKey) -> Option<u64> {
     let status = read_lossy(&paths.proc.join(process.pid.to_string()).join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmLib:"))?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 const PROCESS: ProcKey = ProcKey { pid: 11, start_ticks: 7 };
 
-/// A process as files, which maps files of the folder.
+/// A process as files, which maps files of the directory.
 struct Scene {
     folder: tempfile::TempDir,
     paths: Paths,
@@ -28,7 +28,7 @@ impl Scene {
         self.paths.proc.join("11").join(name)
     }
 
-    /// A line for a file; only where `is_there` it can be opened.
+    /// A line for a file, which can be opened only if `is_there`.
     fn line(&self, number: u64, file: &Path, is_there: bool) -> String {
         let (begin, end) = (0x1000 * number, 0x1000 * (number + 1));
         let range = format!("{begin:x}-{end:x}");
@@ -46,7 +46,7 @@ impl Scene {
         Libraries::new(TenantFiles::direct(&self.paths), &self.paths)
     }
 
-    /// A file with a function of the library's, told apart by its length.
+    /// A file with one function of the library; its length makes it distinct.
     fn library(&self, number: u64) -> PathBuf {
         let path = self.folder.path().join(format!("libnccl.so.{number}"));
         let mut file = elf::tests::sample(&[("ncclAllReduce", 0x12, 0x1000)]);
@@ -57,7 +57,7 @@ impl Scene {
 }
 
 #[test]
-fn nothing_is_opened_by_its_path_and_nothing_but_a_regular_file_at_all() {
+fn only_regular_files_are_opened_and_never_by_path() {
     let scene = Scene::new();
     let fifo = scene.folder.path().join("fifo");
     rustix::fs::mknodat(
@@ -68,33 +68,33 @@ fn nothing_is_opened_by_its_path_and_nothing_but_a_regular_file_at_all() {
         0,
     )
     .unwrap();
-    // Not mapped any more; and mapped, as a device can be. To open it would wait for a writer.
+    // Not mapped any more; and mapped, as a device can be. Opening it would block for a writer.
     let lines = scene.line(1, &fifo, false) + &scene.line(2, &fifo, true);
     let lines = lines + &scene.line(3, &scene.library(1), false);
     let mut libraries = scene.maps(&lines);
-    let nothing = ScanOutcome { changed: false, again: Some(SOON) };
-    assert_eq!(libraries.look(PROCESS, Instant::now()), nothing);
-    assert_eq!((libraries.in_use().count(), libraries.trouble()), (0, None));
+    let nothing = ScanOutcome { changed: false, again: Some(MIN_RETRY) };
+    assert_eq!(libraries.scan(PROCESS, Instant::now()), nothing);
+    assert_eq!((libraries.in_use().count(), libraries.problem()), (0, None));
 }
 
 #[test]
-fn a_mapping_that_is_gone_when_it_is_opened_is_tried_a_few_times_and_found_when_it_is_back() {
+fn a_mapping_that_disappears_is_retried_a_few_times_and_found_when_it_is_back() {
     let scene = Scene::new();
     let library = scene.library(1);
     let mut libraries = scene.maps(&scene.line(1, &library, false));
     let now = Instant::now();
     for _ in 0..GONE_TRIES {
-        let looked = libraries.look(PROCESS, now);
-        assert_eq!(looked, ScanOutcome { changed: false, again: Some(SOON) });
+        let outcome = libraries.scan(PROCESS, now);
+        assert_eq!(outcome, ScanOutcome { changed: false, again: Some(MIN_RETRY) });
     }
-    assert_eq!(libraries.look(PROCESS, now), ScanOutcome::default(), "not for ever");
+    assert_eq!(libraries.scan(PROCESS, now), ScanOutcome::default(), "not for ever");
     scene.line(1, &library, true);
-    assert_eq!(libraries.look(PROCESS, now), ScanOutcome { changed: true, again: None });
+    assert_eq!(libraries.scan(PROCESS, now), ScanOutcome { changed: true, again: None });
     assert_eq!(libraries.in_use().count(), 1);
 }
 
 #[test]
-fn two_files_that_show_one_device_and_inode_are_two_and_one_by_two_paths_is_one() {
+fn files_are_distinguished_by_content_and_not_by_shown_device_or_path() {
     let scene = Scene::new();
     let (one, two) = (scene.library(1), scene.library(2));
     // As an overlay over several file systems shows them: `ff:ff 7`, which is neither's.
@@ -107,9 +107,9 @@ fn two_files_that_show_one_device_and_inode_are_two_and_one_by_two_paths_is_one(
     let mut libraries = scene.maps(&lines.concat());
     let mut look = |lines: &[String]| {
         std::fs::write(scene.of("maps"), lines.concat()).unwrap();
-        let looked = libraries.look(PROCESS, Instant::now());
-        assert_eq!(looked.again, None);
-        (looked.changed, libraries.in_use().count())
+        let outcome = libraries.scan(PROCESS, Instant::now());
+        assert_eq!(outcome.again, None);
+        (outcome.changed, libraries.in_use().count())
     };
     assert_eq!(look(&lines), (true, 2));
     assert_eq!(look(&lines), (false, 2));
@@ -120,39 +120,39 @@ fn two_files_that_show_one_device_and_inode_are_two_and_one_by_two_paths_is_one(
 }
 
 #[test]
-fn a_process_has_a_bounded_number_of_libraries_and_says_so() {
+fn the_libraries_of_a_process_are_bounded_and_reported() {
     let scene = Scene::new();
     let lines: String = (0..70).map(|at| scene.line(at, &scene.library(at), true)).collect();
     let mut libraries = scene.maps(&lines);
     let mut now = Instant::now();
-    // Each look takes what it may of a processor, which is little on a slow one.
-    while libraries.look(PROCESS, now).again.is_some() {
+    // Each scan uses its CPU time limit, which does not go far on a slow machine.
+    while libraries.scan(PROCESS, now).again.is_some() {
         now += Duration::from_mins(10);
     }
     assert_eq!(libraries.in_use().count(), room::MAX_PER_PROCESS);
     let why = "process 11: it maps more than 64 collective libraries";
-    assert_eq!(libraries.trouble().as_deref(), Some(why));
+    assert_eq!(libraries.problem().as_deref(), Some(why));
     assert!(libraries.remove(PROCESS));
-    assert_eq!((libraries.in_use().count(), libraries.trouble()), (0, None));
+    assert_eq!((libraries.in_use().count(), libraries.problem()), (0, None));
 }
 
 #[test]
-fn a_list_that_is_too_long_is_said_and_what_was_read_of_it_counts() {
+fn a_truncated_list_is_reported_and_its_start_is_used() {
     let scene = Scene::new();
     let lines = scene.line(1, &scene.library(1), true) + &scene.line(2, &scene.library(2), true);
     let lines = format!("{lines}{}", "1000-2000 r--p 00000000 00:00 0\n".repeat(65_536));
     let mut libraries = scene.maps(&lines);
-    assert!(libraries.look(PROCESS, Instant::now()).changed);
+    assert!(libraries.scan(PROCESS, Instant::now()).changed);
     assert_eq!(libraries.in_use().count(), 2);
     let why = "process 11: it has more than 65536 mappings";
-    assert_eq!((libraries.trouble().as_deref(), libraries.refused), (Some(why), 1));
+    assert_eq!((libraries.problem().as_deref(), libraries.refused), (Some(why), 1));
     std::fs::write(scene.of("maps"), scene.line(3, &scene.library(2), true)).unwrap();
-    assert!(libraries.look(PROCESS, Instant::now()).changed);
-    assert_eq!((libraries.in_use().count(), libraries.trouble()), (1, None));
+    assert!(libraries.scan(PROCESS, Instant::now()).changed);
+    assert_eq!((libraries.in_use().count(), libraries.problem()), (1, None));
 }
 
 #[test]
-fn a_path_is_told_as_text_that_harms_no_terminal() {
+fn a_path_is_sanitised() {
     let path = [b"/tmp/\x1b[2J\xff", &b"x".repeat(4_000)[..]].concat();
     let key = FileKey { device: (0, 1), inode: 2 };
     let mapping = Mapping { range: (0, 1), offset: 0, key, is_code: true, path: &path };

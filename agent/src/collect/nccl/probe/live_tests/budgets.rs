@@ -1,4 +1,4 @@
-//! What is left of the counts while the probes are cut back, and what that costs.
+//! Tests of the counts while less is attached, and of the remaining cost.
 
 use super::*;
 use crate::catalog::event::EventKind;
@@ -6,17 +6,17 @@ use crate::event::{BudgetDecision, Severity};
 use aya::maps::HashMap;
 use gpuwho_common::nccl::{LOST_THREAD, PLACE_THREAD, STRANGERS_ROOM, Thread};
 
-/// Everything that the governor told, whole.
+/// All budget decisions that were reported.
 fn reported(source: &Source) -> Vec<(Severity, BudgetDecision)> {
     let events = source.aggregator.drain().into_iter().map(|event| event.what);
     let events = events.filter(|what| what.kind == EventKind::GovernorChange);
     events.map(|what| (what.severity, *what.decision.unwrap())).collect()
 }
 
-/// Attached and wanted seconds so far, and the calls counted.
+/// Attached and wanted seconds so far, and the counted calls.
 fn sums(source: &mut Source, rank: &Rank) -> (f64, f64, f64) {
-    let told = source.read();
-    let seconds = |metric: &str, dims: &str| match told.all(metric).get(&(
+    let reported = source.read();
+    let seconds = |metric: &str, dims: &str| match reported.all(metric).get(&(
         0,
         "-".to_owned(),
         dims.to_owned(),
@@ -24,7 +24,7 @@ fn sums(source: &mut Source, rank: &Rank) -> (f64, f64, f64) {
         Some(Value::Double(seconds)) => *seconds,
         other => panic!("{metric}: {other:?}"),
     };
-    let calls = told.int("nccl.collective.calls", rank, "all_reduce lt_4KiB").unwrap_or(0);
+    let calls = reported.int("nccl.collective.calls", rank, "all_reduce lt_4KiB").unwrap_or(0);
     (
         seconds("nccl.probe.attached_time", "entry"),
         seconds("nccl.probe.wanted_time", ""),
@@ -33,7 +33,7 @@ fn sums(source: &mut Source, rank: &Rank) -> (f64, f64, f64) {
 }
 
 #[test]
-fn each_step_of_the_governor_is_an_event_with_library_rate_and_budget() {
+fn each_budget_change_is_an_event_with_library_rate_and_budget() {
     use GovernorLevel::{Cycled, Detached, Entries, Full};
     let patience = Patience { rest: Duration::from_secs(1), calm_looks: 1 };
     let Some(mut source) = Source::patient(Duration::from_mins(1), 500, patience) else {
@@ -46,13 +46,13 @@ fn each_step_of_the_governor_is_an_event_with_library_rate_and_budget() {
     until_level(&mut source, &mut ranks, "pace 1000 4000 ncclAllReduce world 16 7", Cycled);
     until_level(&mut source, &mut ranks, "storm 200 ncclAllReduce world 16 7", Detached);
     until_level(&mut source, &mut ranks, "pace 20 50 ncclAllReduce world 16 7", Full);
-    let told = reported(&source);
-    // At the border of the budget a level may come twice; each begins where the one before has ended.
-    assert!(told.windows(2).all(|pair| pair[0].1.level == pair[1].1.before), "{told:?}");
+    let reported = reported(&source);
+    // Near the budget a level may repeat; each starts where the previous one ended.
+    assert!(reported.windows(2).all(|pair| pair[0].1.level == pair[1].1.before), "{reported:?}");
     for level in [Entries, Cycled, Detached, Full] {
-        assert!(told.iter().any(|(_, one)| one.level == level), "{level:?} in {told:?}");
+        assert!(reported.iter().any(|(_, one)| one.level == level), "{level:?} in {reported:?}");
     }
-    for (severity, one) in &told {
+    for (severity, one) in &reported {
         assert_eq!(&*one.libraries, scene.library().to_str().unwrap());
         assert_eq!((&*one.versions, one.budget), ("2.29.7+cuda13.0", 500));
         let is_less = matches!(
@@ -67,7 +67,7 @@ fn each_step_of_the_governor_is_an_event_with_library_rate_and_budget() {
 }
 
 #[test]
-fn counts_divided_by_coverage_are_the_calls_made_while_the_governor_takes_turns() {
+fn scaled_counts_are_the_calls_made_while_probes_are_cycled() {
     use GovernorLevel::Cycled;
     let Some(mut source) = Source::start(Duration::from_mins(1), 1_000) else { return };
     let scene = Scene::new();
@@ -75,7 +75,7 @@ fn counts_divided_by_coverage_are_the_calls_made_while_the_governor_takes_turns(
     source.read();
     until_level(&mut source, &mut ranks, "pace 2000 4000 ncclAllReduce world 16 7", Cycled);
     let before = sums(&mut source, &ranks[0]);
-    // Turns of one second: what is off at first is the load's own unevenness.
+    // Phases of one second; the load's own variation is excluded.
     let (mut made, end) = (0.0, Instant::now() + DEADLINE);
     loop {
         ranks[0].order("pace 20000 4000 ncclAllReduce world 16 7");
@@ -92,7 +92,7 @@ fn counts_divided_by_coverage_are_the_calls_made_while_the_governor_takes_turns(
     }
 }
 
-/// Takes the probes off once the programs have seen something begin.
+/// Detaches the probes once the programs have seen the start.
 fn let_go_when(bare: &mut Bare, has_begun: impl Fn(&Bare) -> bool) {
     let end = Instant::now() + DEADLINE;
     while !has_begun(bare) {
@@ -102,7 +102,7 @@ fn let_go_when(bare: &mut Bare, has_begun: impl Fn(&Bare) -> bool) {
     drop(std::mem::take(&mut bare.attached).into_holds());
 }
 
-/// Where a rank's next call waits, however long it takes to detach.
+/// A gate for a rank's next call, however long detaching takes.
 struct Gate {
     folder: tempfile::TempDir,
 }
@@ -120,14 +120,14 @@ impl Gate {
         self.folder.path().join("gate")
     }
 
-    /// Once the call has come to it.
+    /// Opens the gate once the call has reached it.
     fn open(self) {
         File::options().write(true).open(self.path()).unwrap();
     }
 }
 
 fn attach_again(bare: &mut Bare, rank: &Rank) {
-    let libraries = looked_at(&Paths::default(), &[rank.process()]);
+    let libraries = scanned(&Paths::default(), &[rank.process()]);
     let library = libraries.in_use().next().unwrap().1;
     let target = Target { file: &library.place(), exports: &library.exports, number: 1 };
     bare.attached = bare.probes.attach(&target, true).unwrap();
@@ -177,7 +177,7 @@ fn a_group_whose_end_was_not_seen_is_no_group_for_later_calls() {
 }
 
 #[test]
-fn what_finds_no_room_is_counted_by_what_was_full() {
+fn refused_entries_are_counted_by_kind() {
     let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 1);
@@ -195,7 +195,7 @@ fn what_finds_no_room_is_counted_by_what_was_full() {
         "ncclSend",
         "ncclRecv",
     ];
-    // 450 of ten kinds each, where one owner may have half of 8,192; one is there already without
+    // 450 of ten kinds each, where one owner may have half of 8,192; one exists already without
     // calls.
     for number in 0..450 {
         rank.order(&format!("init c{number} 1 0 {id}"));
@@ -217,12 +217,12 @@ fn what_finds_no_room_is_counted_by_what_was_full() {
 }
 
 #[test]
-fn a_thread_that_finds_no_room_is_counted_and_its_calls_are_not() {
+fn a_refused_thread_is_counted_and_its_calls_are_not() {
     let Some((_scene, mut rank, mut bare)) = alone(Way::Session, 0) else { return };
     let me = bare.read().threads[0];
     let mut threads = HashMap::<_, u64, Thread>::try_from(&mut bare.maps.threads).unwrap();
     threads.remove(&me.0).unwrap();
-    // As many of strangers as may be.
+    // As many of unattributed processes as allowed.
     let taken = bare.quotas.taken();
     let held = [0, 0, STRANGERS_ROOM[PLACE_THREAD], 0];
     bare.quotas.apply(&taken, &[(STRANGERS, held)].into());

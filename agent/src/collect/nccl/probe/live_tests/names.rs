@@ -1,4 +1,4 @@
-//! What programs call their communicators, and who grows: as their arguments tell it.
+//! Tests of communicator names and of growing, as read from the programs' arguments.
 
 use super::*;
 use crate::communicators::{MAX_NAME_LEN, name_of};
@@ -14,7 +14,7 @@ fn config(name: &[u8]) -> String {
     order
 }
 
-/// What a process's communicators are called, in the order they were made.
+/// The names of a process's communicators, in order of creation.
 fn names(bare: &Bare, rank: &Rank) -> Vec<Option<String>> {
     let snapshot = bare.read();
     let mut made = of_pid(&snapshot, rank.child.id());
@@ -58,12 +58,12 @@ fn names_are_read(way: Way) {
     };
     made(&[&config(b"data"), &format!("init a 2 0 {id} config")]);
     made(&[&config(b"tensor"), &format!("init b 2 0 {id} scalable")]);
-    // Without a configuration a child has its parent's; with one, that of the configuration.
+    // Without a configuration a child has its parent's name; with one, that of the configuration.
     made(&["config none", "split a 0 0 c", "shrink a d 1", "grow a e 3", "split c 0 0 f"]);
     made(&["config name -", "split a 0 0 g"]);
     made(&[&config(b"half"), "split a 0 0 h", "shrink a i 1", "grow a j 3"]);
     made(&[&format!("join k 3 2 {id}")]);
-    // Who is added has no parent; what takes no configuration has no name.
+    // An added rank has no parent; a function without configuration gives no name.
     made(&["config none", &format!("join l 3 2 {id}"), &format!("init m 2 0 {id}")]);
     made(&[&config(b"none of these"), &format!("init n 2 0 {id}"), "all o 1"]);
     let wanted = [
@@ -84,7 +84,7 @@ fn a_hostile_configuration_gives_no_name_and_harms_nothing() {
     let mut rank = Rank::with(&scene.library());
     let Some(bare) = Bare::on(&rank, Way::Each) else { return };
     let id = rank.order("id");
-    // A text that is there, for those that must not be followed to it.
+    // A text that must not be reached through an invalid configuration.
     let there = {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", rank.child.id())).unwrap();
         let library = maps.lines().find(|line| line.ends_with("libnccl.so.2")).unwrap();
@@ -99,14 +99,14 @@ fn a_hostile_configuration_gives_no_name_and_harms_nothing() {
     // The library itself refuses it.
     assert_eq!(make(&bad(88, "0xcafebeee", &there)), "4");
     assert_eq!(bare.read().coming.len(), 0, "followed without its mark");
-    // Too small for a name, by one byte; just large enough for one.
+    // Too small for a name by one byte; just large enough.
     assert_eq!(make(&bad(55, &magic, &there)), "0");
     assert_eq!(make(&bad(56, &magic, &there)), "0");
-    // Not mapped, or not the process's.
+    // Not mapped, or not readable by the process.
     assert_eq!(make(&bad(88, &magic, "0x10")), "0");
     assert_eq!(make(&bad(88, &magic, "0xffffffff80000000")), "0");
     assert_eq!(unreadable(&bare), 2);
-    // Without an end, in the memory and in what is read.
+    // Unterminated, in memory and in the part that is read.
     assert_eq!(make("config endless 656e646c657373"), "0");
     assert_eq!(unreadable(&bare), 3);
     assert_eq!(make(&format!("config endless {}", "78".repeat(200))), "0");
@@ -116,7 +116,7 @@ fn a_hostile_configuration_gives_no_name_and_harms_nothing() {
     let reported = |name: &str| Some(name.to_owned());
     let wanted = [
         None,
-        // How an ELF file begins.
+        // The start of an ELF file.
         reported("\u{fffd}ELF\u{fffd}\u{fffd}\u{fffd}"),
         None,
         None,
@@ -153,7 +153,7 @@ fn a_name_is_on_the_info_of_every_rank_also_of_those_whose_program_gave_none() {
         };
         assert_eq!((has_name(facts.attributes()), has_name(facts.details())), (false, true));
     }
-    // Names go with what they name.
+    // A name disappears with its communicator.
     for rank in &mut ranks {
         assert_eq!(rank.order("destroy world"), "0");
     }
@@ -238,7 +238,7 @@ fn what_grew_is_known_from_its_birth_on_all_ranks() {
     assert_eq!(all[0].len(), 2);
     assert!(all[0].contains(&Hash::combine(Hash::combine(half, 1), 3)), "{all:x?}");
     assert_eq!((&all[1], &all[2]), (&all[0], &all[0]));
-    // As the library itself has it.
+    // As in the library itself.
     for rank in &mut ranks {
         assert_eq!(rank.order("call 1 ncclAllReduce large 100 7"), "0");
     }

@@ -1,13 +1,13 @@
-//! Which calls are seen to return, and what is known of those that are not.
+//! Tests of which returns are probed, and of the results for those that are not.
 
 use super::*;
 
-/// Calls a second of a thread above which some are timed.
+/// Calls a second of a thread above which only some are timed.
 const RATE: u32 = 500;
-/// More than any machine makes before it is known that a thread is fast.
+/// More than any machine makes before a thread is known to be fast.
 const MANY: u64 = 200_000;
 
-/// Calls, and those of them that were timed.
+/// The calls, and how many of them were timed.
 fn counted(bare: &Bare, rank: &Rank) -> (u64, u64) {
     let snapshot = bare.read();
     let (number, _) = only(of_pid(&snapshot, rank.child.id()));
@@ -27,8 +27,8 @@ fn of_a_fast_thread_every_call_is_counted_and_one_in_sixteen_is_timed() {
         let (after, timed_after) = counted(&bare, &rank);
         made += 80_000;
         assert_eq!((after - before, after), (80_000, made));
-        // By chance: the standard deviation is 68. A thread that was kept waiting by others at the
-        // wrong moment counts as slow for a tenth of a second.
+        // Random: the standard deviation is 68. A thread that was delayed by others at the wrong
+        // time counts as slow for a tenth of a second.
         let timed = timed_after - timed_before;
         if (4_600..5_400).contains(&timed) {
             break;
@@ -41,7 +41,7 @@ fn of_a_fast_thread_every_call_is_counted_and_one_in_sixteen_is_timed() {
 fn once_it_calls_slowly_every_call_is_timed_again() {
     let Some((_scene, mut rank, bare)) = alone(Way::Session, RATE) else { return };
     assert_eq!(rank.order(&format!("call {MANY} ncclAllReduce world 1000 7")), "0");
-    // Three stretches.
+    // Three periods.
     rank.order("pace 30 100 ncclAllReduce world 1000 7");
     let (before, timed_before) = counted(&bare, &rank);
     rank.order("pace 30 100 ncclAllReduce world 1000 7");
@@ -56,7 +56,7 @@ fn where_no_return_can_be_left_out_all_are_timed() {
     assert_eq!(counted(&bare, &rank), (MANY, MANY));
 }
 
-/// Failures so far and the last one's result, after the program has asked what results mean.
+/// The failures so far and the last result, after the program queried error strings.
 fn failures(bare: &Bare, rank: &mut Rank, asked: &[u32]) -> (u64, u32) {
     for result in asked {
         rank.order(&format!("wild ncclGetErrorString {result}"));
@@ -66,7 +66,7 @@ fn failures(bare: &Bare, rank: &mut Rank, asked: &[u32]) -> (u64, u32) {
 }
 
 #[test]
-fn a_failure_whose_return_was_not_seen_is_told_by_the_question_what_it_means() {
+fn an_unseen_failure_is_found_by_the_query_of_its_error_string() {
     for way in [Way::Session, Way::Multi, Way::Each] {
         let Some((_scene, mut rank, mut bare)) = alone(way, 0) else { continue };
         assert_eq!(rank.order("fail 2"), "ok");
@@ -82,7 +82,7 @@ fn a_failure_whose_return_was_not_seen_is_told_by_the_question_what_it_means() {
 }
 
 #[test]
-fn of_a_fast_thread_that_falls_silent_it_is_not_said_that_it_is_idle() {
+fn a_fast_thread_that_stops_is_not_reported_idle() {
     let (hang_after, budget) = (Duration::from_millis(500), 1_000_000_000);
     let settings = Settings { hang_after, budget, timed_rate: RATE, ..Settings::default() };
     let Some(mut source) = Source::of(settings) else { return };
@@ -106,7 +106,7 @@ fn of_a_fast_thread_that_falls_silent_it_is_not_said_that_it_is_idle() {
     let (last, before) = found.split_last().unwrap();
     assert!(*last == "unknown" && before.iter().all(|state| *state == "idle"), "{found:?}");
     assert!(source.read().all("nccl.rank.open_call.age").is_empty());
-    // One that calls slowly is seen returning.
+    // The return of a slow caller is probed.
     rank.order("pace 30 100 ncclAllReduce world 1000 7");
     source.until("silence", |source| source.read().state(&rank) != Some("running"));
     assert_eq!(source.read().state(&rank), Some("idle"));

@@ -1,5 +1,5 @@
-//! Several libraries, and several processes: whose hits are whose, for how many each counts, and for
-//! how long each library was probed.
+//! Tests with several libraries and processes: attribution and weight of hits, and the uptime of
+//! each library.
 
 use super::*;
 use crate::collect::nccl::probe::budget::uptime::{EachCovered, UptimeByUse};
@@ -8,15 +8,14 @@ use crate::host::boot_time_ns;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-/// Where a fake operation begins: `push %rbx`, `pop %rbx`, and a jump.
+/// The start of a fake operation: `push %rbx`, `pop %rbx`, and a jump.
 const BEGINS: [u8; 3] = [0x53, 0x5b, 0xe9];
-/// `mov %eax,%eax`, as long as the first two, which the kernel has to step through and which changes
+/// `mov %eax,%eax`, as long as the first two, which the kernel must single-step and which changes
 /// nothing that a call needs.
 const STEPPED: [u8; 2] = [0x89, 0xc0];
 
 impl Scene {
-    /// A library whose operations the kernel has to step through; `None` where they begin in
-    /// another way.
+    /// A library whose operations the kernel must single-step; `None` if they start differently.
     fn stepped() -> Option<Self> {
         let scene = Self::new();
         let file = File::options().read(true).write(true).open(scene.library()).unwrap();
@@ -41,8 +40,8 @@ impl Scene {
     }
 }
 
-/// Loads a library in a process that may have another one already, and makes a communicator there:
-/// the next orders are for this library.
+/// Loads a library in a process that may have another one already, and creates a communicator
+/// there: the next orders are for this library.
 fn init_in(rank: &mut Rank, scene: &Scene, name: &str) -> String {
     assert_eq!(rank.order(&format!("load {}", scene.library().display())), "ok");
     let id = rank.order("id");
@@ -87,7 +86,7 @@ fn a_process_with_two_copies_of_the_library_has_each_communicators_file_and_cove
     let calls =
         |hash: &String| counted[&(pid, hash.clone(), "all_reduce lt_4KiB".to_owned())].clone();
     assert_eq!((calls(&first), calls(&second)), (Value::Int(3), Value::Int(5)));
-    // What the last reading says when the process is gone has its names as well.
+    // The last reading after the process ended has its names as well.
     drop(rank);
     source.waker.wake();
     source.until("let go", |source| source.nccl.shared.with(|known| known.files == 0));
@@ -96,7 +95,7 @@ fn a_process_with_two_copies_of_the_library_has_each_communicators_file_and_cove
     assert_eq!(reported.all("nccl.communicator.coverage").len(), 4);
 }
 
-/// Two processes with a library each, one of which somebody else keeps locked for a while.
+/// Two processes with a library each, one of which another process keeps locked for a while.
 #[test]
 fn what_is_counted_of_a_library_that_is_attached_later_is_divided_by_its_own_coverage() {
     if Source::default().is_none() {
@@ -109,7 +108,7 @@ fn what_is_counted_of_a_library_that_is_attached_later_is_divided_by_its_own_cov
     }
     let folder = tempfile::tempdir().unwrap();
     let paths = proc_of(&folder, &ranks, &scenes);
-    let mut libraries = looked_at(&paths, &ranks.each_ref().map(Rank::process));
+    let mut libraries = scanned(&paths, &ranks.each_ref().map(Rank::process));
     let stuck = Stuck::on(&folder, &scenes[0]);
     let (mut attaching, shared, mut covers) =
         (Attaching::new(0), Shared::default(), UptimeByUse::default());
@@ -149,7 +148,7 @@ fn what_is_counted_of_a_library_that_is_attached_later_is_divided_by_its_own_cov
     assert_eq!(found, [(100, 0.5, 200.0), (200, 1.0, 200.0)]);
 }
 
-/// What the governor told when it first gave something up.
+/// The event of the first reduction.
 fn first_step(source: &Source) -> crate::event::Observation {
     let events = source.aggregator.drain().into_iter().map(|event| event.what);
     let mut events = events.filter(|what| what.decision.is_some());
@@ -157,7 +156,7 @@ fn first_step(source: &Source) -> crate::event::Observation {
 }
 
 #[test]
-fn the_process_that_pays_most_decides_and_not_the_mean_of_all() {
+fn the_costliest_process_decides_and_not_the_mean() {
     use GovernorLevel::Cycled;
     let Some(mut source) = Source::start(Duration::from_mins(1), 500) else { return };
     let scene = Scene::new();

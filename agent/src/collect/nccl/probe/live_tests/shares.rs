@@ -1,4 +1,4 @@
-//! What one owner's calls leave to others: places in the maps, and the counting.
+//! Tests of what one owner's calls leave to others: map entries, and counting.
 
 use super::*;
 use gpuwho_common::nccl::{EVERYBODY, MAX_COMMUNICATORS, PLACE_CALL, STRANGERS_ROOM};
@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 const GREEDY: u32 = 7;
 const OTHER: u32 = 8;
 
-/// A greedy rank, another one and one of a process that nobody knows, on one library.
+/// A greedy rank, another one and one of an unattributed process, on one library.
 fn three() -> Option<(Scene, [Rank; 3], Bare)> {
     let scene = Scene::new();
     let ranks = [(); 3].map(|()| Rank::with(&scene.library()));
@@ -30,7 +30,7 @@ fn held(bare: &Bare, ranks: &[Rank; 3]) -> [usize; 3] {
 }
 
 #[test]
-fn strangers_share_a_few_places_and_take_none_from_others() {
+fn unattributed_processes_share_a_few_entries() {
     let Some((_scene, mut ranks, bare)) = three() else { return };
     make(&mut ranks[2], "s", 100);
     make(&mut ranks[1], "o", 200);
@@ -41,13 +41,13 @@ fn strangers_share_a_few_places_and_take_none_from_others() {
 }
 
 #[test]
-fn who_takes_all_that_he_may_leaves_a_part_to_the_next_and_has_it_again_when_it_is_free() {
+fn an_owner_at_its_limit_leaves_entries_to_others_and_gets_freed_ones_back() {
     let Some((_scene, mut ranks, mut bare)) = three() else { return };
     make(&mut ranks[0], "g", 600);
     make(&mut ranks[1], "o", 300);
     let half = usize::try_from(MAX_COMMUNICATORS / 2).unwrap();
     assert_eq!(held(&bare, &ranks), [half, half / 2, 0]);
-    // All of the greedy one's go; what the other holds stays taken.
+    // All of the greedy rank's entries are freed; the other's stay.
     let before = bare.quotas.taken();
     let snapshot = bare.read();
     let gone = of_pid(&snapshot, ranks[0].child.id());
@@ -59,12 +59,12 @@ fn who_takes_all_that_he_may_leaves_a_part_to_the_next_and_has_it_again_when_it_
     assert_eq!(left[&OTHER][PLACE_COMMUNICATOR], 256);
     bare.quotas.apply(&before, &left);
     make(&mut ranks[0], "again", 600);
-    // Fewer than are free beside those of the other.
+    // Fewer than are free next to those of the other.
     assert_eq!(held(&bare, &ranks), [(1_024 - 256) / 2, 256, 0]);
 }
 
 #[test]
-fn what_is_taken_during_a_reading_is_free_for_nobody() {
+fn entries_taken_during_a_reading_are_not_freed() {
     let Some((_scene, mut ranks, mut bare)) = three() else { return };
     make(&mut ranks[0], "g", 500);
     let (before, snapshot) = (bare.quotas.taken(), bare.read());

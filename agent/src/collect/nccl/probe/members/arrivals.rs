@@ -1,4 +1,5 @@
-//! Who came last: the same collective on the ranks of this node, compared by its number.
+//! Finds the rank that arrived last: compares the same collective, by sequence number, on the ranks
+//! of this node.
 
 use super::seconds;
 use crate::communicators::{Group, MemberId};
@@ -6,7 +7,7 @@ use crate::sample::Histogram;
 use gpuwho_common::nccl::{ARRIVALS, Arrival, BUCKETS, FIRST_BUCKET_NS};
 use std::collections::HashMap;
 
-/// Upper bounds of the time buckets, in seconds; the same as the programs'.
+/// Upper bounds of the time buckets in seconds; the same as the programs'.
 pub(super) static TIME_BOUNDS: [f64; BUCKETS - 1] = time_bounds();
 
 const fn time_bounds() -> [f64; BUCKETS - 1] {
@@ -19,17 +20,17 @@ const fn time_bounds() -> [f64; BUCKETS - 1] {
     bounds
 }
 
-/// A rank's latest collectives.
+/// The latest collectives of a rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LatestCalls<'a> {
     pub member: MemberId,
-    /// Number of the last one.
+    /// Sequence number of the last one.
     pub sequence: u64,
     pub arrivals: &'a [Arrival; ARRIVALS],
 }
 
 impl LatestCalls<'_> {
-    /// When a collective was called and what it was, if it is still there.
+    /// The time and the kind of a collective, if it is still in the ring.
     pub(super) fn at(&self, sequence: u64) -> Option<(u64, u32)> {
         let place = usize::try_from(sequence).ok()? % ARRIVALS;
         let arrival = self.arrivals.get(place)?;
@@ -38,16 +39,16 @@ impl LatestCalls<'_> {
             .then_some((arrival.at_ns, u32::try_from(what).unwrap_or(0)))
     }
 
-    /// Number of the oldest one that is still there.
+    /// Sequence number of the oldest one still in the ring.
     pub(super) fn oldest(&self) -> u64 {
         self.sequence.saturating_sub(ARRIVALS as u64 - 1).max(1)
     }
 }
 
-/// What was found of a rank, since it was first seen.
+/// The results for a rank since it was first seen.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ArrivalSkew {
-    /// On the rank that came last.
+    /// Recorded on the rank that arrived last.
     pub spread: Histogram,
     pub skew_ns: u64,
     pub compared: u64,
@@ -63,13 +64,14 @@ impl Default for ArrivalSkew {
 /// All comparisons so far.
 #[derive(Debug, Default)]
 pub(in super::super) struct Comparison {
-    /// The last collective compared.
+    /// The last compared collective of each communicator.
     done: HashMap<Group, u64>,
     of: HashMap<MemberId, ArrivalSkew>,
 }
 
 impl Comparison {
-    /// Compares what all ranks of a communicator on this node have called since the last time.
+    /// Compares the collectives that all ranks of a communicator on this node have called since the
+    /// last reading.
     pub(super) fn compare(&mut self, group: Group, ranks: &[LatestCalls<'_>]) {
         let Some(last) = ranks.iter().map(|rank| rank.sequence).min() else { return };
         let oldest = ranks.iter().map(LatestCalls::oldest).max().unwrap_or(1);
@@ -101,26 +103,26 @@ impl Comparison {
         self.of.entry(last.1).or_default().spread.observe(seconds(last.0 - first.0));
     }
 
-    /// What was found of a rank.
+    /// The results for a rank.
     pub(super) fn of(&self, member: MemberId) -> Option<&ArrivalSkew> {
         self.of.get(&member)
     }
 
-    /// Forgets a rank.
+    /// Removes a rank.
     pub(super) fn remove(&mut self, member: MemberId) {
         self.of.remove(&member);
     }
 
-    /// Forgets communicators without a rank.
+    /// Removes communicators without a rank.
     pub(super) fn retain(&mut self, is_there: impl Fn(Group) -> bool) {
         self.done.retain(|group, _| is_there(*group));
     }
 }
 
-/// Finds the pattern in which collectives repeat, and times its repetitions.
+/// Finds the period in which collectives repeat, and times the repetitions.
 #[derive(Debug)]
 pub(in super::super) struct Steps {
-    /// Where the last whole repetition ended.
+    /// End of the last whole repetition.
     anchor: u64,
     period: u64,
     pub interval: Histogram,
@@ -136,14 +138,14 @@ impl Default for Steps {
 const REPETITIONS: usize = 3;
 
 impl Steps {
-    /// Takes what a rank has called since the last time.
+    /// Takes the calls of a rank since the last reading.
     pub(super) fn take(&mut self, rank: &LatestCalls<'_>) {
         if rank.sequence == self.anchor {
             return;
         }
         let calls: Option<Vec<(u64, u32)>> =
             (rank.oldest()..=rank.sequence).map(|sequence| rank.at(sequence)).collect();
-        // One that is being overwritten: the next reading has it.
+        // An entry is being overwritten: the next reading has it.
         let Some(calls) = calls else { return };
         let what: Vec<u32> = calls.iter().map(|(_, what)| *what).collect();
         let Some(period) = period(&what).and_then(|period| u64::try_from(period).ok()) else {
@@ -151,7 +153,7 @@ impl Steps {
             return;
         };
         if period != self.period || self.anchor < rank.oldest() {
-            // A new pattern: its repetitions so far were not timed under this one.
+            // A new pattern: its earlier repetitions were not timed.
             self.period = period;
             self.anchor = rank.oldest();
         }
@@ -166,7 +168,7 @@ impl Steps {
     }
 }
 
-/// The shortest period that fits everything, at least [`REPETITIONS`] times.
+/// The shortest period that fits all calls at least [`REPETITIONS`] times.
 fn period(what: &[u32]) -> Option<usize> {
     (1..=what.len() / REPETITIONS).find(|period| {
         let later = what.iter().skip(*period);

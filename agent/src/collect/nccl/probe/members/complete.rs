@@ -1,10 +1,10 @@
-//! Who a communicator is whose birth was not seen, because it was there before the agent or came
-//! from one that was: its rank, size, device and hash, read from the memory of its process at the
-//! places that its library's code tells, else from what NCCL itself says of the process.
+//! Identifies communicators whose creation the probes did not see, because they are older than the
+//! agent or come from one that is: rank, size, device and hash are read from the memory of the
+//! process, at the offsets found in the library's code, or taken from NCCL's own status.
 //!
-//! Only what the library has accepted as a communicator is read, at the caller's own handle on it,
-//! some bytes once; what cannot be a rank of a communicator is left out. Where the process has a
-//! communicator whose birth was seen, the places are tried on that one first, and one wrong number
+//! Reads only handles that the library has accepted as communicators: some bytes, once; implausible
+//! values are dropped. If the process has a communicator whose creation was seen, the offsets are
+//! verified on that one first, and one wrong number invalidates them for the process.
 //! makes them wrong for the process.
 
 use super::{Member, Processes, known};
@@ -21,14 +21,14 @@ use std::collections::{HashMap, HashSet};
 const MAX_RANKS: u32 = 1 << 20;
 /// More devices than any process sees.
 const MAX_DEVICES: u32 = 1_024;
-/// Bytes between the first and the last field; they are neighbours in every version.
+/// Maximum distance of the fields; they are adjacent in every version.
 const MAX_SPAN: u32 = 4_096;
 /// Readings at which a communicator that is not ready yet is tried.
 const TRIES: u8 = 5;
-/// What addresses of a process are below; a hash has such a value once in 65,536 times.
+/// Upper limit of user-space addresses; a hash is below it once in 65,536 times.
 const ADDRESSES: u64 = 1 << 48;
 
-/// What was found out about a communicator.
+/// The facts found about a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Completed {
     pub hash: Option<CommunicatorHash>,
@@ -38,24 +38,24 @@ pub(in super::super) struct Completed {
     pub by: KnownBy,
 }
 
-/// Where completions come from.
+/// Sources of the facts.
 pub(in super::super) struct Sources<'a> {
     pub files: &'a TenantFiles,
     pub processes: &'a dyn Processes,
     pub fields: &'a HashMap<ProcKey, Fields>,
 }
 
-/// What was found so far, by the communicators' numbers.
+/// The results so far, by the communicators' numbers.
 #[derive(Debug, Default)]
 pub(in super::super) struct Completion {
     found: HashMap<u64, Completed>,
     tried: HashMap<u64, u8>,
-    /// The places that hold for each process; `None` where one has been wrong.
+    /// The verified offsets of each process; `None` if one was wrong.
     checked: HashMap<ProcKey, Option<Fields>>,
 }
 
 impl Completion {
-    /// Reads the memory of those that are not known, and puts everything found into the snapshot.
+    /// Reads the memory of unknown communicators, and puts all results into the snapshot.
     pub(in super::super) fn read(&mut self, snapshot: &mut Snapshot, sources: &Sources<'_>) {
         let there: HashSet<u64> =
             snapshot.communicators.iter().map(|(number, _)| *number).collect();
@@ -72,8 +72,8 @@ impl Completion {
         snapshot.completed.clone_from(&self.found);
     }
 
-    /// Takes what NCCL says of a process's ranks for those whose hash is still missing, where only
-    /// one can be meant.
+    /// Takes the ranks in NCCL's status for communicators without hash, if the assignment is
+    /// unambiguous.
     pub(in super::super) fn take(
         &mut self,
         snapshot: &Snapshot,
@@ -114,7 +114,7 @@ impl Completion {
         }
     }
 
-    /// Those of which each can only be the other.
+    /// Pairs of which each side fits only the other.
     fn pairs(&self, numbers: &[u64], open: &[Completed]) -> Vec<(u64, Completed)> {
         let fits = |number: &u64, rank: &Completed| {
             self.found.get(number).is_none_or(|read| {
@@ -133,7 +133,7 @@ impl Completion {
         pairs
     }
 
-    /// Tries the places on a communicator that is known, once a process.
+    /// Verifies the offsets on a known communicator, once per process.
     fn check(&mut self, snapshot: &Snapshot, sources: &Sources<'_>) {
         for (number, communicator) in snapshot.communicators.iter().filter(|(_, c)| is_known(c)) {
             let identity = &communicator.identity;
@@ -152,10 +152,10 @@ impl Completion {
             };
             let mut holds = Some(*fields);
             if (read.rank, read.ranks) != (identity.rank, identity.ranks) {
-                tracing::warn!(%process, "the library keeps ranks elsewhere than its code tells");
+                tracing::warn!(%process, "the ranks are not at the offsets found in the library's code");
                 holds = None;
             } else if read.hash.is_some_and(|hash| hash.0 != identity.hash) {
-                tracing::debug!(%process, "the field beside the rank is no hash");
+                tracing::debug!(%process, "the field next to the rank is not the hash");
                 holds = Some(Fields { hash: None, ..*fields });
             }
             self.checked.insert(process, holds);
@@ -179,14 +179,14 @@ impl Completion {
     }
 }
 
-/// In use, and something of it is not known.
+/// In use, with unknown facts.
 fn is_unknown(communicator: &Communicator) -> bool {
     let identity = &communicator.identity;
     let is_whole = identity.rank != UNKNOWN && identity.ranks != UNKNOWN;
     is_used(communicator) && (identity.hash == 0 || !is_whole)
 }
 
-/// In use, and everything of it is known from its birth.
+/// In use, with all facts known from its creation.
 fn is_known(communicator: &Communicator) -> bool {
     let identity = &communicator.identity;
     is_used(communicator)
@@ -196,7 +196,7 @@ fn is_known(communicator: &Communicator) -> bool {
         && known(identity.ranks).is_some()
 }
 
-/// Made, not ended, and accepted by the library at least once.
+/// Created, not ended, and accepted by the library at least once.
 fn is_used(communicator: &Communicator) -> bool {
     let activity = &communicator.activity;
     communicator.identity.born_ns != 0 && activity.ended_ns == 0 && activity.calls > activity.errors

@@ -1,4 +1,4 @@
-//! The host's processes and what they have loaded, as membership in communicators asks for them.
+//! The processes of this host and their libraries, as the member table needs them.
 
 use super::Processes;
 use crate::collect::nccl::probe::budget::uptime::UptimeByUse;
@@ -11,7 +11,7 @@ use gpuwho_common::device_users::TICK_NS;
 use gpuwho_common::nccl::STRANGERS;
 use std::collections::HashMap;
 
-/// This host's processes.
+/// The processes of this host.
 pub(in super::super) struct Host<'a> {
     paths: &'a Paths,
     libraries: HashMap<ProcKey, VersionAndPath>,
@@ -22,7 +22,7 @@ pub(in super::super) struct Host<'a> {
 }
 
 impl<'a> Host<'a> {
-    /// As far as they are known at this moment.
+    /// A copy of the current state.
     pub(in super::super) fn of(paths: &'a Paths, known: &AttachState) -> Self {
         Self {
             paths,
@@ -34,8 +34,8 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// The file in which a process made a communicator: the one that the programs were told, else
-    /// the only one that it has loaded.
+    /// The file in which a process created a communicator: the one that the programs reported, or
+    /// the only one that the process has loaded.
     pub(in super::super) fn file(&self, process: ProcKey, reported: u32) -> Option<u32> {
         let reported = (reported != 0).then_some(reported);
         reported.or_else(|| self.only.get(&process).copied())
@@ -43,7 +43,7 @@ impl<'a> Host<'a> {
 }
 
 impl Host<'_> {
-    /// The number of the owner that a process counts for.
+    /// The number of the owner that a process counts towards.
     pub(in super::super) fn owner(&self, process: ProcKey) -> u32 {
         self.owners.get(&process.pid).copied().unwrap_or(STRANGERS)
     }

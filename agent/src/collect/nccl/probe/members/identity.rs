@@ -1,6 +1,6 @@
-//! Who a communicator is: its hash from the unique id or from its parent, its rank, size and name
-//! from the arguments of the call that made it or, where all ranks of the parent are on this node, from
-//! the colors and keys of all of them, or from what another source says of it.
+//! Identifies communicators: the hash comes from the unique id or from the parent; rank, size and
+//! name come from the arguments of the creating call, from the colors and keys of all ranks if all
+//! ranks of the parent are on this node, or from another source.
 
 use super::complete::Completed;
 use super::{Processes, known};
@@ -21,41 +21,41 @@ pub(super) struct IdentifiedCommunicator {
     pub communicator: Communicator,
     pub key: MemberKey,
     pub facts: MemberFacts,
-    /// Its size, where the programs do not know it yet.
+    /// Its size, if the programs do not have it yet.
     pub newly_sized: Option<u32>,
 }
 
-/// What a communicator's birth tells of it, beside its rank and size.
+/// The facts from a communicator's creation, besides rank and size.
 #[derive(Debug, Default)]
 struct BirthRecord {
     hash: Option<CommunicatorHash>,
-    /// What the hashes of its grown children come from.
+    /// The base of the hashes of its grown children.
     base: Option<u64>,
-    /// The name the program gave it.
+    /// The name set by the program.
     name: Option<Arc<str>>,
 }
 
-/// Marks the number of a membership in all communicators without a hash that have one rank and
-/// size.
+/// Marks the number of a member that stands for all communicators without a hash that have one rank
+/// and size.
 const RANKED: u64 = 1 << 62;
 
-/// What others say of a communicator.
+/// Facts about a communicator from elsewhere. 43=struct Place {
 struct Place {
-    /// The hash of what it was made from.
+    /// The hash of its parent.
     parent: Option<CommunicatorHash>,
     /// Rank and size, from the colors and keys of all ranks.
     divided: Option<(u32, u32)>,
-    /// What its process's memory or NCCL tells.
+    /// Facts from the process's memory or from NCCL's status.
     reported: Option<Completed>,
 }
 
-/// What births have told so far, by number.
+/// The creation records so far, by number.
 #[derive(Debug, Default)]
 pub(super) struct Lineage(HashMap<u64, BirthRecord>);
 
 impl Lineage {
-    /// Identifies everything in a snapshot, parents first; and the numbers of those whose process
-    /// cannot be told any more.
+    /// Identifies all communicators of a snapshot, parents first. Also returns the numbers of those
+    /// whose process is unknown.
     pub(super) fn identify(
         &mut self,
         snapshot: &Snapshot,
@@ -64,7 +64,7 @@ impl Lineage {
         let born = snapshot.communicators.iter().filter(|(_, c)| c.identity.born_ns != 0);
         let mut born: Vec<&(u64, Communicator)> = born.collect();
         born.sort_by_key(|(number, c)| (c.identity.born_ns, *number));
-        // Of others it is not known which child of theirs one is, unless none are counted.
+        // A child's number is valid only if no earlier child can have been missed.
         let followed: HashSet<u64> = born
             .iter()
             .filter(|(_, parent)| is_followed(&parent.identity, processes))
@@ -84,12 +84,12 @@ impl Lineage {
         }
         let divided = divided(&born, &self.0);
         let (mut found, mut lost) = (Vec::new(), Vec::new());
-        let told = |number: &u64| snapshot.completed.get(number).copied();
+        let reported = |number: &u64| snapshot.completed.get(number).copied();
         for (number, communicator) in born {
             let place = Place {
                 parent: self.known(communicator.identity.parent, &snapshot.completed),
                 divided: divided.get(number).copied(),
-                reported: told(number),
+                reported: reported(number),
             };
             match self.identified(*number, communicator, &place, processes) {
                 Some(one) => found.push(one),
@@ -99,40 +99,40 @@ impl Lineage {
         (found, lost)
     }
 
-    /// Forgets one; its children keep their own hashes.
+    /// Removes one; its children keep their hashes.
     pub(super) fn remove(&mut self, number: u64) {
         self.0.remove(&number);
     }
 
-    /// From birth.
+    /// The hash from creation.
     fn born(&self, number: u64) -> Option<CommunicatorHash> {
         self.0.get(&number)?.hash
     }
 
-    /// From birth, else as others say.
-    fn known(&self, number: u64, told: &HashMap<u64, Completed>) -> Option<CommunicatorHash> {
-        self.born(number).or_else(|| told.get(&number)?.hash)
+    /// The hash from creation, or from elsewhere.
+    fn known(&self, number: u64, reported: &HashMap<u64, Completed>) -> Option<CommunicatorHash> {
+        self.born(number).or_else(|| reported.get(&number)?.hash)
     }
 
-    /// The hash, and what those of grown children come from, of which `child` of its parent this is.
+    /// The hash, and the base for grown children, for the `child`-th child of its parent.
     fn hash(
         &self,
         number: u64,
         identity: &Identity,
         child: Option<u32>,
-        told: &HashMap<u64, Completed>,
+        reported: &HashMap<u64, Completed>,
     ) -> (Option<CommunicatorHash>, Option<u64>) {
-        // What others say of itself is as good as what follows from their word on its parent.
-        let is_reported = told.get(&number).is_some_and(|told| told.hash.is_some());
+        // A reported hash of this communicator makes a reported hash of its parent unnecessary.
+        let is_reported = reported.get(&number).is_some_and(|reported| reported.hash.is_some());
         let made_from = identity.parent;
         let parent =
-            || if is_reported { self.born(made_from) } else { self.known(made_from, told) };
+            || if is_reported { self.born(made_from) } else { self.known(made_from, reported) };
         let seen = |word: u64| (word != 0).then_some(word);
         let (hash, base) = match identity.origin {
             MADE => (seen(identity.hash), seen(identity.base)),
-            // Made inside from a unique id of the library's own, seen where returns are.
+            // Created internally from a unique id, which is visible if returns are probed.
             MADE_LOCALLY if identity.hash != 0 => (seen(identity.hash), seen(identity.base)),
-            // Not seen: no other process has it either.
+            // Not visible: no other process has the hash either, so any unique one will do.
             MADE_LOCALLY => {
                 let process = Hash::START.item(8).word(identity.start_ns ^ u64::from(identity.pid));
                 (seen(process.item(8).word(identity.born_ns).digest()), None)
@@ -165,30 +165,33 @@ impl Lineage {
         let process = processes.find(identity.pid, identity.start_ns)?;
         let known_at_birth = self.0.get(&number);
         let born = known_at_birth.and_then(|born| born.hash);
-        let hash = born.or(place.reported.and_then(|told| told.hash));
+        let hash = born.or(place.reported.and_then(|reported| reported.hash));
         let nameless = nameless(process, identity.library, processes);
         let mut facts = MemberFacts { hash, ..nameless };
         if hash.is_some() {
             facts.name = known_at_birth.and_then(|born| born.name.clone());
         }
         let mut newly_sized = None;
-        // Several without hash and rank are one membership, of which all else means nothing.
+        // Members without hash and rank are merged, so their other facts are meaningless.
         if hash.is_some() || place.reported.is_some() {
             let (rank, ranks) = place.divided.unzip();
-            facts.rank = known(identity.rank).or(rank).or(place.reported.map(|told| told.rank));
-            facts.ranks = known(identity.ranks).or(ranks).or(place.reported.map(|told| told.ranks));
-            facts.device = known(identity.device).or(place.reported.and_then(|told| told.device));
+            facts.rank =
+                known(identity.rank).or(rank).or(place.reported.map(|reported| reported.rank));
+            facts.ranks =
+                known(identity.ranks).or(ranks).or(place.reported.map(|reported| reported.ranks));
+            facts.device =
+                known(identity.device).or(place.reported.and_then(|reported| reported.device));
             facts.parent = place.parent;
             facts.origin = origin(identity.origin);
             facts.known_by = match place.reported {
-                Some(told) if born.is_none() => told.by,
+                Some(reported) if born.is_none() => reported.by,
                 _ => KnownBy::Birth,
             };
             newly_sized = facts.ranks.filter(|_| identity.ranks == UNKNOWN);
         }
         let number_of = match (hash, facts.rank.zip(facts.ranks)) {
             (Some(_), _) => number,
-            // Those of the same rank and size cannot be told apart.
+            // Those with the same rank and size cannot be distinguished.
             (None, Some((rank, ranks))) => {
                 RANKED | u64::from(rank % (1 << 30)) << 32 | u64::from(ranks)
             }
@@ -205,8 +208,8 @@ impl Lineage {
     }
 }
 
-/// Rank and size of the children of a split whose parent is on this node with all its ranks and
-/// has been split by all of them, by number.
+/// Rank and size of the children of a split, by number, if all ranks of the parent are on this node
+/// and have called split.
 fn divided(
     born: &[&(u64, Communicator)],
     known_at_birth: &HashMap<u64, BirthRecord>,
@@ -241,7 +244,7 @@ fn divided(
     places
 }
 
-/// By key, and where keys are equal by the rank in the parent, as `ncclCommSplit` says.
+/// Orders by key, then by rank in the parent, as `ncclCommSplit` specifies.
 fn ordered(
     siblings: &[&(u64, Communicator)],
     parents: &[&(u64, Communicator)],
@@ -260,19 +263,19 @@ fn ordered(
     (0_u32..).zip(order).map(|(rank, (_, _, number))| (number, (rank, size))).collect()
 }
 
-/// Made after the last moment at which births may have been missed in its library.
+/// Created after the last time at which creations in its library may have been missed.
 fn is_followed(identity: &Identity, processes: &dyn Processes) -> bool {
     let process = processes.find(identity.pid, identity.start_ns);
     process.is_some_and(|process| identity.born_ns > processes.gap_ns(process, identity.library))
 }
 
-/// A membership of which the process and its library are known.
+/// A member with only its process and library.
 fn nameless(process: ProcKey, file: u32, processes: &dyn Processes) -> MemberFacts {
     let (version, library) = processes.library(process, file).unzip();
     MemberFacts { version, library, ..MemberFacts::new(process) }
 }
 
-/// What the arguments of a call that has not returned say of the communicator it makes.
+/// The facts in the arguments of a creating call that has not returned.
 pub(super) fn expected(process: ProcKey, thread: &Thread, called: Option<&Name>) -> MemberFacts {
     let expected = &thread.expected;
     let grown = grown(expected.base, expected.ranks)
@@ -288,12 +291,12 @@ pub(super) fn expected(process: ProcKey, thread: &Thread, called: Option<&Name>)
     }
 }
 
-/// The hash of a communicator that was made by adding ranks.
+/// The hash of a communicator that was grown.
 fn grown(base: u64, ranks: u32) -> Option<u64> {
     known(ranks).map(|ranks| Hash::combine(base, ranks.into()))
 }
 
-/// What stands before the zero byte.
+/// The text before the NUL byte.
 fn name(name: &Name) -> Option<Arc<str>> {
     name_of(name.text.split(|byte| *byte == 0).next()?)
 }

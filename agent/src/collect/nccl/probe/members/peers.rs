@@ -1,4 +1,4 @@
-//! What each rank is found to be among its peers: late, out of step, hung.
+//! Compares each rank with its peers: arrival skew, mismatches, hangs.
 
 use super::arrivals::{Comparison, LatestCalls, Steps};
 use super::rank_status::Hangs;
@@ -7,16 +7,16 @@ use crate::communicators::{Communicators, Group, MemberId};
 use gpuwho_common::nccl::Communicator;
 use std::collections::{HashMap, HashSet};
 
-/// Whose ranks each is compared with.
+/// The group of ranks that each member is compared with.
 pub(super) type Groups = HashMap<MemberId, Group>;
 
-/// The groups of these, as far as their communicators are known.
+/// The groups of these members, if their communicators are known.
 pub(in super::super) fn groups(members: &[Member], communicators: &Communicators) -> Groups {
     let group = |member: &Member| Some((member.id, communicators.group(&member.facts)?));
     members.iter().filter_map(group).collect()
 }
 
-/// Kept as long as the rank is there.
+/// State of the comparisons, kept while the rank exists.
 #[derive(Debug, Default)]
 pub(in super::super) struct Peers {
     pub comparison: Comparison,
@@ -25,7 +25,7 @@ pub(in super::super) struct Peers {
 }
 
 impl Peers {
-    /// Compares the ranks that each group has of its communicator, and times each rank's steps.
+    /// Compares the ranks of each group, and times each rank's steps.
     pub(in super::super) fn compare(
         &mut self,
         members: &[Member],
@@ -51,7 +51,7 @@ impl Peers {
         }
     }
 
-    /// Forgets who has been told for the last time.
+    /// Removes members that were exported for the last time.
     pub(in super::super) fn forget(&mut self, reading: &Reading, groups: &Groups) {
         for member in reading.members.iter().filter(|member| member.has_ended) {
             self.comparison.remove(member.id);

@@ -1,6 +1,6 @@
-//! How each rank stands: running, idle, waiting or hung. A call that returns tells nothing of the
-//! device; but a rank that stays in one call, or makes no call while its peers on this node have
-//! gone on, is stuck on the host's side, or the device's queue is full behind it.
+//! The state of each rank: running, idle, waiting or hung. The return of a call does not show that
+//! the device has finished. But a rank that stays in one call, or makes no call while its peers on
+//! this node advance, is stuck on the host, or the device's queue is full.
 
 use super::Member;
 use super::peers::Groups;
@@ -15,22 +15,22 @@ use gpuwho_common::nccl::operation;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How a rank stands at a reading.
+/// The status of a rank at a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct RankStatus {
     pub state: RankState,
-    /// Collectives behind the foremost on this node.
+    /// Collectives behind the foremost rank on this node.
     pub lag: Option<u64>,
 }
 
-/// Who was hung at the last reading, and how often each has been.
+/// The ranks hung at the last reading, and how often each was.
 #[derive(Debug, Default)]
 pub(in super::super) struct Hangs {
     hung: HashSet<MemberId>,
     count: HashMap<MemberId, u64>,
 }
 
-/// Every rank's standing.
+/// The status of every rank.
 pub(in super::super) fn statuses(
     members: &[Member],
     groups: &Groups,
@@ -42,15 +42,18 @@ pub(in super::super) fn statuses(
     let mut foremost: HashMap<&Group, u64> = HashMap::new();
     for member in members.iter().filter(|member| !member.has_ended) {
         if let (Some(group), Some(sequence)) = (group(member), member.sequence) {
-            let most = foremost.entry(group).or_insert(sequence);
-            *most = sequence.max(*most);
+            let foremost_sequence = foremost.entry(group).or_insert(sequence);
+            *foremost_sequence = sequence.max(*foremost_sequence);
         }
     }
-    let mut standings = HashMap::new();
+    let mut statuses = HashMap::new();
     let mut stuck: HashSet<&Group> = HashSet::new();
     for member in members.iter().filter(|member| !member.has_ended) {
-        let most = group(member).and_then(|group| foremost.get(group));
-        let lag = member.sequence.zip(most).map(|(mine, most)| most - mine);
+        let foremost_sequence = group(member).and_then(|group| foremost.get(group));
+        let lag = member
+            .sequence
+            .zip(foremost_sequence)
+            .map(|(mine, foremost_sequence)| foremost_sequence - mine);
         let age = |since_ns: u64| now_ns.saturating_sub(since_ns);
         let is_late = |since_ns: u64| age(since_ns) >= limit;
         let is_hung = member.open().is_some_and(|open| is_late(open.since_ns))
@@ -65,31 +68,31 @@ pub(in super::super) fn statuses(
         if is_hung {
             stuck.extend(group(member));
         }
-        standings.insert(member.id, RankStatus { state, lag });
+        statuses.insert(member.id, RankStatus { state, lag });
     }
     for member in members {
         let peers_hang = group(member).is_some_and(|group| stuck.contains(group));
-        if let Some(status) = standings.get_mut(&member.id)
+        if let Some(status) = statuses.get_mut(&member.id)
             && peers_hang
             && status.state != RankState::Hung
         {
             status.state = RankState::Waiting;
         }
     }
-    standings
+    statuses
 }
 
 impl Hangs {
-    /// Gives those who have got stuck, once each, says who goes on, and counts.
+    /// Records the hung ranks; returns those that are newly hung, and logs those that recovered.
     pub(in super::super) fn note(
         &mut self,
         members: &[Member],
-        standings: &HashMap<MemberId, RankStatus>,
+        statuses: &HashMap<MemberId, RankStatus>,
         now_ns: u64,
     ) -> Vec<StuckRank> {
         let mut new = Vec::new();
         for member in members {
-            let status = standings.get(&member.id);
+            let status = statuses.get(&member.id);
             let is_hung = status.is_some_and(|status| status.state == RankState::Hung);
             if is_hung && self.hung.insert(member.id) {
                 *self.count.entry(member.id).or_insert(0) += 1;
@@ -98,18 +101,18 @@ impl Hangs {
             if !is_hung && self.hung.remove(&member.id) {
                 let process = member.facts.process;
                 let ended = member.has_ended;
-                tracing::info!(%process, rank = member.facts.rank, ended, "rank is hung no more");
+                tracing::info!(%process, rank = member.facts.rank, ended, "rank is no longer hung");
             }
         }
         new
     }
 
-    /// Times a rank was found hung.
+    /// How often a rank was found hung.
     pub(super) fn of(&self, member: MemberId) -> u64 {
         self.count.get(&member).copied().unwrap_or(0)
     }
 
-    /// Forgets a rank.
+    /// Removes a rank.
     pub(super) fn remove(&mut self, member: MemberId) {
         self.hung.remove(&member);
         self.count.remove(&member);
@@ -136,11 +139,11 @@ fn stuck(member: &Member, lag: Option<u64>, now_ns: u64) -> StuckRank {
     }
 }
 
-/// Says it in the agent's log with whose it is, and as an event.
+/// Reports a hung rank in the agent's log, with its owner, and as an event.
 pub(in super::super) fn report_stuck(
     stuck: StuckRank,
     ownership: &Ownership,
-    desk: Option<&EventAggregator>,
+    aggregator: Option<&EventAggregator>,
 ) {
     let owner = ownership.attribution(stuck.process);
     let workload = owner.as_ref().map(|owner| &owner.workload);
@@ -162,17 +165,17 @@ pub(in super::super) fn report_stuck(
         seconds,
         "rank is hung in a collective"
     );
-    let Some(desk) = desk else { return };
+    let Some(aggregator) = aggregator else { return };
     let place = if is_open { "inside" } else { "since" };
     let message = format!("rank is hung: {seconds} s {place} a call of {operation}, {bytes} bytes");
     let reported = Observation::new(EventKind::RankHung, Place::Host, Severity::Warning, message);
     let process = Some(Named::pid(process.pid));
     let what = Observation { process, stuck: Some(Box::new(stuck)), ..reported };
     let at = Moment { time: SystemTime::now(), boot_ns: boot_time_ns() };
-    desk.take(what, at, EventSource::Probes, Instant::now());
+    aggregator.take(what, at, EventSource::Probes, Instant::now());
 }
 
-/// The word for an operation of the programs'.
+/// The name of an operation of the programs.
 pub(super) fn operation_name(code: u32) -> &'static str {
     match code {
         operation::INIT => "init",
@@ -199,16 +202,16 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const NOW: u64 = 1_000 * SECOND;
 
-    /// Seconds since the last call, how many collectives so far, and whether that call was seen
-    /// returning: `None` where it was.
+    /// Seconds since the last call, number of collectives, and whether that call is certainly open;
+    /// `None` if its return was seen.
     type Last = (u64, u64, Option<bool>);
 
-    /// How ranks of one communicator stand after a minute, by their last calls.
+    /// The states of the ranks of one communicator after a minute, by their last calls.
     fn states(ranks: &[Last]) -> Vec<RankState> {
         states_among(ranks, 0)
     }
 
-    /// The same where so many of the first are another user's.
+    /// The same if the first `others` belong to another user.
     fn states_among(ranks: &[Last], others: usize) -> Vec<RankState> {
         let communicators = Communicators::default();
         let members: Vec<Member> = (0_u32..)
@@ -239,20 +242,20 @@ mod tests {
     }
 
     #[test]
-    fn who_is_quiet_for_long_is_idle_unless_nobody_saw_its_last_call_return() {
+    fn a_quiet_rank_is_idle_if_its_last_return_was_seen() {
         assert_eq!(states(&[(1, 5, None), (1, 5, Some(false)), (1, 5, Some(true))]), [Running; 3]);
         assert_eq!(states(&[(60, 5, None), (60, 5, Some(false))]), [Idle, Unknown]);
     }
 
     #[test]
-    fn who_is_inside_a_call_or_behind_for_long_is_hung_and_the_others_wait() {
+    fn a_rank_long_in_a_call_or_behind_is_hung_and_the_others_wait() {
         assert_eq!(states(&[(60, 5, Some(true)), (60, 5, Some(false))]), [Hung, Waiting]);
         assert_eq!(states(&[(60, 4, Some(false)), (1, 5, None)]), [Hung, Waiting]);
         assert_eq!(states(&[(60, 4, None), (60, 5, None)]), [Hung, Waiting]);
     }
 
     #[test]
-    fn who_says_that_it_is_in_anothers_communicator_makes_nobody_hang_or_wait() {
+    fn a_foreign_members_claim_changes_no_state() {
         let ahead = [(1, 900, None), (60, 5, None)];
         assert_eq!((states(&ahead)[1], states_among(&ahead, 1)[1]), (Hung, Idle));
         let stuck = [(60, 4, Some(true)), (1, 5, None)];

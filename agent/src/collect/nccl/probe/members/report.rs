@@ -1,4 +1,4 @@
-//! Turns what was read into samples.
+//! Turns a reading into samples.
 
 use super::arrivals::{ArrivalSkew, TIME_BOUNDS};
 use super::peers::Peers;
@@ -10,15 +10,15 @@ use crate::sample::{Batch, Histogram};
 use gpuwho_common::nccl::{BUCKETS, Calls, UNSIZED};
 use std::collections::HashMap;
 
-/// What is known of members beside the roll.
+/// Facts about members in addition to the member table.
 pub(in super::super) struct MemberContext<'a> {
     pub statuses: &'a HashMap<MemberId, RankStatus>,
     pub peers: &'a Peers,
     pub now_ns: u64,
 }
 
-/// Everything of one membership.
-pub(in super::super) fn report(out: &mut Batch, member: &Member, beside: &MemberContext<'_>) {
+/// Exports all metrics of one member.
+pub(in super::super) fn report(out: &mut Batch, member: &Member, context: &MemberContext<'_>) {
     let id = member.id;
     out.push(metric::INFO.sample(id, (), 1));
     for ((operation, class), calls) in &member.calls {
@@ -31,21 +31,21 @@ pub(in super::super) fn report(out: &mut Batch, member: &Member, beside: &Member
     if let Some(error) = member.async_error {
         out.push(metric::ASYNC_ERROR.sample(id, (), error.into()));
     }
-    if let Some(found) = beside.peers.comparison.of(id) {
+    if let Some(found) = context.peers.comparison.of(id) {
         report_skew(out, id, found);
     }
-    if let Some(steps) = beside.peers.steps.get(&id).filter(|steps| steps.interval.count() > 0) {
+    if let Some(steps) = context.peers.steps.get(&id).filter(|steps| steps.interval.count() > 0) {
         out.push(metric::STEP.sample(id, (), steps.interval.clone()));
     }
-    out.push(metric::HANGS.sample(id, (), count(beside.peers.hangs.of(id))));
-    let age = |since_ns: u64| seconds(beside.now_ns.saturating_sub(since_ns));
+    out.push(metric::HANGS.sample(id, (), count(context.peers.hangs.of(id))));
+    let age = |since_ns: u64| seconds(context.now_ns.saturating_sub(since_ns));
     if let Some(open) = member.open() {
         out.push(metric::OPEN_AGE.sample(id, (), age(open.since_ns)));
     }
     if member.last_ns != 0 {
         out.push(metric::QUIET.sample(id, (), age(member.last_ns)));
     }
-    if let Some(status) = beside.statuses.get(&id) {
+    if let Some(status) = context.statuses.get(&id) {
         for &state in RankState::ALL {
             out.push(metric::STATE.sample(id, state, i64::from(state == status.state)));
         }

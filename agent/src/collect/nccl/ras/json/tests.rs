@@ -147,9 +147,9 @@ fn only_trusted_local_processes_are_stored_and_claims_are_counted() {
     let all = [rank(0, "10.0.0.1", 7), rank(1, "10.0.0.1", 8), rank(2, "10.0.0.2", 7)].join(",");
     let answer = read(&answer(&all, ""), &here).unwrap();
     let [communicator] = answer.communicators.as_slice() else { panic!("{answer:?}") };
-    let kept: Vec<_> =
+    let stored: Vec<_> =
         communicator.ranks.iter().map(|rank| (rank.process.pid, rank.device)).collect();
-    assert_eq!(kept, [(7, None)], "and no device has such a number");
+    assert_eq!(stored, [(7, None)], "and no device has such a number");
     assert_eq!((communicator.present, communicator.foremost), (3, 7));
     assert_eq!((answer.claims, answer.processes, answer.nodes), (1, 3, 2));
     let launched: Vec<_> = communicator.ranks[0].launched.iter().collect();

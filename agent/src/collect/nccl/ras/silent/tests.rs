@@ -31,7 +31,7 @@ fn from_text(text: &str) -> Result<Answer, text::TextError> {
 }
 
 /// The state of the thread with an aggregator.
-struct Office {
+struct Rig {
     host: FakeHost,
     ownership: Ownership,
     communicators: Arc<Communicators>,
@@ -45,11 +45,11 @@ fn key(pid: u32) -> ProcKey {
     ProcKey { pid, start_ticks: 100 }
 }
 
-impl Office {
+impl Rig {
     fn new() -> Self {
         let host = FakeHost::new();
         let ownership = Ownership::with_clock(&host.paths, || 100 * SECOND);
-        let desk = Arc::new(EventAggregator::new(Sources {
+        let aggregator = Arc::new(EventAggregator::new(Sources {
             inventory: Arc::new(Inventory::default()),
             ownership: ownership.clone(),
             listed: Box::new(|_| Vec::new()),
@@ -59,9 +59,9 @@ impl Office {
         }));
         let communicators = Arc::<Communicators>::default();
         let paths = host.paths.clone();
-        let names = NcclNames::new(Arc::clone(&communicators), Arc::clone(&desk), paths);
-        let told = ReportedProcesses::default();
-        Self { host, ownership, communicators, aggregator: desk, names, reported: told, claims: 0 }
+        let names = NcclNames::new(Arc::clone(&communicators), Arc::clone(&aggregator), paths);
+        let reported = ReportedProcesses::default();
+        Self { host, ownership, communicators, aggregator, names, reported, claims: 0 }
     }
 
     /// Makes a process of a Slurm job hold a device.
@@ -91,7 +91,7 @@ impl Office {
     }
 
     /// Gives a process a PID in its own namespace and an address in a network.
-    fn stands(&mut self, pid: u32, network: u64, (host, inside): (&str, u32)) {
+    fn listen(&mut self, pid: u32, network: u64, (host, inside): (&str, u32)) {
         let hosts = BTreeSet::from([host.parse().unwrap()]);
         let endpoint = RasEndpoint { network, inside, hosts, client: None };
         self.names.note(key(pid), Some(&endpoint));
@@ -111,7 +111,7 @@ impl Office {
     }
 
     /// The records of an answer of this process, by name and attributes.
-    fn hears(&mut self, answer: &Answer, answering: u32) -> Vec<String> {
+    fn receive(&mut self, answer: &Answer, answering: u32) -> Vec<String> {
         let tenant = Speaker::of(key(answering), &self.aggregator);
         let all = (1..100).map(key);
         let server = Server {
@@ -132,7 +132,7 @@ impl Office {
                     let mut all = record.attributes.iter();
                     all.find(|(key, _)| key.name == name).map(|(_, value)| value.to_string())
                 };
-                let told = [
+                let records = [
                     "process.pid",
                     "slurm.job.id",
                     "nccl.peer.record",
@@ -143,8 +143,8 @@ impl Office {
                     "nccl.nranks",
                     "gpuwho.event.processes",
                 ];
-                let told = told.map(|name| of(name).unwrap_or_else(|| "-".into()));
-                format!("{}: {} | {}", record.name, told.join(" "), record.body)
+                let records = records.map(|name| of(name).unwrap_or_else(|| "-".into()));
+                format!("{}: {} | {}", record.name, records.join(" "), record.body)
             })
             .collect()
     }
@@ -152,199 +152,208 @@ impl Office {
 
 #[test]
 fn a_dead_process_of_this_node_is_named_with_its_owner_after_it_has_ended() {
-    let mut office = Office::new();
+    let mut rig = Rig::new();
     for (pid, inside, rank) in [(70, 13_028, 0), (71, 13_029, 1), (72, 13_033, 2)] {
-        office.holds(pid, 1007);
-        office.is_rank(pid, WORLD, rank, 3);
-        office.stands(pid, NETWORK, ("127.0.0.1", inside));
+        rig.holds(pid, 1007);
+        rig.is_rank(pid, WORLD, rank, 3);
+        rig.listen(pid, NETWORK, ("127.0.0.1", inside));
     }
-    office.ends(72);
+    rig.ends(72);
     let answer = from_text(ONE_DEAD).unwrap();
     let wanted = "nccl.peer.dead: 72 1007 itself 127.0.0.1 13033 0x1db14a8a713c2fa5 2 3 - | NCCL \
                   has given up process 13033 on node 127.0.0.1, which is this one";
-    assert_eq!(office.hears(&answer, 70), [wanted]);
-    assert_eq!(office.hears(&answer, 70), [""; 0], "told once");
+    assert_eq!(rig.receive(&answer, 70), [wanted]);
+    assert_eq!(rig.receive(&answer, 70), [""; 0], "records once");
     // The JSON of another release names the same.
-    let mut office = Office::new();
-    office.holds(70, 1007);
-    office.holds(72, 1007);
+    let mut rig = Rig::new();
+    rig.holds(70, 1007);
+    rig.holds(72, 1007);
     let answer = json::from_json(ONE_DEAD_JSON.as_bytes(), &LocalNames::default()).unwrap();
     let lost = answer.dead[0].process;
-    office.stands(72, NETWORK, (&lost.host.to_string(), lost.pid));
-    office.ends(72);
-    let told = office.hears(&answer, 70);
-    assert!(told.len() == 1 && told[0].starts_with("nccl.peer.dead: 72 1007 itself"), "{told:?}");
+    rig.listen(72, NETWORK, (&lost.host.to_string(), lost.pid));
+    rig.ends(72);
+    let records = rig.receive(&answer, 70);
+    assert!(
+        records.len() == 1 && records[0].starts_with("nccl.peer.dead: 72 1007 itself"),
+        "{records:?}"
+    );
 }
 
 #[test]
 fn its_owner_is_named_after_the_table_has_removed_it() {
-    let mut office = Office::new();
-    office.holds(70, 1007);
-    office.holds(72, 1007);
-    office.stands(72, NETWORK, ("127.0.0.1", 13_033));
-    office.ends(72);
-    office.ownership.expire(3_600 * SECOND);
-    assert_eq!(office.ownership.attribution(key(72)), None);
-    let told = office.hears(&from_text(ONE_DEAD).unwrap(), 70);
-    assert!(told.len() == 1 && told[0].starts_with("nccl.peer.dead: 72 1007 itself"), "{told:?}");
+    let mut rig = Rig::new();
+    rig.holds(70, 1007);
+    rig.holds(72, 1007);
+    rig.listen(72, NETWORK, ("127.0.0.1", 13_033));
+    rig.ends(72);
+    rig.ownership.expire(3_600 * SECOND);
+    assert_eq!(rig.ownership.attribution(key(72)), None);
+    let records = rig.receive(&from_text(ONE_DEAD).unwrap(), 70);
+    assert!(
+        records.len() == 1 && records[0].starts_with("nccl.peer.dead: 72 1007 itself"),
+        "{records:?}"
+    );
 }
 
 #[test]
 fn a_remote_dead_process_is_reported_by_host_and_pid_with_its_local_peers() {
-    let mut office = Office::new();
+    let mut rig = Rig::new();
     for (pid, rank) in [(70, 0), (71, 1)] {
-        office.holds(pid, 1007);
-        office.is_rank(pid, LARGE, rank, 32);
+        rig.holds(pid, 1007);
+        rig.is_rank(pid, LARGE, rank, 32);
     }
     // Of another job, on the same port.
-    office.holds(80, 1008);
-    office.is_rank(80, WORLD, 0, 2);
-    let told = office.hears(&from_text(DEAD_AND_LATE).unwrap(), 70);
+    rig.holds(80, 1008);
+    rig.is_rank(80, WORLD, 0, 2);
+    let records = rig.receive(&from_text(DEAD_AND_LATE).unwrap(), 70);
     let wanted = "nccl.peer.dead: 70 1007 peer 172.16.64.213 3487984 0xcf264af53edbe986 21 - 2 | \
                   NCCL has given up process 3487984 on node 172.16.64.213";
-    assert_eq!(told, [wanted], "the late one is its own node's business");
+    assert_eq!(records, [wanted], "the late one is its own node's business");
 }
 
 #[test]
 fn a_remote_death_affects_only_the_reporting_tenant() {
-    let mut office = Office::new();
-    office.holds(70, 1007);
-    office.holds(80, 1008);
+    let mut rig = Rig::new();
+    rig.holds(70, 1007);
+    rig.holds(80, 1008);
     // Another job's process is in the communicator, or claims to be.
-    office.is_rank(80, WORLD, 0, 3);
-    let told = office.hears(&from_text(ONE_DEAD).unwrap(), 70);
+    rig.is_rank(80, WORLD, 0, 3);
+    let records = rig.receive(&from_text(ONE_DEAD).unwrap(), 70);
     let wanted = "nccl.peer.dead: 70 1007 peer 127.0.0.1 13033 0x1db14a8a713c2fa5 2 - - | NCCL has \
                   given up process 13033 on node 127.0.0.1";
-    assert_eq!((told, office.claims), (vec![wanted.to_owned()], 0));
+    assert_eq!((records, rig.claims), (vec![wanted.to_owned()], 0));
 }
 
 #[test]
 fn a_death_of_another_owners_process_is_not_reported() {
     let (name, answer) = (("127.0.0.1", 13_033), from_text(ONE_DEAD).unwrap());
-    let mut office = Office::new();
-    office.holds(70, 1007);
-    office.holds(80, 1008);
-    office.stands(80, NETWORK, name);
+    let mut rig = Rig::new();
+    rig.holds(70, 1007);
+    rig.holds(80, 1008);
+    rig.listen(80, NETWORK, name);
     // Not even with the communicator and the rank that the process has.
     for is_rank in [false, true] {
         if is_rank {
-            office.is_rank(80, WORLD, 2, 3);
-            office.is_rank(70, WORLD, 1, 3);
-            office.stands(80, NETWORK, name);
+            rig.is_rank(80, WORLD, 2, 3);
+            rig.is_rank(70, WORLD, 1, 3);
+            rig.listen(80, NETWORK, name);
         }
-        assert_eq!(office.hears(&answer, 70), [""; 0]);
-        assert_eq!(office.claims, 1);
+        assert_eq!(rig.receive(&answer, 70), [""; 0]);
+        assert_eq!(rig.claims, 1);
     }
     // Its own answer counts, also after the other's.
-    office.holds(81, 1008);
-    let told = office.hears(&answer, 81);
-    assert!(told.len() == 1 && told[0].starts_with("nccl.peer.dead: 80 1008 itself"), "{told:?}");
+    rig.holds(81, 1008);
+    let records = rig.receive(&answer, 81);
+    assert!(
+        records.len() == 1 && records[0].starts_with("nccl.peer.dead: 80 1008 itself"),
+        "{records:?}"
+    );
     // In another network the same name is an unknown process.
-    let mut office = Office::new();
-    office.holds(70, 1007);
-    office.holds(80, 1008);
-    office.stands(80, NETWORK + 1, name);
-    let told = office.hears(&answer, 70);
-    assert!(told[0].starts_with("nccl.peer.dead: 70 1007 peer"), "{told:?}");
+    let mut rig = Rig::new();
+    rig.holds(70, 1007);
+    rig.holds(80, 1008);
+    rig.listen(80, NETWORK + 1, name);
+    let records = rig.receive(&answer, 70);
+    assert!(records[0].starts_with("nccl.peer.dead: 70 1007 peer"), "{records:?}");
 }
 
 #[test]
 fn a_living_process_of_another_user_is_not_reported_dead_by_its_pid() {
-    let mut office = Office::new();
-    office.holds(70, 1007);
+    let mut rig = Rig::new();
+    rig.holds(70, 1007);
     // It is on this host, although it is not known to use NCCL.
-    office.host.start(ProcKey { pid: 13_033, start_ticks: 100 }, "sshd", "0::/\n");
-    let path = office.host.paths.proc.join("13033/status");
+    rig.host.start(ProcKey { pid: 13_033, start_ticks: 100 }, "sshd", "0::/\n");
+    let path = rig.host.paths.proc.join("13033/status");
     std::fs::write(path, "Tgid:\t13033\nUid:\t0\t0\t0\t0\n").unwrap();
-    assert_eq!(office.hears(&from_text(ONE_DEAD).unwrap(), 70), [""; 0]);
-    assert_eq!(office.claims, 1);
+    assert_eq!(rig.receive(&from_text(ONE_DEAD).unwrap(), 70), [""; 0]);
+    assert_eq!(rig.claims, 1);
 }
 
 #[test]
 fn events_of_a_job_are_limited_each_minute() {
-    let mut office = Office::new();
-    office.holds(70, 1007);
+    let mut rig = Rig::new();
+    rig.holds(70, 1007);
     let all = (1..5_000)
         .map(|pid| LostProcess { process: Process::named("10.0.0.9", pid).unwrap(), devices: 0 });
     let answer = Answer { dead: all.collect(), ..Answer::default() };
     // Ten of a kind are reported one by one, the others in a summary.
-    assert_eq!(office.hears(&answer, 70).len(), 10);
-    assert_eq!(office.reported.dead.len(), 16);
+    assert_eq!(rig.receive(&answer, 70).len(), 10);
+    assert_eq!(rig.reported.dead.len(), 16);
 }
 
 #[test]
 fn of_processes_with_the_same_name_the_missing_rank_decides() {
     let name = ("127.0.0.1", 13_033);
-    let mut office = Office::new();
-    office.holds(70, 1007);
+    let mut rig = Rig::new();
+    rig.holds(70, 1007);
     for pid in [72, 92] {
-        office.holds(pid, 1007);
-        office.stands(pid, NETWORK, name);
+        rig.holds(pid, 1007);
+        rig.listen(pid, NETWORK, name);
     }
-    let who = |office: &mut Office| {
-        office.reported = ReportedProcesses::default();
-        office.hears(&from_text(ONE_DEAD).unwrap(), 70)[0].clone()
+    let who = |rig: &mut Rig| {
+        rig.reported = ReportedProcesses::default();
+        rig.receive(&from_text(ONE_DEAD).unwrap(), 70)[0].clone()
     };
-    assert!(who(&mut office).starts_with("nccl.peer.dead: 70 1007 peer 127.0.0.1"), "either");
-    office.is_rank(92, WORLD, 2, 3);
-    office.stands(92, NETWORK, name);
-    assert!(who(&mut office).starts_with("nccl.peer.dead: 92 1007 itself 127.0.0.1"));
+    assert!(who(&mut rig).starts_with("nccl.peer.dead: 70 1007 peer 127.0.0.1"), "either");
+    rig.is_rank(92, WORLD, 2, 3);
+    rig.listen(92, NETWORK, name);
+    assert!(who(&mut rig).starts_with("nccl.peer.dead: 92 1007 itself 127.0.0.1"));
     // A process known to have another rank does not match.
-    let mut office = Office::new();
-    office.holds(70, 1007);
-    office.holds(72, 1007);
-    office.is_rank(72, WORLD, 1, 3);
-    office.stands(72, NETWORK, name);
-    assert!(who(&mut office).starts_with("nccl.peer.dead: 72 1007 peer 127.0.0.1"));
+    let mut rig = Rig::new();
+    rig.holds(70, 1007);
+    rig.holds(72, 1007);
+    rig.is_rank(72, WORLD, 1, 3);
+    rig.listen(72, NETWORK, name);
+    assert!(who(&mut rig).starts_with("nccl.peer.dead: 72 1007 peer 127.0.0.1"));
 }
 
 #[test]
 fn a_process_in_another_network_matches_only_by_rank() {
-    let mut office = Office::new();
-    office.holds(70, 1007);
-    office.holds(72, 1007);
-    office.stands(72, NETWORK + 1, ("127.0.0.1", 13_033));
+    let mut rig = Rig::new();
+    rig.holds(70, 1007);
+    rig.holds(72, 1007);
+    rig.listen(72, NETWORK + 1, ("127.0.0.1", 13_033));
     let answer = from_text(ONE_DEAD).unwrap();
-    let told = office.hears(&answer, 70);
-    assert!(told[0].starts_with("nccl.peer.dead: 70 1007 peer 127.0.0.1"), "{told:?}");
-    office.is_rank(72, WORLD, 2, 3);
-    office.stands(72, NETWORK + 1, ("127.0.0.1", 13_033));
-    office.reported = ReportedProcesses::default();
-    let told = office.hears(&answer, 70);
-    assert!(told[0].starts_with("nccl.peer.dead: 72 1007 itself 127.0.0.1"), "{told:?}");
+    let records = rig.receive(&answer, 70);
+    assert!(records[0].starts_with("nccl.peer.dead: 70 1007 peer 127.0.0.1"), "{records:?}");
+    rig.is_rank(72, WORLD, 2, 3);
+    rig.listen(72, NETWORK + 1, ("127.0.0.1", 13_033));
+    rig.reported = ReportedProcesses::default();
+    let records = rig.receive(&answer, 70);
+    assert!(records[0].starts_with("nccl.peer.dead: 72 1007 itself 127.0.0.1"), "{records:?}");
 }
 
 #[test]
 fn a_silent_process_is_reported_again_only_after_an_answer() {
-    let mut office = Office::new();
-    office.holds(70, 1007);
-    office.holds(72, 1007);
-    office.is_rank(72, LARGE, 21, 32);
-    office.stands(72, NETWORK, ("172.16.64.213", 3_487_984));
+    let mut rig = Rig::new();
+    rig.holds(70, 1007);
+    rig.holds(72, 1007);
+    rig.is_rank(72, LARGE, 21, 32);
+    rig.listen(72, NETWORK, ("172.16.64.213", 3_487_984));
     let silent = from_text(OLDEST).unwrap();
     // The oldest format does not name the process of the missing rank.
     let wanted = "nccl.peer.unresponsive: 72 1007 itself 172.16.64.213 3487984 0xcf264af53edbe986 \
                   21 32 - | NCCL gets no answer from process 3487984 on node 172.16.64.213, which \
                   is this one";
-    assert_eq!(office.hears(&silent, 70), [wanted]);
-    office.reported.settle(&[&silent]);
-    assert_eq!(office.hears(&silent, 70), [""; 0]);
-    office.reported.settle(&[&Answer::default()]);
-    assert_eq!(office.hears(&silent, 70), [wanted]);
+    assert_eq!(rig.receive(&silent, 70), [wanted]);
+    rig.reported.settle(&[&silent]);
+    assert_eq!(rig.receive(&silent, 70), [""; 0]);
+    rig.reported.settle(&[&Answer::default()]);
+    assert_eq!(rig.receive(&silent, 70), [wanted]);
 }
 
 #[test]
 fn names_outlive_their_process_for_a_limited_time() {
-    let mut office = Office::new();
-    office.stands(72, NETWORK, ("127.0.0.1", 13_033));
+    let mut rig = Rig::new();
+    rig.listen(72, NETWORK, ("127.0.0.1", 13_033));
     let now = Instant::now();
-    let is_kept = |office: &mut Office, after: Duration, apart: Duration, is_there: bool| {
-        office.names.remove(now + after, apart, |_| is_there);
-        !office.names.of.is_empty()
+    let is_kept = |rig: &mut Rig, after: Duration, apart: Duration, is_there: bool| {
+        rig.names.remove(now + after, apart, |_| is_there);
+        !rig.names.of.is_empty()
     };
     let minutes = Duration::from_mins;
-    assert!(is_kept(&mut office, minutes(9), minutes(1), true), "it lives");
-    assert!(is_kept(&mut office, minutes(9), minutes(5), false), "asked each five minutes");
-    assert!(is_kept(&mut office, minutes(4), minutes(1), false));
-    assert!(!is_kept(&mut office, minutes(6), minutes(1), false));
+    assert!(is_kept(&mut rig, minutes(9), minutes(1), true), "it lives");
+    assert!(is_kept(&mut rig, minutes(9), minutes(5), false), "asked each five minutes");
+    assert!(is_kept(&mut rig, minutes(4), minutes(1), false));
+    assert!(!is_kept(&mut rig, minutes(6), minutes(1), false));
 }

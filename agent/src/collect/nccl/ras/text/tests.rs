@@ -228,9 +228,9 @@ fn a_text_without_its_headings_is_invalid() {
 #[test]
 fn an_impossible_job_size_is_invalid() {
     let sizes = |nodes: u64, processes: u64| {
-        let told =
+        let found =
             format!("(total)\n  {nodes}  {processes}  {processes}\n\nCommunicators...\nWarnings\n");
-        read(&told).map(|answer| (answer.nodes, answer.processes))
+        read(&found).map(|answer| (answer.nodes, answer.processes))
     };
     assert_eq!(sizes(4, 31), Some((4, 31)));
     assert_eq!(sizes(u32::MAX.into(), u32::MAX.into()), None, "it would never be asked again");

@@ -10,7 +10,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 #[test]
-fn sums_are_those_of_the_moment_that_is_asked_about() {
+fn sums_are_exact_at_any_time() {
     let start = Instant::now();
     let mut cover = Uptime::default();
     assert_eq!((cover.at(start), cover.at(start).parts()), (UptimeTotals::default(), None));
@@ -24,22 +24,22 @@ fn sums_are_those_of_the_moment_that_is_asked_about() {
     assert_eq!(cover.at(start + ms(700)), sums(700, 700, 400));
     assert_eq!(cover.at(start + ms(1_000)), sums(1_000, 700, 400));
     assert_eq!(cover.at(start + ms(1_000)).parts(), Some([0.7, 0.4]));
-    // Nobody maps a library: that time is nobody's.
+    // No process maps a library: this time does not count.
     cover.note(start + ms(1_000), Present { wanted: false, ..BOTH });
     assert_eq!(cover.at(start + ms(9_000)), sums(1_000, 700, 400));
     let later = cover.at(start + ms(9_000)).since(sums(400, 400, 400));
     assert_eq!(later, sums(600, 300, 0));
 }
 
-/// A load under a governor: calls at moments that `due` gives, a look each second, readings at any
-/// moment. Gives the calls made, those counted, and the part of the time that was covered.
+/// A load under a budget: calls at the times of `due`, a reading each second, collections at any
+/// time. Returns the calls made, those counted, and the covered fraction of the time.
 fn decision(
     budget: u64,
     seconds: u64,
     mut due: impl FnMut(Duration) -> Duration,
 ) -> (f64, f64, f64) {
     let start = Instant::now();
-    let mut governor = ProbeBudget::new(budget, Patience::default());
+    let mut budget = ProbeBudget::new(budget, Patience::default());
     let mut cover = Uptime::default();
     cover.note(start, BOTH);
     let (mut at, mut look, mut last_look) = (Duration::ZERO, ms(1_000), Duration::ZERO);
@@ -47,22 +47,22 @@ fn decision(
     while at < Duration::from_secs(seconds) {
         while look <= at {
             let on = look.saturating_sub(last_look).as_millis();
-            let attach = governor.attach();
+            let attach = budget.attach();
             let rate = if attach == Attach::Nothing { 0 } else { u128::from(hits) * 1_000 / on };
-            governor.look(u64::try_from(rate).unwrap(), start + look);
-            let present = match governor.attach() {
+            budget.update(u64::try_from(rate).unwrap(), start + look);
+            let present = match budget.attach() {
                 Attach::Full => BOTH,
                 Attach::Entries => ENTRIES,
                 Attach::Nothing => NOTHING,
             };
             cover.note(start + look, present);
             (hits, last_look) = (0, look);
-            let phase = governor.due().map(|due| due.duration_since(start));
+            let phase = budget.due().map(|due| due.duration_since(start));
             look = phase.filter(|phase| *phase > look).unwrap_or(look + ms(1_000));
             look = look.min(last_look + ms(1_000));
         }
         made += 1;
-        let attach = governor.attach();
+        let attach = budget.attach();
         if attach != Attach::Nothing {
             counted += 1;
             hits += if attach == Attach::Full { 2 } else { 1 };
@@ -74,7 +74,7 @@ fn decision(
 }
 
 #[test]
-fn counts_divided_by_coverage_are_the_calls_made_when_the_governor_takes_turns() {
+fn scaled_counts_are_the_calls_made_when_probes_are_cycled() {
     for (rate, most_covered) in [(2_000_u64, 0.6), (4_000, 0.3), (20_000, 0.08)] {
         let step = Duration::from_nanos(1_000_000_000 / rate);
         let (made, counted, covered) = decision(1_000, 240, |at| at + step);
@@ -85,8 +85,8 @@ fn counts_divided_by_coverage_are_the_calls_made_when_the_governor_takes_turns()
 }
 
 #[test]
-fn a_training_step_as_long_as_a_cycle_is_not_met_at_the_same_place_each_time() {
-    // In each four seconds one in which the calls are made, the others computing.
+fn a_step_as_long_as_a_cycle_is_sampled_at_varying_places() {
+    // In each four seconds there is one with calls; the others compute.
     let burst = |at: Duration| {
         let next = at + Duration::from_micros(100);
         if next.as_millis() % 4_000 < 1_000 {

@@ -1,5 +1,5 @@
-//! A file's bytes, as many as may be read of it. What is beyond that is not there, as if the file
-//! ended: nobody takes time by a file that is large, sparse or full of chains without end.
+//! Reads a bounded number of bytes of a file. Beyond the bound the file appears to end, so that a
+//! large or sparse file, or endless chains in it, cannot consume time.
 
 use object::pod::{Pod, from_bytes, slice_from_bytes};
 use object::{LittleEndian as LE, U32};
@@ -7,16 +7,17 @@ use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
 
-/// Read at once, since tables are looked at word by word; longer pieces are read as they are.
+/// Block size for small reads, because tables are read word by word; longer pieces are read
+/// directly.
 const BLOCK: usize = 16 << 10;
-/// Blocks that are kept: a name is looked up in five tables.
-const KEPT: usize = 8;
+/// Number of cached blocks: a name is looked up in five tables. 13=const MAX_BLOCKS: usize = 8;
+const MAX_BLOCKS: usize = 8;
 
-/// Where bytes come from.
+/// A source of bytes.
 pub(in super::super::super) trait ReadAt {
-    /// Up to so many bytes; none behind the end.
+    /// Reads up to `room.len()` bytes; none beyond the end.
     fn read_at(&self, room: &mut [u8], at: u64) -> io::Result<usize>;
-    /// How many there are.
+    /// The size in bytes.
     fn size(&self) -> io::Result<u64>;
 }
 
@@ -30,28 +31,28 @@ impl ReadAt for File {
     }
 }
 
-/// A file of which a bounded number of bytes is read.
+/// A file with a read budget.
 pub(super) struct Content<'a> {
     file: &'a dyn ReadAt,
     size: u64,
     /// Bytes that may still be read.
     left: Cell<u64>,
-    /// The blocks that were read last: number and bytes.
+    /// The cached blocks: number and bytes.
     blocks: RefCell<Vec<(u64, Vec<u8>)>>,
 }
 
 impl<'a> Content<'a> {
-    pub(super) fn new(file: &'a dyn ReadAt, most: u64) -> io::Result<Self> {
+    pub(super) fn new(file: &'a dyn ReadAt, limit: u64) -> io::Result<Self> {
         let size = file.size()?;
-        Ok(Self { file, size, left: Cell::new(most), blocks: RefCell::default() })
+        Ok(Self { file, size, left: Cell::new(limit), blocks: RefCell::default() })
     }
 
-    /// Bytes of the file.
+    /// Size of the file.
     pub(super) fn size(&self) -> u64 {
         self.size
     }
 
-    /// Up to so many bytes.
+    /// Reads up to `length` bytes.
     pub(super) fn bytes(&self, at: u64, length: usize) -> io::Result<Vec<u8>> {
         if at >= self.size {
             return Ok(Vec::new());
@@ -78,27 +79,27 @@ impl<'a> Content<'a> {
         Ok(found)
     }
 
-    /// Looks at a block.
-    fn block<T>(&self, number: u64, look: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
+    /// Reads a block, from the cache if it is there.
+    fn block<T>(&self, number: u64, use_block: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
         let mut blocks = self.blocks.borrow_mut();
-        if let Some((_, block)) = blocks.iter().find(|(kept, _)| *kept == number) {
-            return Ok(look(block));
+        if let Some((_, block)) = blocks.iter().find(|(cached, _)| *cached == number) {
+            return Ok(use_block(block));
         }
         let block = self.fetch(number.saturating_mul(BLOCK as u64), BLOCK)?;
-        let found = look(&block);
-        if blocks.len() >= KEPT {
+        let found = use_block(&block);
+        if blocks.len() >= MAX_BLOCKS {
             blocks.remove(0);
         }
         blocks.push((number, block));
         Ok(found)
     }
 
-    /// Reads as many bytes as there are and may be read.
+    /// Reads up to `length` bytes within the file and the budget.
     fn fetch(&self, at: u64, length: usize) -> io::Result<Vec<u8>> {
         let left = usize::try_from(self.left.get()).unwrap_or(usize::MAX);
         let there = usize::try_from(self.size.saturating_sub(at)).unwrap_or(usize::MAX);
         let mut buffer = vec![0; length.min(there).min(left)];
-        // A short piece costs a call as well.
+        // A short piece costs a system call as well.
         self.left.set(self.left.get().saturating_sub(buffer.len().max(BLOCK) as u64));
         let mut filled = 0;
         while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -106,7 +107,7 @@ impl<'a> Content<'a> {
                 Ok(0) => break,
                 Ok(more) => filled += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // A place beyond what a file can have is no place.
+                // The offset is beyond the maximum file size.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => break,
                 Err(error) => return Err(error),
             }
@@ -115,18 +116,18 @@ impl<'a> Content<'a> {
         Ok(buffer)
     }
 
-    /// One record; `None` where the file ends before.
+    /// Reads one record; `None` if the file ends before.
     pub(super) fn read<T: Pod>(&self, at: u64) -> io::Result<Option<T>> {
         let bytes = self.bytes(at, size_of::<T>())?;
         Ok(from_bytes::<T>(&bytes).ok().map(|(record, _)| *record))
     }
 
-    /// A number of 32 bits.
+    /// Reads a 32-bit number.
     pub(super) fn word(&self, at: u64) -> io::Result<Option<u32>> {
         Ok(self.read::<U32<LE>>(at)?.map(|word| word.get(LE)))
     }
 
-    /// As many records of those that should be there as are.
+    /// Reads up to `count` records.
     pub(super) fn read_all<T: Pod>(&self, at: u64, count: u64) -> io::Result<Vec<T>> {
         let length = usize::try_from(count).unwrap_or(0).saturating_mul(size_of::<T>());
         let bytes = self.bytes(at, length)?;
@@ -139,7 +140,7 @@ impl<'a> Content<'a> {
 mod tests {
     use super::*;
 
-    /// Zeros without end, as a sparse file has them, and how many bytes were read.
+    /// An endless sparse file that counts the bytes read.
     struct Sparse(Cell<u64>);
 
     impl ReadAt for Sparse {
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_ends_where_its_bytes_are_spent() {
+    fn a_file_ends_where_the_budget_is_spent() {
         let most = 1 << 20;
         let sparse = Sparse(Cell::new(0));
         let content = Content::new(&sparse, most).unwrap();
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_across_blocks_is_read_as_a_whole_and_a_table_costs_one_read() {
+    fn reads_across_blocks_are_complete_and_a_table_costs_one_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         let bytes: Vec<u8> = (0..=250).cycle().take(3 * BLOCK).collect();

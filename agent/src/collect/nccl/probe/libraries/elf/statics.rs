@@ -1,8 +1,8 @@
-//! The functions of a library that was linked into a program, which exports nothing: from the table
-//! of all symbols, where the file was not stripped of it.
+//! Finds the functions of a library that is statically linked into a program, which exports
+//! nothing: in the table of all symbols, unless the file is stripped.
 //!
-//! Two passes over as much as a large program has of names and symbols, a megabyte at a time: first
-//! where the wanted names are, then who has them. Most files end after the first.
+//! Two passes over names and symbols, a megabyte at a time: the first finds the offsets of the
+//! wanted names, the second their symbols. Most files need only the first.
 
 use super::{CHUNK, Image, MARK, MAX_HEADERS};
 use gpuwho_common::nccl::SYMBOLS;
@@ -11,17 +11,17 @@ use object::elf::{PF_X, SHN_UNDEF, SHT_SYMTAB, STT_FUNC, SectionHeader64, Sym64}
 use std::collections::HashMap;
 use std::io;
 
-/// The prefix of the functions' names; a profiler's alias is at the same place.
+/// The prefix of the functions' names; a profiler's alias has the same offset.
 const PREFIX: &[u8] = b"nccl";
-/// Names, and symbols, that are looked through: half of what is read of a file. A program with a
-/// library inside has some hundred kilobytes of each.
+/// Limit on the names, and on the symbols, that are read: half of the limit of a file. A program
+/// with the library has some hundred kilobytes of each.
 const MAX_BYTES: u64 = super::MAX_READ / 2;
-/// A name; the longest wanted one is shorter.
+/// Limit of a name; the longest wanted one is shorter.
 const MAX_NAME_LEN: usize = 64;
-/// Symbols that are read at once.
+/// Symbols per read.
 const SYMBOLS_AT_ONCE: u64 = 32 << 10;
 
-/// Rows of the table of symbols and places in the file; nothing where the mark is missing.
+/// Rows of the symbol table and file offsets; empty if the mark is missing.
 pub(super) fn functions(image: &Image<'_>) -> io::Result<Vec<(usize, u64)>> {
     let (at, count) = image.sections;
     let sections = image.file.read_all::<SectionHeader64<LE>>(at, count.min(MAX_HEADERS))?;
@@ -64,14 +64,14 @@ pub(super) fn functions(image: &Image<'_>) -> io::Result<Vec<(usize, u64)>> {
     Ok(places)
 }
 
-/// Where the wanted names are among the strings, and which rows they are.
+/// The string offsets of the wanted names, with their rows.
 fn wanted(image: &Image<'_>, strings: u64, size: u64) -> io::Result<HashMap<u32, usize>> {
     let rows: HashMap<&str, usize> =
         SYMBOLS.iter().enumerate().map(|(row, symbol)| (symbol.name, row)).collect();
     let mut found = HashMap::new();
     let (mut at, size) = (0, size.min(MAX_BYTES));
     while at < size {
-        // A name across the border is in the next chunk as well.
+        // A name across the border is also in the next chunk.
         let length = usize::try_from(size - at).unwrap_or(CHUNK).min(CHUNK + MAX_NAME_LEN);
         let chunk = image.file.bytes(strings.saturating_add(at), length)?;
         for (begin, _) in chunk.iter().enumerate().filter(|(_, byte)| **byte == b'n') {

@@ -15,7 +15,7 @@ fn a_version_is_a_number_and_no_format() {
 }
 
 #[test]
-fn a_set_of_functions_tells_at_least_which_version_it_is() {
+fn the_set_of_functions_gives_a_minimum_version() {
     let row = |program| gpuwho_common::nccl::Symbol::of_program(program);
     assert_eq!(&*at_least(&[(row("all_reduce"), 1), (row("shrink"), 2)]), ">=2.27");
     assert_eq!(&*at_least(&[(row("all_reduce_config"), 1)]), ">=2.32");
@@ -35,8 +35,8 @@ fn files_that_are_no_library_have_no_functions() {
     assert_eq!(exports(&own).unwrap(), None);
 }
 
-/// A shared library with these functions, each `(name, kind, address)`; its only segment is the file,
-/// and of so many bytes.
+/// A shared library with these functions, each `(name, kind, address)`; its only segment is the
+/// file, with these flags and bytes.
 fn library(functions: &[(&str, u8, u64)], (flags, bytes): (u32, u64)) -> Vec<u8> {
     const SIZE: usize = 0x2000;
     let mut file = vec![0_u8; SIZE];
@@ -48,14 +48,14 @@ fn library(functions: &[(&str, u8, u64)], (flags, bytes): (u32, u64)) -> Vec<u8>
     put(18, &OWN_MACHINE.to_le_bytes());
     put(32, &64_u64.to_le_bytes());
     put(56, &[2, 0]);
-    // What is loaded, and the dynamic section.
+    // The loaded segment, and the dynamic section.
     let segment = |kind: u64, flags: u32, at: u64, size: u64| {
         words(&[kind | u64::from(flags) << 32, at, at, at, size, size, 8])
     };
     put(64, &segment(1, flags, 0, bytes));
     put(120, &segment(2, 4, 0x100, 64));
     put(0x100, &words(&[0x6fff_fef5, 0x200, 6, 0x400, 5, 0x800, 0, 0]));
-    // One bucket, a filter that lets all names pass.
+    // One bucket, a filter that accepts all names.
     put(0x200, &words(&[1 | 1 << 32, 1, u64::MAX]));
     put(0x218, &1_u32.to_le_bytes());
     let mut name = 0x801;
@@ -70,7 +70,7 @@ fn library(functions: &[(&str, u8, u64)], (flags, bytes): (u32, u64)) -> Vec<u8>
     file
 }
 
-/// A library with these functions as a file of this machine's kind has them.
+/// A library file for this machine with these functions.
 pub(in super::super) fn sample(functions: &[(&str, u8, u64)]) -> Vec<u8> {
     library(functions, (5, 0x2000))
 }
@@ -97,7 +97,7 @@ fn a_function_is_one_by_its_kind_and_inside_an_executable_segment_that_the_file_
     assert_eq!(of((5, 0x2001)), None, "not all of it is in the file");
     assert_eq!(of((5, u64::MAX)), None);
     assert_eq!(of((5, 0x1001)), Some(vec![0x1000]));
-    // The mark alone makes a library, and what is odd of it is left out alone.
+    // The mark alone makes a library; only invalid functions are left out.
     let two = [("ncclAllReduce", 0x12, 0x1000), ("ncclBroadcast", 0x11, 0x1040)];
     assert_eq!(found(&sample(&two)), Some(vec![0x1000]));
 }
@@ -108,7 +108,7 @@ fn a_probe_does_not_leave_the_segment_behind_the_mark_of_branch_protection() {
         return;
     }
     let mut file = library(&[("ncclAllReduce", 0x12, 0x1000)], (5, 0x1004));
-    // `endbr64`, and `push %rbx` behind the segment's end.
+    // `endbr64`, and `push %rbx` after the segment's end.
     file[0x1000..0x1005].copy_from_slice(&[0xf3, 0x0f, 0x1e, 0xfa, 0x53]);
     assert_eq!(found(&file), None);
 }

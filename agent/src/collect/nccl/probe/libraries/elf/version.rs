@@ -1,14 +1,14 @@
-//! The library's version among a file's constants.
+//! Finds the library's version in a file's constants.
 
 use super::{CHUNK, Content};
 use std::io;
 
 /// The text before the version.
 const VERSION_MARKS: [&[u8]; 2] = [b"NCCL version ", b"RCCL version "];
-/// A version's text.
+/// Limit of a version's text.
 const MAX_VERSION_LEN: usize = 48;
 
-/// Looks for it in a part of a file.
+/// Searches a part of a file.
 pub(super) fn find_version(file: &Content<'_>, at: u64, size: u64) -> io::Result<Option<String>> {
     let end = at.saturating_add(size);
     let mut at = at;
@@ -27,7 +27,8 @@ pub(super) fn find_version(file: &Content<'_>, at: u64, size: u64) -> io::Result
     Ok(None)
 }
 
-/// `2.27.5+cuda12.9` in `NCCL version 2.27.5+cuda12.9`; a format like `%d.%d` is none.
+/// Finds `2.27.5+cuda12.9` in `NCCL version 2.27.5+cuda12.9`; a format such as `%d.%d` does not
+/// match.
 pub(super) fn version_in(text: &[u8]) -> Option<String> {
     let firsts = text.iter().enumerate().filter(|(_, byte)| matches!(byte, b'N' | b'R'));
     let marks = firsts.filter_map(|(at, _)| {

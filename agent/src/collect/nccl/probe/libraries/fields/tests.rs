@@ -1,7 +1,7 @@
 use super::*;
 use std::fs::File;
 
-/// End of `ncclCommCount` in libnccl 2.27.5 and 2.28.9 for x86-64, as the wheels have them.
+/// End of `ncclCommCount` in libnccl 2.27.5 and 2.28.9 for x86-64, from the wheels.
 const COUNT_2_27: [u8; 14] =
     [0x41, 0x8b, 0x84, 0x24, 0xbc, 0x44, 0x10, 0x00, 0x31, 0xdb, 0x41, 0x89, 0x45, 0x00];
 const COUNT_2_28: [u8; 12] =
@@ -30,8 +30,8 @@ fn the_hash_is_a_wide_load_beside_the_rank() {
 }
 
 #[test]
-fn code_of_another_form_tells_nothing() {
-    // The store goes elsewhere; the store is of another register; a variable of the function.
+fn code_of_another_form_gives_no_offset() {
+    // The store goes elsewhere; the store is of another register; a local variable.
     let elsewhere = [0x8b, 0x87, 0xbc, 0x44, 0x10, 0x00, 0x89, 0x46, 0x08];
     let other = [0x8b, 0x87, 0xbc, 0x44, 0x10, 0x00, 0x89, 0x0e];
     let own = [0x8b, 0x45, 0x10, 0x89, 0x06];
@@ -49,8 +49,8 @@ fn two_answers_that_differ_are_none() {
     assert_eq!(only(BTreeSet::from([8])), Some(8));
 }
 
-/// Rank's place by version, from the debug information of the same files; and whether operations
-/// read the hash.
+/// The rank's offset by version, from the debug information of the same files; and whether
+/// operations read the hash.
 const KNOWN: [(&str, u32, bool); 6] = [
     ("2.21.5", 13_536, false),
     ("2.24.3", 246_952, false),

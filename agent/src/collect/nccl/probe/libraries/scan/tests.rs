@@ -11,11 +11,11 @@ fn process(pid: u32) -> ProcKey {
     ProcKey { pid, start_ticks: 7 }
 }
 
-/// Processes that are files, and what is read of them.
+/// Processes as files, and counts of what is read of them.
 struct Scene {
     folder: tempfile::TempDir,
     read: Inotify,
-    looks: ProcessScan,
+    scan: ProcessScan,
     now: Instant,
 }
 
@@ -34,14 +34,14 @@ impl Scene {
         }
         let candidates = Box::new(|| PIDS.map(process).to_vec());
         let files = TenantFiles::direct(&paths);
-        Self { folder, read, looks: ProcessScan::new(files, &paths, candidates, now), now }
+        Self { folder, read, scan: ProcessScan::new(files, &paths, candidates, now), now }
     }
 
-    /// What a look reads after so long, and whether a library came or went.
-    fn look(&mut self, later: Duration) -> (BTreeMap<String, usize>, bool) {
+    /// The files that a check reads after this time, and whether a library gained or lost a user.
+    fn check(&mut self, later: Duration) -> (BTreeMap<String, usize>, bool) {
         self.files_read();
         self.now += later;
-        let changed = self.looks.look(self.now);
+        let changed = self.scan.check(self.now);
         (self.files_read(), changed)
     }
 
@@ -79,40 +79,40 @@ fn reads<const N: usize>(of: [(&str, usize); N]) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn a_process_that_maps_nothing_new_costs_one_read_a_look_and_none_in_between() {
+fn an_unchanged_process_costs_one_read_a_check_and_none_in_between() {
     let mut scene = Scene::new();
     let proc = scene.folder.path().join("proc");
     let all = reads([("maps", 3), ("stat", 6), ("statm", 3), ("status", 3)]);
-    assert_eq!(scene.look(Duration::ZERO), (all, false));
-    assert_eq!(scene.look(YOUNG_EVERY / 2), (reads([]), false));
-    assert_eq!(scene.look(YOUNG_EVERY / 2), (reads([("statm", 3)]), false));
+    assert_eq!(scene.check(Duration::ZERO), (all, false));
+    assert_eq!(scene.check(YOUNG_EVERY / 2), (reads([]), false));
+    assert_eq!(scene.check(YOUNG_EVERY / 2), (reads([("statm", 3)]), false));
     // An allocation is data.
     map(&proc, 11, [900, 840], 8);
-    assert_eq!(scene.look(YOUNG_EVERY), (reads([("statm", 3)]), false));
-    // A file is not, and is no code.
+    assert_eq!(scene.check(YOUNG_EVERY), (reads([("statm", 3)]), false));
+    // A file is not, and is not code.
     map(&proc, 11, [910, 840], 8);
     let file = reads([("stat", 1), ("statm", 3), ("status", 1)]);
-    assert_eq!(scene.look(YOUNG_EVERY), (file, false));
+    assert_eq!(scene.check(YOUNG_EVERY), (file, false));
     map(&proc, 11, [930, 845], 40);
     let code = reads([("maps", 1), ("stat", 2), ("statm", 3), ("status", 1)]);
-    assert_eq!(scene.look(YOUNG_EVERY), (code, false));
-    assert_eq!(scene.look(YOUNG_EVERY), (reads([("statm", 3)]), false));
+    assert_eq!(scene.check(YOUNG_EVERY), (code, false));
+    assert_eq!(scene.check(YOUNG_EVERY), (reads([("statm", 3)]), false));
 }
 
 #[test]
-fn a_number_that_was_given_again_is_not_looked_at_for_who_had_it() {
+fn a_reused_pid_is_not_taken_for_its_predecessor() {
     let mut scene = Scene::new();
-    scene.look(Duration::ZERO);
+    scene.check(Duration::ZERO);
     let of = scene.folder.path().join("proc/12");
     fs::write(of.join("stat"), stat(8)).unwrap();
     fs::write(of.join("statm"), "70 20 10 1 0 40 0\n").unwrap();
     let other = reads([("stat", 1), ("statm", 3)]);
-    assert_eq!(scene.look(YOUNG_EVERY), (other, false));
-    assert_eq!(scene.look(YOUNG_EVERY), (reads([("statm", 3)]), false));
+    assert_eq!(scene.check(YOUNG_EVERY), (other, false));
+    assert_eq!(scene.check(YOUNG_EVERY), (reads([("statm", 3)]), false));
 }
 
 #[test]
-fn a_process_is_looked_at_less_often_the_longer_it_is_known() {
+fn a_process_is_checked_less_often_the_longer_it_is_known() {
     assert_eq!(
         [0, 1, 5, 20, 60, 100, 300, 3600].map(|age| step(Duration::from_secs(age))),
         [0.1, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 30.0].map(Duration::from_secs_f64)
@@ -123,20 +123,20 @@ fn a_process_is_looked_at_less_often_the_longer_it_is_known() {
 }
 
 #[test]
-fn a_process_that_becomes_another_program_is_looked_at_as_often_as_a_new_one() {
+fn a_process_that_executes_another_program_is_checked_like_a_new_one() {
     let mut scene = Scene::new();
-    scene.look(Duration::ZERO);
+    scene.check(Duration::ZERO);
     let hour = Duration::from_hours(1);
-    scene.look(hour);
-    assert_eq!(scene.looks.due(), Some(after(scene.looks.began, OLD_EVERY, scene.now)));
-    scene.looks.request_rescan(process(12), scene.now);
-    // Its size may be what it was.
+    scene.check(hour);
+    assert_eq!(scene.scan.due(), Some(after(scene.scan.began, OLD_EVERY, scene.now)));
+    scene.scan.request_rescan(process(12), scene.now);
+    // Its size may be unchanged.
     let all = reads([("maps", 1), ("stat", 2), ("statm", 1), ("status", 1)]);
-    assert_eq!(scene.look(Duration::ZERO), (all, false));
-    assert_eq!(scene.look(YOUNG_EVERY), (reads([("statm", 1)]), false));
-    // Nobody is made a candidate by it.
-    scene.looks.request_rescan(process(99), scene.now);
-    assert_eq!(scene.look(YOUNG_EVERY), (reads([("statm", 1)]), false));
+    assert_eq!(scene.check(Duration::ZERO), (all, false));
+    assert_eq!(scene.check(YOUNG_EVERY), (reads([("statm", 1)]), false));
+    // This adds no candidate.
+    scene.scan.request_rescan(process(99), scene.now);
+    assert_eq!(scene.check(YOUNG_EVERY), (reads([("statm", 1)]), false));
 }
 
 #[test]
@@ -147,22 +147,22 @@ fn processes_that_came_one_by_one_share_their_wakes() {
     let count = move || listed.load(std::sync::atomic::Ordering::Relaxed);
     let candidates = Box::new(move || (0..count()).map(process).collect());
     let paths = Paths::under(folder.path());
-    let mut looks = ProcessScan::new(TenantFiles::direct(&paths), &paths, candidates, began);
+    let mut scan = ProcessScan::new(TenantFiles::direct(&paths), &paths, candidates, began);
     let mut now = began;
     for _ in 0..200 {
         now += Duration::from_millis(37);
         known.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        looks.look(now);
+        scan.check(now);
     }
     let mut wakes = |until: u64| {
         let mut wakes = 0;
-        while looks.due().unwrap() <= began + Duration::from_secs(until) {
-            looks.look(looks.due().unwrap());
+        while scan.due().unwrap() <= began + Duration::from_secs(until) {
+            scan.check(scan.due().unwrap());
             wakes += 1;
         }
         wakes
     };
-    // To the end of its first minute each, then a tenth of the age.
+    // Each until the end of its first minute, then a tenth of its age.
     wakes(70);
     assert_eq!([wakes(100), wakes(320), wakes(920)], [6, 22, 20]);
 }

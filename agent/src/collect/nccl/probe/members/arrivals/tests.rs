@@ -13,7 +13,7 @@ fn members(count: u32) -> Vec<MemberId> {
     (0..count).map(member).collect()
 }
 
-/// The ring after calls at these moments; what each was is its number modulo `period`.
+/// The ring after calls at these times; the kind of each is its number modulo `period`.
 fn ring(times: &[u64], period: u64) -> [Arrival; ARRIVALS] {
     let mut ring = [Arrival { at_ns: 0, what: 0 }; ARRIVALS];
     for (sequence, at_ns) in (1_u64..).zip(times) {
@@ -28,7 +28,7 @@ fn arrived<'a>(member: MemberId, times: &[u64], ring: &'a [Arrival; ARRIVALS]) -
 }
 
 #[test]
-fn the_last_rank_bears_the_spread_and_everybody_its_lateness() {
+fn the_last_rank_has_the_spread_and_each_rank_its_skew() {
     let ids = members(3);
     let times = [vec![100, 1_100], vec![150, 3_000_100], vec![90, 1_090]];
     let rings: Vec<_> = times.iter().map(|times| ring(times, 7)).collect();
@@ -56,7 +56,7 @@ fn a_rank_that_is_behind_holds_back_the_comparison_only() {
     let ranks = [arrived(ids[0], &ahead, &rings[0]), arrived(ids[1], &behind, &rings[1])];
     let mut comparison = Comparison::default();
     comparison.compare(GROUP, &ranks);
-    // 345..=500: what both still have.
+    // 345..=500: those that both rings still have.
     assert_eq!(comparison.of(ids[1]).unwrap().compared, 156);
 }
 
@@ -77,7 +77,7 @@ fn another_operation_at_the_same_place_is_a_mismatch() {
 fn steps_are_the_repetitions_of_the_pattern() {
     let member = members(1)[0];
     let mut steps = Steps::default();
-    // Four collectives a step of a millisecond.
+    // Four collectives per step of a millisecond.
     let times: Vec<u64> = (0..40).map(|call| 1 + call / 4 * 1_000_000 + call % 4).collect();
     for called in [12, 13, 40] {
         let times = &times[..called];

@@ -6,7 +6,7 @@ use crate::paths::Paths;
 use gpuwho_common::nccl::{ARRIVALS, Activity, Arrival, Identity, SEEN};
 use std::sync::Arc;
 
-/// This very process, whose memory holds what the tests put there.
+/// This test process, whose memory contains the communicators.
 struct Here(ProcKey);
 
 impl Processes for Here {
@@ -27,7 +27,7 @@ impl Processes for Here {
     }
 }
 
-/// A communicator of a library, as the fields below say.
+/// A communicator of a library, with the fields below.
 #[repr(C)]
 struct Made {
     hash: u64,
@@ -88,7 +88,7 @@ fn here() -> ProcKey {
     living(&Paths::default(), std::process::id()).unwrap()
 }
 
-/// What is found out about these, by number from 1.
+/// The results for these, by number from 1.
 fn read_all(all: Vec<Communicator>, fields: Fields) -> HashMap<u64, Completed> {
     let mut snapshot = Snapshot { communicators: (1..).zip(all).collect(), ..Snapshot::default() };
     let (files, process) = (TenantFiles::direct(&Paths::default()), here());
@@ -121,7 +121,7 @@ fn what_cannot_be_a_rank_is_left_out() {
     let unmapped = seen(0x10, SEEN);
     let all = vec![at(&no_rank), at(&too_many), at(&not_ready), refused, unmapped];
     assert_eq!(read_all(all, FIELDS), HashMap::new());
-    // An address, or nothing, is no hash.
+    // An address, or zero, is not a hash.
     let address = made(0x7f00_0000_1000, 1, 2);
     let wanted = completed(None, 1, 2, KnownBy::Memory);
     assert_eq!(read_all(vec![at(&address)], FIELDS), HashMap::from([(1, wanted)]));
@@ -130,7 +130,7 @@ fn what_cannot_be_a_rank_is_left_out() {
 }
 
 #[test]
-fn a_communicator_whose_birth_was_seen_proves_the_places() {
+fn a_known_communicator_verifies_the_offsets() {
     let (old, born) = (made(HASH, 5, 8), made(77 << 50, 1, 4));
     let known = |hash: u64, rank| {
         let mut known = at(&born);
@@ -168,7 +168,7 @@ fn reported(as_of_ns: u64, ranks: &[(u64, u32, u32)]) -> LocalRanks {
     HashMap::from([(here(), ReportedRanks { as_of_ns, ranks: ranks.collect() })])
 }
 
-/// What is taken of an answer for nameless communicators 1 to `nameless`, of which memory has told
+/// The result of an answer for communicators 1 to `nameless` without hash, of which memory gave
 /// rank and size of those in `found`; the process has one more that is known.
 fn taken(nameless: u64, found: &[(u64, u32, u32)], answer: &LocalRanks) -> HashMap<u64, Completed> {
     let communicators = crate::communicators::Communicators::default();
@@ -186,20 +186,20 @@ fn taken(nameless: u64, found: &[(u64, u32, u32)], answer: &LocalRanks) -> HashM
 }
 
 #[test]
-fn nccls_word_is_taken_where_only_one_can_be_meant() {
+fn nccls_status_is_used_where_it_is_unambiguous() {
     let answer = reported(10, &[(HASH, 0, 2), (0xabc, 5, 8)]);
     let wanted = completed(Some(0xabc), 5, 8, KnownBy::Ras);
     assert_eq!(taken(1, &[], &answer), HashMap::from([(1, wanted)]));
-    // Two could be meant, on either side.
+    // Two fit, on either side.
     assert_eq!(taken(2, &[], &answer), HashMap::new());
     let two = reported(10, &[(HASH, 0, 2), (0xabc, 5, 8), (0xdef, 1, 4)]);
     assert_eq!(taken(1, &[], &two), HashMap::new());
-    // It was asked before the communicator was there.
+    // The query was made before the communicator existed.
     assert_eq!(taken(1, &[], &reported(5, &[(0xabc, 5, 8)])), HashMap::new());
 }
 
 #[test]
-fn what_memory_tells_decides_which_is_meant() {
+fn facts_from_memory_resolve_ambiguity() {
     let answer = reported(10, &[(0xabc, 5, 8), (0xdef, 1, 4)]);
     let both = taken(2, &[(1, 1, 4), (2, 5, 8)], &answer);
     let first = completed(Some(0xdef), 1, 4, KnownBy::Ras);

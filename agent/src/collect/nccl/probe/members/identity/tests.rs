@@ -7,7 +7,7 @@ use gpuwho_common::nccl::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// All alive, with births missed before a moment.
+/// All processes run; creations before a time may have been missed.
 struct Alive(u64);
 
 impl Processes for Alive {
@@ -116,7 +116,7 @@ fn children_of_what_was_there_before_have_no_name() {
 }
 
 #[test]
-fn a_parent_that_others_tell_names_its_children_and_is_named_on_them() {
+fn a_reported_parent_gives_its_children_their_hash_and_parent() {
     let reported = |hash| Completed {
         hash: Some(CommunicatorHash(hash)),
         rank: 1,
@@ -132,7 +132,7 @@ fn a_parent_that_others_tell_names_its_children_and_is_named_on_them() {
     let child = Identity { born_ns: 2, parent: 1, child: 1, color: 3, ..identity(9, SPLIT) };
     put(2, child);
     put(3, identity(9, SEEN));
-    // Which child of that one it is nobody has seen, but it is told itself.
+    // Which child it is was not observed, but its own hash is reported.
     put(4, Identity { parent: 3, child: UNKNOWN, ..child });
     snapshot.completed = HashMap::from([(1, reported(71)), (3, reported(73)), (4, reported(74))]);
     let (found, lost) = Lineage::default().identify(&snapshot, &Alive(0));
@@ -167,12 +167,13 @@ fn the_hash_of_what_grew_comes_from_the_id_or_from_the_parent() {
     };
     put(1, Identity { hash: 7, base: 70, ..identity(9, MADE) });
     put(2, Identity { parent: 1, child: 1, color: 3, ..identity(9, SPLIT) });
-    // Of the first, of its half, of what grew from that, and one that was added with an id.
+    // Children of the first, of its half, of what grew from that, and one that was added with an
+    // id.
     put(3, Identity { parent: 1, child: 2, ..identity(9, GROWN) });
     put(4, Identity { parent: 2, child: 1, ..identity(9, GROWN) });
     put(5, Identity { parent: 4, child: 1, ..identity(9, GROWN) });
     put(6, Identity { base: 71, ..identity(9, GROWN) });
-    // Nobody knows which child it is, or of what.
+    // Neither its number nor its parent is known.
     put(7, Identity { parent: 1, child: UNKNOWN, ..identity(9, GROWN) });
     put(8, identity(9, GROWN));
     let half = Hash::of_child(7, 1, 3);
@@ -200,14 +201,14 @@ fn children_are_not_numbered_where_some_may_have_been_missed() {
     put(1, Identity { hash: 7, base: 70, ..identity(9, MADE) });
     put(2, Identity { parent: 1, child: 1, ..identity(9, SPLIT) });
     put(3, Identity { parent: 1, child: 2, ..identity(9, GROWN) });
-    // What is shrunk has no number.
+    // A shrunk communicator has no number.
     put(4, Identity { parent: 1, child: 0, ..identity(9, SHRUNK) });
     let shrunk = Some(Hash::of_child(7, 0, 0));
     let known = |split, grown| BTreeMap::from([(1, Some(7)), (2, split), (3, grown), (4, shrunk)]);
     let (split, grown) = (Hash::of_child(7, 1, 0), Hash::combine(Hash::combine(70, 2), 2));
     assert_eq!(hashes(&snapshot, 9), known(Some(split), Some(grown)));
     assert_eq!(hashes(&snapshot, 15), known(None, None));
-    // What is known stays known.
+    // Known facts stay known.
     let mut lineage = Lineage::default();
     lineage.identify(&snapshot, &Alive(0));
     let (found, _) = lineage.identify(&snapshot, &Alive(15));
@@ -215,7 +216,7 @@ fn children_are_not_numbered_where_some_may_have_been_missed() {
     assert_eq!(again.collect::<BTreeMap<_, _>>(), known(Some(split), Some(grown)));
 }
 
-/// Numbers that `hashCombine` of NCCL 2.32.3 itself gave.
+/// Results of `hashCombine` of NCCL 2.32.3.
 #[test]
 fn two_words_are_combined_as_nccl_does() {
     let all = [(0, 0), (0x1db1_4a8a_713c_2fa5, 8), (u64::MAX, u64::MAX)];
@@ -225,8 +226,8 @@ fn two_words_are_combined_as_nccl_does() {
     );
 }
 
-/// The expected number is from a second implementation, which gave what NCCL 2.32.3 logged
-/// (`NCCL CALL ncclGetUniqueId`) for ids of its own.
+/// The expected hash is from a second implementation, which matched what NCCL 2.32.3 logged (`NCCL
+/// CALL ncclGetUniqueId`) for its own ids.
 #[test]
 fn hash_of_a_unique_id_is_nccls_own() {
     let mut words = [0; 16];
@@ -270,20 +271,21 @@ fn every_symbol_has_a_name_and_a_program_of_its_own() {
 
 /// What the newest library exports, and why the rest of it is not probed.
 #[test]
-fn every_function_of_the_newest_library_is_probed_or_says_nothing_of_calls() {
+fn every_function_of_the_newest_library_is_probed_or_irrelevant() {
     const EXPORTS: &str =
         include_str!("../../../../../../../tests/fixtures/nccl/exports-2.32.3.txt");
-    // Memory and windows, settings, errors, and what kernels are given to talk by themselves.
+    // Memory and windows, settings, errors, and device-side communication.
     let beginnings = [
         "CommRegister",
         "CommDeregister",
         "CommWindow",
         "CommMemStats",
         "CommQueryProperties",
-        // Memory of a communicator is given back, and taken again; it stays what it is.
+        // Memory of a communicator is released, and allocated again; the communicator stays the
+        // same.
         "CommSuspend",
         "CommResume",
-        // An id for those that will be added: they bring it to `CommGrow`.
+        // An id for ranks that will be added: they pass it to `CommGrow`.
         "CommGetUniqueId",
         "DevComm",
         "Get",
@@ -304,7 +306,7 @@ fn every_function_of_the_newest_library_is_probed_or_says_nothing_of_calls() {
     let unknown: Vec<&&str> =
         names.iter().filter(|name| !is_probed(name) && !says_nothing(name)).collect();
     assert_eq!(unknown, [""; 0].iter().collect::<Vec<_>>());
-    // Whatever is probed is there, but for what RCCL alone has.
+    // Every probed function exists, except those that only RCCL has.
     let missing: Vec<&str> =
         SYMBOLS.iter().map(|symbol| symbol.name).filter(|name| !names.contains(name)).collect();
     assert_eq!(missing, ["AllReduceWithBias", "AllToAll", "AllToAllv", "AlltoAllv"]);
