@@ -1,5 +1,5 @@
-//! Wires the agent: starts the rows of the tables of sources and sinks, and runs the loop that turns
-//! samples into shares and points and hands the points to the sinks.
+//! Wires the agent: starts the rows of the tables of sources and sinks, and runs the loop that
+//! turns samples into shares and points and hands the points to the sinks.
 
 mod answer;
 pub mod configuration;

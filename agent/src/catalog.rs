@@ -172,7 +172,8 @@ impl Number for Histogram {
     }
 }
 
-/// A typed handle of a declared metric: `S` is the subject, `D` the dimensions, `N` the number type.
+/// A typed handle of a declared metric: `S` is the subject, `D` the dimensions, `N` the number
+/// type.
 #[derive(Debug)]
 pub struct Metric<S, D, N> {
     def: MetricDef,

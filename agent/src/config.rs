@@ -1,5 +1,5 @@
-//! The operator's configuration: the file, then the environment (`GPUWHO_…`), then flags. Each overrides
-//! the one before.
+//! The operator's configuration: the file, then the environment (`GPUWHO_…`), then flags. Each
+//! overrides the one before.
 //!
 //! A raw section holds only the keys that were set. Resolving it gives complete, checked settings.
 //! [`Settings`] is shared by all parts; each source and each sink resolves its own section. An
@@ -30,8 +30,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Default time between readings: dashboards refresh no faster, and the cost is a tenth of that at a
-/// one-second interval.
+/// Default time between readings: dashboards refresh no faster, and the cost is a tenth of that at
+/// a one-second interval.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A shorter interval would cost the workload more than the readings are worth.

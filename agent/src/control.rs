@@ -1,5 +1,5 @@
-//! The agent's own sockets: a public one for the table of devices and processes, and one for root and
-//! the agent's own user for `release`, `resume` and `forget`.
+//! The agent's own sockets: a public one for the table of devices and processes, and one for root
+//! and the agent's own user for `release`, `resume` and `forget`.
 //!
 //! A request is one line of JSON, the answer is one line of JSON.
 

@@ -101,7 +101,7 @@ fn slurm(settings: &Settings) -> Finding {
     if jobs.is_empty() {
         return Finding::new("slurm", "absent", "no job has a cgroup on this host", "");
     }
-    let reported =
+    let with_devices =
         jobs.iter().filter(|job| matches!(job.devices, DeviceAccess::Known { .. })).count();
     let files = settings.attribution.slurm.jobs.display();
     let (names, remedy) = if settings.attribution.slurm.jobs.is_dir() {
@@ -111,7 +111,7 @@ fn slurm(settings: &Settings) -> Finding {
     };
     let count = jobs.len();
     let facts =
-        format!("{count} jobs, the kernel has the allocated devices of {reported}; {names}");
+        format!("{count} jobs, the kernel has the allocated devices of {with_devices}; {names}");
     Finding::new("slurm", "ok", facts, remedy)
 }
 

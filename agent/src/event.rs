@@ -1,9 +1,9 @@
 //! Events of a device or its processes: an XID, memory errors, a bus error, an OOM kill.
 //!
-//! A source passes an [`Observation`] to the [`aggregator::EventAggregator`], which finds the affected
-//! device and owners while they are still known, merges two reports of one fault, counts it, and
-//! limits bursts. The result is an [`Event`]; [`record`] makes log records of it. Costs nothing while
-//! no event occurs.
+//! A source passes an [`Observation`] to the [`aggregator::EventAggregator`], which finds the
+//! affected device and owners while they are still known, merges two reports of one fault, counts
+//! it, and limits bursts. The result is an [`Event`]; [`record`] makes log records of it. Costs
+//! nothing while no event occurs.
 
 pub mod aggregator;
 pub mod record;

@@ -1,5 +1,5 @@
-//! The sinks of enriched batches. A sink renders points; it never names anything, and it counts every
-//! point that it drops.
+//! The sinks of enriched batches. A sink renders points; it never names anything, and it counts
+//! every point that it drops.
 
 pub mod def;
 pub mod lines;

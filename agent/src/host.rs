@@ -30,9 +30,9 @@ pub enum CgroupNamespace {
     Foreign(io::Error),
 }
 
-/// Moves the calling thread, and those it starts later, into the cgroup namespace of PID 1, unless it
-/// is already there. A container runtime gives the agent a namespace of its own, in which the paths of
-/// all other cgroups are incomplete.
+/// Moves the calling thread, and those it starts later, into the cgroup namespace of PID 1, unless
+/// it is already there. A container runtime gives the agent a namespace of its own, in which the
+/// paths of all other cgroups are incomplete.
 pub fn enter_cgroup_namespace(paths: &Paths) -> CgroupNamespace {
     let cgroup = fs::read_to_string(paths.proc.join("1/cgroup")).unwrap_or_default();
     if !is_cut_off(&cgroup) {
@@ -46,8 +46,8 @@ pub fn enter_cgroup_namespace(paths: &Paths) -> CgroupNamespace {
     enter().map_or_else(CgroupNamespace::Foreign, |()| CgroupNamespace::Host)
 }
 
-/// Whether a process's cgroup is outside the reader's namespace, as that of PID 1 is in every namespace
-/// but the host's.
+/// Whether a process's cgroup is outside the reader's namespace, as that of PID 1 is in every
+/// namespace but the host's.
 fn is_cut_off(cgroup: &str) -> bool {
     cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2)).any(|path| path.starts_with("/.."))
 }
@@ -72,16 +72,16 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// Raises the limit of open files to the hard limit: the soft limit is often 1,024, which the links of a
-/// few dozen probed libraries use up on kernels before 6.6.
+/// Raises the limit of open files to the hard limit: the soft limit is often 1,024, which the links
+/// of a few dozen probed libraries use up on kernels before 6.6.
 pub fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     // Allowed up to the hard limit; on an error the limit stays as it is.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// The current time in nanoseconds of `CLOCK_BOOTTIME`, the clock of process start times and of the BPF
-/// programs' records.
+/// The current time in nanoseconds of `CLOCK_BOOTTIME`, the clock of process start times and of the
+/// BPF programs' records.
 pub fn boot_time_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_that_climbs_out_tells_a_foreign_namespace() {
+    fn a_path_outside_the_namespace_shows_a_foreign_namespace() {
         assert!(is_cut_off("4:memory:/\n0::/../../init.scope\n"));
         assert!(!is_cut_off("4:memory:/a/..b\n0::/init.scope\n"));
     }

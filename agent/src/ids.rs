@@ -1,5 +1,5 @@
-//! The identities inside the agent. Each is parsed once, where it is read, and is never a bare string
-//! or number after that.
+//! The identities inside the agent. Each is parsed once, where it is read, and is never a bare
+//! string or number after that.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

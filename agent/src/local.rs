@@ -1,10 +1,10 @@
 //! Calls over the node's own unix sockets: gRPC (container runtimes, the kubelet) and plain
 //! HTTP/1.1 (Docker, Podman).
 //!
-//! Every call has a deadline and every answer a bound, so a socket that hangs or floods costs only its
-//! own caller. A connection is made at the first call, kept, and made again after the server restarts.
-//! No keep-alive pings: the servers (grpc-go with its default policy) disconnect clients that ping more
-//! often than every five minutes.
+//! Every call has a deadline and every answer a bound, so a socket that hangs or floods costs only
+//! its own caller. A connection is made at the first call, kept, and made again after the server
+//! restarts. No keep-alive pings: the servers (grpc-go with its default policy) disconnect clients
+//! that ping more often than every five minutes.
 
 mod error;
 
@@ -82,8 +82,8 @@ impl Grpc {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Makes a unary call. `call` is the method's path, `/package.Service/Method`. The call is repeated
-    /// once if the connection was lost: a kept one may belong to a server that has ended.
+    /// Makes a unary call. `call` is the method's path, `/package.Service/Method`. The call is
+    /// repeated once if the connection was lost: a kept one may belong to a server that has ended.
     pub(crate) async fn unary<Q, A>(
         &self,
         call: &'static str,
@@ -127,9 +127,9 @@ impl Grpc {
         answer.map(tonic::Response::into_inner).map_err(refused)
     }
 
-    /// Makes a server-streaming call. Nothing is sent before the first [`Answers::next`], and there is no
-    /// deadline: a silent server and a hung one look the same, so a caller that must know makes a
-    /// [`Grpc::unary`] call from time to time.
+    /// Makes a server-streaming call. Nothing is sent before the first [`Answers::next`], and there
+    /// is no deadline: a silent server and a hung one look the same, so a caller that must know
+    /// makes a [`Grpc::unary`] call from time to time.
     pub(crate) fn stream<Q, A>(&self, call: &'static str, question: Q) -> Answers<A>
     where
         Q: prost::Message + 'static,

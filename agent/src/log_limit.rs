@@ -1,11 +1,11 @@
-//! Limits the lines that the agent logs, on standard error and over OTLP. Tenants can cause lines, so a
-//! limit per owner keeps the log useful.
+//! Limits the lines that the agent logs, on standard error and over OTLP. Tenants can cause lines,
+//! so a limit per owner keeps the log useful.
 //!
-//! A line about a process (it has the field `process`, a [`ProcKey`]) is logged once a minute for each
-//! process and call site, [`MAX_OF_OWNER`] times an owner and [`MAX_OF_PROCESSES`] times in all. Other
-//! lines are logged [`MAX_OF_PLACE`] times a minute for each call site. Suppressed lines are counted by
-//! owner and summarised once a minute. A line costs one lock and one look-up; memory is bounded by the
-//! number of lines that pass.
+//! A line about a process (it has the field `process`, a [`ProcKey`]) is logged once a minute for
+//! each process and call site, [`MAX_OF_OWNER`] times an owner and [`MAX_OF_PROCESSES`] times in
+//! all. Other lines are logged [`MAX_OF_PLACE`] times a minute for each call site. Suppressed lines
+//! are counted by owner and summarised once a minute. A line costs one lock and one look-up; memory
+//! is bounded by the number of lines that pass.
 
 use crate::attribute::ownership::Ownership;
 use crate::attribute::quota::QuotaKey;
@@ -58,8 +58,8 @@ pub fn set_ownership(ownership: &Ownership) {
     let _ = OWNERS.set(ownership.clone());
 }
 
-/// Logs the number of lines that were suppressed in the window that is over, and counts them by owner.
-/// The agent calls it once a tick.
+/// Logs the number of lines that were suppressed in the window that is over, and counts them by
+/// owner. The agent calls it once a tick.
 pub fn sum_up(ownership: &Ownership) {
     let over = lines().as_mut().and_then(|lines| lines.turn(Instant::now()));
     let Some(left_out) = over else { return };

@@ -1,9 +1,9 @@
 //! Sends the agent's own log as OTLP log records, beside its metrics.
 //!
-//! Off by default; it then has no thread, no queue and no connection. When it is on, the OpenTelemetry
-//! SDK's batch processor (one thread, at most 256 records) sends through the agent's own HTTP
-//! connection. Only log records of the agent itself are sent; records of its libraries could be caused
-//! by the sending itself.
+//! Off by default; it then has no thread, no queue and no connection. When it is on, the
+//! OpenTelemetry SDK's batch processor (one thread, at most 256 records) sends through the agent's
+//! own HTTP connection. Only log records of the agent itself are sent; records of its libraries
+//! could be caused by the sending itself.
 
 use crate::catalog::attributes::AttrValue;
 use crate::export::otlp::Resource;
@@ -105,8 +105,8 @@ fn described(resource: &Resource) -> opentelemetry_sdk::Resource {
     opentelemetry_sdk::Resource::builder_empty().with_attributes(attributes).build()
 }
 
-/// Connects the SDK to the agent's own connection. The batch processor's thread has no tokio runtime,
-/// so the client has one that runs on that thread while it sends.
+/// Connects the SDK to the agent's own connection. The batch processor's thread has no tokio
+/// runtime, so the client has one that runs on that thread while it sends.
 struct Client {
     runtime: Runtime,
     /// Never contended: only the processor's thread calls.

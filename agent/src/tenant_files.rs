@@ -1,12 +1,13 @@
-//! Reads in a helper process what a tenant can make hang: files on a tenant's own mounts, and the files
-//! in `/proc` that the kernel reads out of a process's memory (`environ`, `cmdline`, `maps`, `mem`): a
-//! file system that never answers may back the pages.
+//! Reads in a helper process what a tenant can make hang: files on a tenant's own mounts, and the
+//! files in `/proc` that the kernel reads out of a process's memory (`environ`, `cmdline`, `maps`,
+//! `mem`): a file system that never answers may back the pages.
 //!
 //! A thread that hangs in such a read cannot be killed; a process can. A helper is the agent's own
-//! binary (`gpuwho file-reader`). The agent starts it at the first request and ends it after [`IDLE`]
-//! without requests. A helper answers one request at a time under a deadline. The agent kills one that
-//! misses it, and refuses that tenant's requests until the helper has ended and a back-off is over.
-//! Other tenants use the next helper, of at most [`MAX_HELPERS`]. Without requests there is no helper.
+//! binary (`gpuwho file-reader`). The agent starts it at the first request and ends it after
+//! [`IDLE`] without requests. A helper answers one request at a time under a deadline. The agent
+//! kills one that misses it, and refuses that tenant's requests until the helper has ended and a
+//! back-off is over. Other tenants use the next helper, of at most [`MAX_HELPERS`]. Without
+//! requests there is no helper.
 //!
 //! The agent never holds a readable descriptor of a tenant's file: even its `close` would send
 //! `FUSE_FLUSH` to a FUSE server and wait. It holds `O_PATH` descriptors, which fix the inode.
@@ -109,7 +110,8 @@ enum Means {
 }
 
 impl TenantFiles {
-    /// Reads in helpers. They run the same binary as the agent, even after an upgrade replaced its file.
+    /// Reads in helpers. They run the same binary as the agent, even after an upgrade replaced its
+    /// file.
     pub fn new(paths: &Paths) -> Self {
         Self::running(paths, PathBuf::from("/proc/self/exe"))
     }
@@ -136,9 +138,9 @@ impl TenantFiles {
         Self { timeout: timeout.min(DEADLINE), ..self.clone() }
     }
 
-    /// The same for reads that wait only for a process's lock on its mappings, not for a file system.
-    /// Each process then counts as a tenant of its own, so that one hung process or file system does not
-    /// stop the reads of the tenant's other processes.
+    /// The same for reads that wait only for a process's lock on its mappings, not for a file
+    /// system. Each process then counts as a tenant of its own, so that one hung process or file
+    /// system does not stop the reads of the tenant's other processes.
     #[must_use]
     pub(crate) fn of_mappings(&self) -> Self {
         Self { by_process: true, ..self.clone() }
@@ -176,7 +178,8 @@ impl TenantFiles {
         if bytes.len() == length { Ok(bytes) } else { Err(ReadError::Failed(Errno::FAULT)) }
     }
 
-    /// Opens the regular file to which a process's link leads. Other files are refused without opening.
+    /// Opens the regular file to which a process's link leads. Other files are refused without
+    /// opening.
     pub fn open(&self, process: ProcKey, link: &Link) -> Result<TenantFile, ReadError> {
         let tenant = self.tenant(process)?;
         let request = Request::Open { process, link: link.clone() };
@@ -187,8 +190,8 @@ impl TenantFiles {
         }
     }
 
-    /// Opens a directory by a process's own path: below its root if the path is absolute, otherwise below
-    /// its working directory. No link leads out of it.
+    /// Opens a directory by a process's own path: below its root if the path is absolute, otherwise
+    /// below its working directory. No link leads out of it.
     pub(crate) fn directory(
         &self,
         process: ProcKey,
@@ -257,8 +260,8 @@ impl TenantFiles {
         }
     }
 
-    /// Ends idle helpers, kills late ones, and returns the helpers' status. The agent calls it at every
-    /// tick.
+    /// Ends idle helpers, kills late ones, and returns the helpers' status. The agent calls it at
+    /// every tick.
     pub fn status(&self) -> PoolStatus {
         match &self.means {
             Means::Direct => PoolStatus::default(),

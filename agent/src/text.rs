@@ -1,8 +1,8 @@
 //! Sanitizes text that tenants write before it reaches an attribute or a terminal.
 //!
 //! A workload chooses the names of its processes, cgroups and units. Printable Unicode stays; every
-//! other character (control characters, text directions, characters without width) becomes U+FFFD, so
-//! that no name moves the cursor, hides a part of itself or looks like another.
+//! other character (control characters, text directions, characters without width) becomes U+FFFD,
+//! so that no name moves the cursor, hides a part of itself or looks like another.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -48,8 +48,8 @@ pub(crate) fn printable_arc(text: Arc<str>) -> Arc<str> {
     }
 }
 
-/// Reads a file of `/proc` as text and replaces bytes that are not UTF-8. A process can choose a name of
-/// any bytes, which must not hide the rest of the file.
+/// Reads a file of `/proc` as text and replaces bytes that are not UTF-8. A process can choose a
+/// name of any bytes, which must not hide the rest of the file.
 pub(crate) fn read_lossy(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE).read_to_end(&mut bytes)?;

@@ -118,8 +118,8 @@ impl Core {
             .with_communicators(Arc::clone(communicators))
     }
 
-    /// Refreshes what has no tick of its own: reports of the file helpers, upkeep of sources without
-    /// a collector, Slurm allocations, and the list of reader children.
+    /// Refreshes what has no tick of its own: reports of the file helpers, upkeep of sources
+    /// without a collector, Slurm allocations, and the list of reader children.
     pub(super) fn refresh(&self) {
         let Context { board, ownership, paths, gauges, .. } = &self.context;
         board.put(tenant_files::NAME, &self.context.files.status().report());

@@ -51,8 +51,8 @@ pub fn read_once(configuration: &Configuration) -> HostReport {
     core.who()
 }
 
-/// Reads the named sources, or, without names, those that need neither time nor BPF probes; once, or
-/// at every interval until the process is killed.
+/// Reads the named sources, or, without names, those that need neither time nor BPF probes; once,
+/// or at every interval until the process is killed.
 pub fn collect(
     configuration: &Configuration,
     names: &[String],

@@ -102,8 +102,8 @@ enum Arrived {
     Ended(SourcePart),
 }
 
-/// Takes the batches of one tick: until each part in `expected` has sent one, or [`GATHER`] after the
-/// first. Returns at once when an event arrives between two ticks. Returns false when the agent
+/// Takes the batches of one tick: until each part in `expected` has sent one, or [`GATHER`] after
+/// the first. Returns at once when an event arrives between two ticks. Returns false when the agent
 /// stops.
 fn gather(
     expected: &HashSet<SourcePart>,

@@ -43,8 +43,8 @@ dims! {
         NotFinite = "not_finite",
         /// Its series would have exceeded `agent.series_limit`.
         SeriesLimit = "series_limit",
-        /// The tenant's file systems do not answer or are too slow; the agent does not read the tenant's
-        /// files during a back-off.
+        /// The tenant's file systems do not answer or are too slow; the agent does not read the
+        /// tenant's files during a back-off.
         TenantHung = "tenant_hung",
         /// Every process that reads tenants' files hung or was busy.
         HelpersExhausted = "helpers_exhausted",
@@ -112,9 +112,9 @@ metrics! {
     /// CPU time each source's thread has used.
     SOURCE_CPU: Counter<f64> of Source = "gpuwho.source.cpu.time" ["s"]
         from "CLOCK_THREAD_CPUTIME_ID of the source's thread";
-    /// CPU time of each pipeline stage between the sources and the sinks. The first three stages are
-    /// the cost of attribution per tick; attribution between ticks is on the sources `names` and
-    /// `device_users`.
+    /// CPU time of each pipeline stage between the sources and the sinks. The first three stages
+    /// are the cost of attribution per tick; attribution between ticks is on the sources `names`
+    /// and `device_users`.
     STAGE_CPU: Counter<f64> of Agent, by Stage = "gpuwho.stage.cpu.time" ["s"]
         from "CLOCK_THREAD_CPUTIME_ID around the stage";
     /// Time from the start of a reading to its end.

@@ -249,8 +249,8 @@ attributes! {
     SLURM_ARRAY_JOB_ID = "slurm.array.job.id";
     /// The task's index in the job array.
     SLURM_ARRAY_TASK_ID = "slurm.array.task.id";
-    /// The least trusted source of this Slurm job's names: `cgroup`, `slurmstepd`, `prolog`, `mapping`,
-    /// `process` (the kernel's user id) or `environment` (set by the user).
+    /// The least trusted source of this Slurm job's names: `cgroup`, `slurmstepd`, `prolog`,
+    /// `mapping`, `process` (the kernel's user id) or `environment` (set by the user).
     SLURM_FACTS_SOURCE = "slurm.facts.source";
     /// Slurm's unique id of this run of the job (info series).
     SLURM_JOB_SLUID = "slurm.job.sluid";
@@ -272,8 +272,8 @@ attributes! {
     SLURM_JOB_TASK_COUNT = "slurm.job.task_count";
     /// Number of restarts of the Slurm job (info series).
     SLURM_JOB_RESTARTS = "slurm.job.restarts";
-    /// The GPUs allocated to the Slurm job on this node, as numbered by Slurm or the mapping directory
-    /// (info series).
+    /// The GPUs allocated to the Slurm job on this node, as numbered by Slurm or the mapping
+    /// directory (info series).
     SLURM_JOB_GPUS = "slurm.job.gpus";
     /// The GPUs of the Slurm step on this node, as numbered by Slurm (info series).
     SLURM_STEP_GPUS = "slurm.step.gpus";
@@ -293,18 +293,19 @@ attributes! {
     SCHEDULER_TASK = "gpuwho.scheduler.task";
     /// How the owner was found: `cgroup`, `kernel`, `slurmstepd` (a parent), `none`.
     OWNER_METHOD = "gpuwho.owner.method";
-    /// The pod that a cgroup's name contains, where the workload may have made the cgroup itself: a claim,
-    /// not an identity (info series).
+    /// The pod that a cgroup's name contains, where the workload may have made the cgroup itself: a
+    /// claim, not an identity (info series).
     CLAIMED_POD_UID = "gpuwho.claimed.pod.uid";
-    /// The container that a cgroup's name contains, where the workload may have made the cgroup itself
-    /// (info series).
+    /// The container that a cgroup's name contains, where the workload may have made the cgroup
+    /// itself (info series).
     CLAIMED_CONTAINER_ID = "gpuwho.claimed.container.id";
     /// The unit, as named by the service manager of a user or a machine (info series).
     CLAIMED_SYSTEMD_UNIT = "gpuwho.claimed.systemd.unit";
-    /// The Slurm job that the process's own environment names, where no other source assigns it to a job
-    /// (info series).
+    /// The Slurm job that the process's own environment names, where no other source assigns it to
+    /// a job (info series).
     CLAIMED_SLURM_JOB_ID = "gpuwho.claimed.slurm.job.id";
-    /// The host's container that is the node of the pod's cluster (`kubernetes.nested`; info series).
+    /// The host's container that is the node of the pod's cluster (`kubernetes.nested`; info
+    /// series).
     NODE_CONTAINER_ID = "gpuwho.node.container.id";
     /// Kind of owner: `pod`, `slurm_job`, `allocation`, `container`, `machine`, `service`, `user`,
     /// `other` (owners beyond the limit of a device) or `unattributed`.
@@ -315,7 +316,8 @@ attributes! {
     GRANT_KIND = "gpu.allocation.kind";
     /// The requested resource name: the device plugin's resource, the claim, `gres/gpu`.
     GRANT_RESOURCE = "gpu.allocation.resource";
-    /// The part of a device that is allocated to several owners: the replica's number, the share's id.
+    /// The part of a device that is allocated to several owners: the replica's number, the share's
+    /// id.
     GRANT_REPLICA = "gpu.allocation.replica";
     /// Driver of the resource claim (Dynamic Resource Allocation): `gpu.nvidia.com`.
     CLAIM_DRIVER = "gpu.allocation.claim.driver";
@@ -347,12 +349,13 @@ attributes! {
     NCCL_RANKS = "nccl.nranks";
     /// The communicator from which it was made.
     NCCL_PARENT = "nccl.communicator.parent";
-    /// The communicator's name, as set by the program (`ncclConfig_t.commName`, or the parent's) and
-    /// read by the probes or the Inspector: at most 64 bytes, cut with `…`, without control characters;
-    /// one name for all ranks of the host. On `nccl.communicator.info` and events, and elsewhere only
-    /// where the id is not known.
+    /// The communicator's name, as set by the program (`ncclConfig_t.commName`, or the parent's)
+    /// and read by the probes or the Inspector: at most 64 bytes, cut with `…`, without control
+    /// characters; one name for all ranks of the host. On `nccl.communicator.info` and events, and
+    /// elsewhere only where the id is not known.
     NCCL_NAME = "nccl.communicator.name";
-    /// How the communicator was made: `unique_id`, `init_all`, `split`, `shrink`, `grow` or `unknown`.
+    /// How the communicator was made: `unique_id`, `init_all`, `split`, `shrink`, `grow` or
+    /// `unknown`.
     NCCL_ORIGIN = "nccl.communicator.origin";
     /// The source of the communicator's identity and rank: `birth`, `memory`, `ras` or `unknown`.
     NCCL_KNOWN_BY = "nccl.communicator.known_by";
@@ -368,8 +371,8 @@ attributes! {
     NCCL_PEER_PID = "nccl.peer.pid";
     /// CUDA devices of that process, comma-separated (events).
     NCCL_PEER_DEVICES = "nccl.peer.devices";
-    /// Which process and owner such a record names: `itself` where that process is or was on this node,
-    /// otherwise `peer`, another process of its job on this node (events).
+    /// Which process and owner such a record names: `itself` where that process is or was on this
+    /// node, otherwise `peer`, another process of its job on this node (events).
     NCCL_PEER_RECORD = "nccl.peer.record";
     /// Message size in bytes of the rank's open or latest call (events).
     NCCL_CALL_BYTES = "nccl.call.bytes";
@@ -403,8 +406,8 @@ attributes! {
     NCCL_GOVERNOR_BUDGET = "nccl.governor.hits_allowed";
     /// Which probes.
     NCCL_PROBE_PART = "nccl.probe";
-    /// First 14 hex digits of the communicator's hash, because NCCL's Inspector writes no more; only
-    /// where no other source has the whole hash.
+    /// First 14 hex digits of the communicator's hash, because NCCL's Inspector writes no more;
+    /// only where no other source has the whole hash.
     NCCL_COMMUNICATOR_PREFIX = "nccl.communicator.id_prefix";
     /// Algorithm that NCCL chose: `ring`, `tree`, `collnet_direct`, `collnet_chain`, `nvls`,
     /// `nvls_tree`, `pat` or `unknown`.
@@ -419,13 +422,14 @@ attributes! {
     NCCL_INSPECTOR_FILE_STATE = "nccl.inspector.file.state";
     /// Name of an event; on its log record it is the record's event name.
     EVENT_NAME = "gpuwho.event.name";
-    /// Identifies the event of a log record: the same on the records of all affected owners (events).
+    /// Identifies the event of a log record: the same on the records of all affected owners
+    /// (events).
     EVENT_ID = "gpuwho.event.id";
     /// Number of events that a record summarises; only on summaries (events).
     EVENT_COUNT = "gpuwho.event.count";
-    /// The source that reported it: `kmsg` (the kernel log), `nvml` (the vendor library), `nvml+kmsg`
-    /// (both), `nccl` (the probes), `nccl-ras` (NCCL's status socket) or `nccl-governor` (the probe
-    /// budget) (events).
+    /// The source that reported it: `kmsg` (the kernel log), `nvml` (the vendor library),
+    /// `nvml+kmsg` (both), `nccl` (the probes), `nccl-ras` (NCCL's status socket) or
+    /// `nccl-governor` (the probe budget) (events).
     EVENT_SOURCE = "gpuwho.event.source";
     /// Its meaning, in one phrase (events).
     EVENT_MEANING = "gpuwho.event.meaning";
@@ -497,8 +501,8 @@ pub struct PodKeys {
     known: Mutex<Option<HashMap<Box<str>, &'static AttrKey>>>,
 }
 
-/// Largest number of names of each of the two: names stay while the agent runs, and a pattern of the
-/// configuration can match any number of keys.
+/// Largest number of names of each of the two: names stay while the agent runs, and a pattern of
+/// the configuration can match any number of keys.
 const MAX_POD_KEYS: usize = 256;
 
 impl PodKeys {
@@ -524,8 +528,8 @@ impl PodKeys {
     }
 }
 
-/// An attribute's value. Text becomes a value only through `From`, which replaces characters that are not
-/// printable.
+/// An attribute's value. Text becomes a value only through `From`, which replaces characters that
+/// are not printable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AttrValue {
     /// Text.

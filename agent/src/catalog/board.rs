@@ -1,5 +1,5 @@
-//! Metrics of a device's configuration, of the driver's advice, and of the use of its video engines.
-//! Textual facts are on `gpu.info`.
+//! Metrics of a device's configuration, of the driver's advice, and of the use of its video
+//! engines. Textual facts are on `gpu.info`.
 
 use super::attributes as attr;
 use super::{dims, metrics};
@@ -76,8 +76,9 @@ metrics! {
     /// Number of processes whose accounts the driver can keep; it drops the oldest beyond that.
     ACCOUNTING_LIMIT: Gauge<i64> of GpuId = "gpu.accounting.limit" ["{process}"]
         from "nvmlDeviceGetAccountingBufferSize";
-    /// Whether the checksum of the InfoROM's configuration is right: 1 or 0. Read when the device is
-    /// opened. The agent does not read the whole InfoROM, because that occupies the flash memory.
+    /// Whether the checksum of the InfoROM's configuration is right: 1 or 0. Read when the device
+    /// is opened. The agent does not read the whole InfoROM, because that occupies the flash
+    /// memory.
     INFOROM_VALID: Gauge<i64> of GpuId = "gpu.inforom.valid" ["1"]
         from "nvmlDeviceGetInforomConfigurationChecksum";
     /// Sessions that encode or capture video.

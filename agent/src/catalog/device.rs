@@ -105,7 +105,8 @@ dims! {
         SoftwareThermal = "software_thermal",
         /// Hardware, because of the temperature: to half the clocks or less.
         HardwareThermal = "hardware_thermal",
-        /// Hardware, because the system asserts the external power brake: to half the clocks or less.
+        /// Hardware, because the system asserts the external power brake: to half the clocks or
+        /// less.
         PowerBrake = "power_brake",
         /// The clocks of a display.
         DisplayClocks = "display_clocks",
@@ -149,8 +150,9 @@ metrics! {
     STATE: Gauge<i64> of GpuId, by DeviceState = "gpu.status" ["1"]
         from "return codes of the reader's calls and its deadline";
     /// Whether a device answers: 1, or 0 with the reason in `gpu.status`. A device that was on this
-    /// host before is 0 until it returns or the operator runs `gpuwho forget UUID`, even after restarts
-    /// of the agent and the host. Absent while the operator has it released, and for a replaced device.
+    /// host before is 0 until it returns or the operator runs `gpuwho forget UUID`, even after
+    /// restarts of the agent and the host. Absent while the operator has it released, and for a
+    /// replaced device.
     UP: Gauge<i64> of GpuId = "gpu.up" ["1"]
         from "gpu.status; the known devices stored in paths.state";
     /// Age of the last good reading; grows while a device is lost or hung.
@@ -170,8 +172,9 @@ metrics! {
     /// Size of the device memory.
     MEMORY_LIMIT: UpDownCounter<i64> of GpuId = "gpu.memory.limit" ["By"]
         from "nvmlDeviceGetMemoryInfo_v2 (total)";
-    /// The aperture through which CPU and other devices access device memory (BAR1). When it is full,
-    /// no more memory can be mapped, for example for GPUDirect RDMA. Read at every thirtieth reading.
+    /// The aperture through which CPU and other devices access device memory (BAR1). When it is
+    /// full, no more memory can be mapped, for example for GPUDirect RDMA. Read at every thirtieth
+    /// reading.
     APERTURE_USAGE: UpDownCounter<i64> of GpuId, by ApertureState = "gpu.memory.aperture.usage" ["By"]
         from "nvmlDeviceGetBAR1MemoryInfo";
     /// Size of that aperture.
@@ -186,12 +189,12 @@ metrics! {
     /// Temperatures at which the device acts, read at every thirtieth reading.
     TEMPERATURE_LIMIT: Gauge<f64> of GpuId, by TemperatureLimit = "gpu.temperature.limit" ["Cel"]
         from "nvmlDeviceGetTemperatureThreshold";
-    /// The same as values of `gpu.temperature.margin` at which the device acts. Ada and later; read at
-    /// every thirtieth reading.
+    /// The same as values of `gpu.temperature.margin` at which the device acts. Ada and later; read
+    /// at every thirtieth reading.
     TEMPERATURE_MARGIN_LIMIT: Gauge<f64> of GpuId, by TemperatureLimit = "gpu.temperature.margin.limit" ["Cel"]
         from "fields 193 to 196";
-    /// Power drawn by the board now. A sampled level (on A100 and H100 sampled a quarter of the time);
-    /// for energy use `gpu.energy`, which is complete.
+    /// Power drawn by the board now. A sampled level (on A100 and H100 sampled a quarter of the
+    /// time); for energy use `gpu.energy`, which is complete.
     POWER: Gauge<f64> of GpuId = "gpu.power" ["W"]
         from "field 186 (mW); nvmlDeviceGetPowerUsage, a second's mean from Ampere on, where the driver has no such field";
     /// Power drawn by the board, mean of the last second. Ampere (but GA100) and later.

@@ -44,8 +44,8 @@ pub fn json() -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(&entries)
 }
 
-/// A vendor's column in the table of vendors: its name, and a function that returns the source of a metric
-/// or the reason why the vendor has none.
+/// A vendor's column in the table of vendors: its name, and a function that returns the source of a
+/// metric or the reason why the vendor has none.
 pub type Column = (&'static str, fn(&'static MetricDef) -> Result<&'static str, &'static str>);
 
 /// The text of `METRICS.md`.
@@ -136,7 +136,8 @@ never affected. A named process that did not hold the device appears in the reco
 |---|---|---|
 ";
 
-/// Writes the table of vendors: the source of each metric of devices, instances, processes and XIDs.
+/// Writes the table of vendors: the source of each metric of devices, instances, processes and
+/// XIDs.
 fn table_of_vendors(vendors: &[Column], out: &mut String) {
     out.push_str(VENDORS);
     let cells = |cells: &mut dyn Iterator<Item = String>| cells.collect::<Vec<_>>().join(" | ");
@@ -152,7 +153,8 @@ fn table_of_vendors(vendors: &[Column], out: &mut String) {
     }
 }
 
-/// Writes the largest number of series of each kind of subject, computed from the closed dimensions.
+/// Writes the largest number of series of each kind of subject, computed from the closed
+/// dimensions.
 fn series(out: &mut String) {
     out.push_str(SERIES);
     let mut counts: Vec<(&str, usize)> = Vec::new();

@@ -100,7 +100,8 @@ impl EventKind {
         }
     }
 
-    /// The action, unless a table of codes has a better one; empty for an event that is not a fault.
+    /// The action, unless a table of codes has a better one; empty for an event that is not a
+    /// fault.
     pub fn action(self) -> &'static str {
         match self {
             Self::Xid | Self::Sxid => "look the code up at the vendor; it is new to this agent",
@@ -142,9 +143,9 @@ impl EventKind {
 
 metrics! {
     /// XIDs of a device by code and severity. Each is counted once, whether the driver's event, the
-    /// kernel log or both report it, and also if it was folded into a summary. The severity of 144 to
-    /// 150 and of 154 is that of their text. A series starts with a point of 0 before its first XID, so
-    /// that the first one is an increase too.
+    /// kernel log or both report it, and also if it was folded into a summary. The severity of 144
+    /// to 150 and of 154 is that of their text. A series starts with a point of 0 before its first
+    /// XID, so that the first one is an increase too.
     XID_ERRORS: Counter<i64> of GpuXid, by EventSeverity = "gpu.xid.errors" ["{error}"]
         from "NVRM: Xid lines of /dev/kmsg; nvmlEventSetWait_v2 (nvmlEventTypeXidCriticalError)";
     /// Events by name, each counted once, including those that were folded into a summary.

@@ -1,5 +1,6 @@
-//! Metrics of a device's performance counters: NVIDIA's GPM, on Hopper and later. A MIG instance has
-//! the same metrics under names of its own, so that a sum over instances does not count a device again.
+//! Metrics of a device's performance counters: NVIDIA's GPM, on Hopper and later. A MIG instance
+//! has the same metrics under names of its own, so that a sum over instances does not count a
+//! device again.
 //!
 //! Every value is the mean over the time between two readings, so that it includes all load.
 
@@ -95,23 +96,23 @@ dims! {
 }
 
 metrics! {
-    /// State of the performance counters behind the metrics below: 1 for the current state, 0 for the
-    /// others. Absent where they are disabled (`nvidia.gpm`).
+    /// State of the performance counters behind the metrics below: 1 for the current state, 0 for
+    /// the others. Absent where they are disabled (`nvidia.gpm`).
     STATUS: Gauge<i64> of GpuId, by CounterState = "gpu.counters.status" ["1"]
         from "return codes of nvmlGpmQueryDeviceSupport, SampleGet, MigSampleGet, MetricsGet";
     /// Fraction of the time in which any graphics or compute work was on the device.
     GR_ENGINE_ACTIVE: Gauge<f64> of GpuId = "gpu.gr_engine.active" ["1"]
         from "GPM metric 1 (NVML_GPM_METRIC_GRAPHICS_UTIL, percent)";
     /// Fraction of the multiprocessors that were busy, on average: unlike `gpu.utilization` it
-    /// distinguishes one small kernel from a full device. With MIG on, it is of the whole device, if the
-    /// driver has a value; the instances have their own.
+    /// distinguishes one small kernel from a full device. With MIG on, it is of the whole device,
+    /// if the driver has a value; the instances have their own.
     SM_ACTIVE: Gauge<f64> of GpuId = "gpu.sm.active" ["1"]
         from "GPM metric 2 (NVML_GPM_METRIC_SM_UTIL, percent)";
     /// Resident warps as a fraction of the maximum.
     SM_OCCUPANCY: Gauge<f64> of GpuId = "gpu.sm.occupancy" ["1"]
         from "GPM metric 3 (NVML_GPM_METRIC_SM_OCCUPANCY, percent)";
-    /// Fraction of the time in which a pipe of the multiprocessors worked. Pipes work in parallel, and
-    /// `tensor` includes all tensor kinds: never add them.
+    /// Fraction of the time in which a pipe of the multiprocessors worked. Pipes work in parallel,
+    /// and `tensor` includes all tensor kinds: never add them.
     PIPE_ACTIVE: Gauge<f64> of GpuId, by Pipe = "gpu.pipe.active" ["1"]
         from "GPM metrics 4 to 9 and 11 to 13 (NVML_GPM_METRIC_INTEGER_UTIL, ANY_TENSOR, DFMA, HMMA, DMMA, IMMA, FP64, FP32, FP16, percent)";
     /// Bytes moved to and from device memory as a fraction of the maximum.

@@ -1,10 +1,10 @@
 //! Metrics of completed collectives, which NCCL's Inspector plugin writes to its files in the job.
 //!
-//! The plugin leaves out messages below its smallest size (8 KiB by default), collectives that it could
-//! not time on the device, those that its buffer lost between two dumps, and before 2.30 all but the
-//! last one of each communicator and dump; `nccl.inspector.missed` counts the missing ones. Replays of
-//! CUDA graphs are included where NCCL's profiler interface reports them. The BPF probes count the same
-//! collectives under other names (`nccl.collective.*`): never add the two.
+//! The plugin leaves out messages below its smallest size (8 KiB by default), collectives that it
+//! could not time on the device, those that its buffer lost between two dumps, and before 2.30 all
+//! but the last one of each communicator and dump; `nccl.inspector.missed` counts the missing ones.
+//! Replays of CUDA graphs are included where NCCL's profiler interface reports them. The BPF probes
+//! count the same collectives under other names (`nccl.collective.*`): never add the two.
 
 use super::attributes as attr;
 use super::nccl::{Operation, SizeClass};
@@ -40,8 +40,8 @@ dims! {
         Unowned = "unowned",
         /// Several processes write it at once.
         Shared = "shared",
-        /// It is not a regular file, leads out of its process's file system, cannot be opened, or exceeds
-        /// the limit of files.
+        /// It is not a regular file, leads out of its process's file system, cannot be opened, or
+        /// exceeds the limit of files.
         Refused = "refused",
     }
 }
@@ -56,8 +56,8 @@ metrics! {
     DURATION: Histogram<Histogram> of MemberId, by (Operation, SizeClass) =
         "nccl.inspector.duration" ["s"]
         from "coll_exec_time_us and p2p_exec_time_us of the Inspector's records";
-    /// Sum of the sizes of timed messages, counted as in `nccl.collective.bytes`. Divided by the sum of
-    /// `nccl.inspector.duration` it is the algorithmic bandwidth while communicating.
+    /// Sum of the sizes of timed messages, counted as in `nccl.collective.bytes`. Divided by the
+    /// sum of `nccl.inspector.duration` it is the algorithmic bandwidth while communicating.
     BYTES: Counter<i64> of MemberId, by (Operation, SizeClass) = "nccl.inspector.bytes" ["By"]
         from "coll_msg_size_bytes and p2p_msg_size_bytes of the Inspector's records, ranks";
     /// Traffic of the timed messages on each rank's links, counted like nccl-tests: the size
@@ -76,8 +76,8 @@ metrics! {
     BUS_BANDWIDTH: Histogram<Histogram> of MemberId, by (Operation, SizeClass) =
         "nccl.inspector.bus_bandwidth" ["By/s"]
         from "coll_busbw_gbs and p2p_busbw_gbs of the Inspector's records";
-    /// Collectives that NCCL ran but that are missing here, found by their sequence numbers: too small,
-    /// not timed on the device, lost by the Inspector, or in skipped bytes.
+    /// Collectives that NCCL ran but that are missing here, found by their sequence numbers: too
+    /// small, not timed on the device, lost by the Inspector, or in skipped bytes.
     MISSED: Counter<i64> of MemberId, by Operation = "nccl.inspector.missed" ["{call}"]
         from "gaps in coll_sn of the Inspector's records";
     /// Mean time of the collectives in the Inspector's last interval (30 s or longer). It is the

@@ -1,7 +1,7 @@
-//! Metrics of a device's links: NVLink, the link to the CPU of its module, the fabric. Metrics of one
-//! link have names of their own, so that no sum over links counts a device's total again. Values by link
-//! are read at every sixth reading (speeds of links to the CPU, bit error rates and the history of
-//! corrections at every thirtieth) and exported at every reading.
+//! Metrics of a device's links: NVLink, the link to the CPU of its module, the fabric. Metrics of
+//! one link have names of their own, so that no sum over links counts a device's total again.
+//! Values by link are read at every sixth reading (speeds of links to the CPU, bit error rates and
+//! the history of corrections at every thirtieth) and exported at every reading.
 
 use super::attributes as attr;
 use super::{dims, index_dims, metrics};
@@ -142,8 +142,8 @@ dims! {
     }
 }
 
-/// Declares kinds of link errors: after its own, each has those that drivers report from Blackwell on,
-/// per link and in sum.
+/// Declares kinds of link errors: after its own, each has those that drivers report from Blackwell
+/// on, per link and in sum.
 macro_rules! link_errors {
     ($($(#[doc = $doc:literal])+ $name:ident { $($own:tt)+ })+) => { dims! { $(
         $(#[doc = $doc])+
@@ -190,8 +190,8 @@ link_errors! {
         /// The link could not be recovered and went down.
         RecoveryFailed = "recovery_failed",
     }
-    /// Kind of error on a link. The driver reports the first three up to Hopper, the rest from Blackwell
-    /// on.
+    /// Kind of error on a link. The driver reports the first three up to Hopper, the rest from
+    /// Blackwell on.
     LinkError {
         /// Wrong checksum.
         Crc = "crc",
@@ -215,8 +215,8 @@ metrics! {
     /// Errors on all NVLinks of a device, also where `nvidia.by_link` is off.
     NVLINK_ERRORS: Counter<i64> of GpuId, by TotalError = "gpu.nvlink.errors" ["{error}"]
         from "fields 38, 45, 160, 52, 59; where they are missing 161 to 163; 206 to 214, 219, 221: summed over links";
-    /// Codewords that the NVLinks of a device have received, by the number of corrected symbols. The
-    /// higher numbers grow before a link fails. Read at every thirtieth reading.
+    /// Codewords that the NVLinks of a device have received, by the number of corrected symbols.
+    /// The higher numbers grow before a link fails. Read at every thirtieth reading.
     NVLINK_FEC: Counter<i64> of GpuId, by Corrected = "gpu.nvlink.fec.codewords" ["{codeword}"]
         from "fields 235 to 250, summed over links";
     /// Whether an NVLink is active: 1 or 0. `gpu.nvlink.links` has the other states.
@@ -250,11 +250,12 @@ metrics! {
     /// Errors on a link to the CPU of the module.
     C2C_ERRORS: Counter<i64> of GpuId, by (ChipLink, ChipLinkError) = "gpu.c2c.link.errors" ["{error}"]
         from "fields 231 to 233 of the link";
-    /// Registration with the NVLink fabric: 1 for the current state, 0 for the others. Absent for devices
-    /// that need none; cluster and clique are on `gpu.info`.
+    /// Registration with the NVLink fabric: 1 for the current state, 0 for the others. Absent for
+    /// devices that need none; cluster and clique are on `gpu.info`.
     FABRIC_STATE: Gauge<i64> of GpuId, by FabricState = "gpu.fabric.status" ["1"]
         from "nvmlDeviceGetGpuFabricInfoV (state, status)";
-    /// Health of the NVLink fabric as this device reports it: 1 for the current state, 0 for the others.
+    /// Health of the NVLink fabric as this device reports it: 1 for the current state, 0 for the
+    /// others.
     FABRIC_HEALTH: Gauge<i64> of GpuId, by FabricHealth = "gpu.fabric.health" ["1"]
         from "nvmlDeviceGetGpuFabricInfoV (healthSummary; structure version 3)";
     /// Problems of the NVLink fabric: 1 or 0; absent for problems that the driver does not watch.

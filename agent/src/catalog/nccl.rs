@@ -1,9 +1,9 @@
-//! Metrics of collective communication: the calls of each rank to NCCL or RCCL, counted in the kernel
-//! by probes on the library's functions.
+//! Metrics of collective communication: the calls of each rank to NCCL or RCCL, counted in the
+//! kernel by probes on the library's functions.
 //!
-//! All of it is the host's side. A call returns when its work is enqueued; the device executes it later,
-//! and these metrics do not show its completion. Calls of a CUDA graph are counted when the graph is
-//! captured, not when it is replayed. Device-side communication (GIN, LSA) makes no calls.
+//! All of it is the host's side. A call returns when its work is enqueued; the device executes it
+//! later, and these metrics do not show its completion. Calls of a CUDA graph are counted when the
+//! graph is captured, not when it is replayed. Device-side communication (GIN, LSA) makes no calls.
 
 use super::attributes as attr;
 use super::{dims, metrics};
@@ -69,10 +69,10 @@ dims! {
         /// A rank of the same communicator on this node is hung, this one is not.
         Waiting = "waiting",
         /// Inside one call that is timed for longer than `nccl.hang_after`, or so long without a
-        /// call while other ranks of the node have gone on.
+        /// call while other ranks of the node made progress.
         Hung = "hung",
-        /// It has not called for that time, and it is not known whether its last call has returned: the
-        /// call was not timed, or the probe budget had switched timing off.
+        /// It has not called for that time, and it is not known whether its last call has returned:
+        /// the call was not timed, or the probe budget had switched timing off.
         Unknown = "unknown",
     }
     /// What the probe budget allows the probes to observe of an owner's processes.
@@ -152,22 +152,22 @@ metrics! {
     INFO: Gauge<i64> of MemberId = "nccl.communicator.info" ["1"]
         from "arguments and answers of ncclCommInit*, Split, Shrink, Grow, Count, UserRank; \
               ncclConfig_t";
-    /// Called operations, by operation and message size. Calls inside another call of the library do not
-    /// count. While the probe budget pauses the owner's processes, calls are missed: divide by
-    /// `nccl.communicator.coverage`.
+    /// Called operations, by operation and message size. Calls inside another call of the library
+    /// do not count. While the probe budget pauses the owner's processes, calls are missed: divide
+    /// by `nccl.communicator.coverage`.
     CALLS: Counter<i64> of MemberId, by (Operation, SizeClass) = "nccl.collective.calls" ["{call}"]
         from "uprobes on the entries of the library's operations";
     /// Sum of the message sizes: elements times element size, and for all_gather, reduce_scatter,
-    /// gather, scatter and all_to_all times the number of ranks, counted like NCCL and nccl-tests. Calls
-    /// of unknown size add nothing.
+    /// gather, scatter and all_to_all times the number of ranks, counted like NCCL and nccl-tests.
+    /// Calls of unknown size add nothing.
     BYTES: Counter<i64> of MemberId, by (Operation, SizeClass) = "nccl.collective.bytes" ["By"]
         from "count and datatype arguments, ranks of the communicator";
     /// Host time from a call's entry to its return: enqueueing, not completion. Calls inside a
     /// group return at once; the group's launch is counted once, in the ncclGroupEnd that ends it,
     /// on the last call of the group. Long times mean a full stream, lazy connecting or a blocked
-    /// proxy. On kernels from 6.13 on, for a thread with more than `nccl.timed_rate` (500) calls a second,
-    /// one random call in sixteen is timed: use shares and means of this metric, and the number of calls
-    /// from `nccl.collective.calls`.
+    /// proxy. On kernels from 6.13 on, for a thread with more than `nccl.timed_rate` (500) calls a
+    /// second, one random call in sixteen is timed: use shares and means of this metric, and the
+    /// number of calls from `nccl.collective.calls`.
     ENQUEUE: Histogram<Histogram> of MemberId, by (Operation, SizeClass) =
         "nccl.collective.enqueue.duration" ["s"]
         from "uprobes on entries and returns of the library's operations";
@@ -177,39 +177,39 @@ metrics! {
         from "uprobes on the entries of the library's operations";
     /// Collectives this rank has called on the communicator since it was made: the sequence number
     /// of the last one. The ranks of a communicator call the same ones in the same order, so at any
-    /// moment a rank with a lower number is behind; compare by `nccl.communicator.id`. Nodes are read at
-    /// different moments, so a rank that makes progress may seem behind those of another node: across
-    /// nodes only a rank whose number does not change is behind. A call is not a completion: a rank may
-    /// be far ahead of its device. Absent for a communicator that is older than the agent, and after
-    /// missed calls.
+    /// moment a rank with a lower number is behind; compare by `nccl.communicator.id`. Nodes are
+    /// read at different moments, so a rank that makes progress may seem behind those of another
+    /// node: across nodes only a rank whose number does not change is behind. A call is not a
+    /// completion: a rank may be far ahead of its device. Absent for a communicator that is older
+    /// than the agent, and after missed calls.
     SEQUENCE: Gauge<i64> of MemberId = "nccl.rank.sequence" ["{call}"]
         from "uprobes on the entries of the library's collectives";
-    /// Number of collectives by which this rank is behind the foremost rank of its communicator on this
-    /// node.
+    /// Number of collectives by which this rank is behind the foremost rank of its communicator on
+    /// this node.
     LAG: Gauge<i64> of MemberId = "nccl.rank.lag" ["{call}"]
         from "sequence numbers of the ranks on this node";
     /// Time since the rank called its last operation on the communicator.
     QUIET: Gauge<f64> of MemberId = "nccl.rank.quiet_time" ["s"]
         from "kernel time stamp of the last entry";
-    /// State of a rank: 1 for the current state, 0 for the others. Hung: for `nccl.hang_after` (1 minute)
-    /// in one timed call, or without a call while behind the node's foremost rank of the communicator.
-    /// Ranks that all wait for another node, or for their devices after calls that have returned, are
-    /// idle; after a call that was not timed, unknown.
+    /// State of a rank: 1 for the current state, 0 for the others. Hung: for `nccl.hang_after` (1
+    /// minute) in one timed call, or without a call while behind the node's foremost rank of the
+    /// communicator. Ranks that all wait for another node, or for their devices after calls that
+    /// have returned, are idle; after a call that was not timed, unknown.
     STATE: Gauge<i64> of MemberId, by RankState = "nccl.rank.status" ["1"]
         from "open calls, and sequence numbers of the ranks on this node";
     /// Number of times this rank became hung.
     HANGS: Counter<i64> of MemberId = "nccl.rank.hangs" ["{hang}"]
         from "changes of nccl.rank.status to hung";
-    /// Age of the oldest call on the communicator that has not returned, including calls that make or end
-    /// the communicator. Absent when there is none, and for calls that are not timed (see
+    /// Age of the oldest call on the communicator that has not returned, including calls that make
+    /// or end the communicator. Absent when there is none, and for calls that are not timed (see
     /// `nccl.collective.enqueue.duration`), because their end is not known.
     OPEN_AGE: Gauge<f64> of MemberId = "nccl.rank.open_call.age" ["s"]
         from "uprobes on entries and returns, read out while the call is open";
-    /// Time between the first and the last arrival of this node's ranks at a collective, recorded on the
-    /// rank that arrived last. Its count is the number of times the rank was last, its sum the time that
-    /// others waited for it. For each communicator and reading, at most the last 256 collectives are
-    /// compared, by the time of the call, which may differ from the start on the device. Ranks of other
-    /// nodes are not compared.
+    /// Time between the first and the last arrival of this node's ranks at a collective, recorded
+    /// on the rank that arrived last. Its count is the number of times the rank was last, its sum
+    /// the time that others waited for it. For each communicator and reading, at most the last 256
+    /// collectives are compared, by the time of the call, which may differ from the start on the
+    /// device. Ranks of other nodes are not compared.
     SPREAD: Histogram<Histogram> of MemberId = "nccl.arrival.spread" ["s"]
         from "kernel time stamps of the same sequence number on the ranks of this node";
     /// Sum of the times by which the rank arrived later than the first rank of this node, over the
@@ -219,53 +219,53 @@ metrics! {
     /// Collectives of the rank that were compared with those of the node's other ranks.
     COMPARED: Counter<i64> of MemberId = "nccl.arrival.compared" ["{call}"]
         from "kernel time stamps of the same sequence number on the ranks of this node";
-    /// Collectives of the rank with another operation or size than the same sequence number of the node's
-    /// first rank: a program error that causes hangs or corrupted data.
+    /// Collectives of the rank with another operation or size than the same sequence number of the
+    /// node's first rank: a program error that causes hangs or corrupted data.
     MISMATCHES: Counter<i64> of MemberId = "nccl.arrival.mismatches" ["{call}"]
         from "operation and size of the same sequence number on the ranks of this node";
-    /// Period of the repeating pattern of collectives, by operation and size: with one communicator a
-    /// training step, otherwise the part of it on this communicator. Patterns of more than 85 collectives
-    /// are not found.
+    /// Period of the repeating pattern of collectives, by operation and size: with one communicator
+    /// a training step, otherwise the part of it on this communicator. Patterns of more than 85
+    /// collectives are not found.
     STEP: Histogram<Histogram> of MemberId = "nccl.step.interval" ["s"]
         from "operation, size and time of the last 256 collectives of each rank";
-    /// Calls that returned an error other than in progress. An error of a call that was not timed is
-    /// counted when its thread asks for the error's text, as every framework does.
+    /// Calls that returned an error other than in progress. An error of a call that was not timed
+    /// is counted when its thread asks for the error's text, as every framework does.
     ERRORS: Counter<i64> of MemberId = "nccl.call.errors" ["{error}"]
         from "results of the library's functions; arguments of ncclGetErrorString";
     /// The communicator's asynchronous error, as `ncclResult_t` numbers it; 0 is none. Absent
     /// until the program has asked for it.
     ASYNC_ERROR: Gauge<i64> of MemberId = "nccl.communicator.async_error" ["1"]
         from "answers of ncclCommGetAsyncError to the program";
-    /// Operations that the rank has launched on the communicator since it was made, as counted by NCCL
-    /// itself (its status socket, 2.28.7 and later; the five classic collectives), including those before
-    /// the agent started. Read every `nccl.ras_interval`; unchanged until the next answer. From 2.26 to
-    /// 2.28.3 only for ranks and operations in which the ranks differ.
+    /// Operations that the rank has launched on the communicator since it was made, as counted by
+    /// NCCL itself (its status socket, 2.28.7 and later; the five classic collectives), including
+    /// those before the agent started. Read every `nccl.ras_interval`; unchanged until the next
+    /// answer. From 2.26 to 2.28.3 only for ranks and operations in which the ranks differ.
     LAUNCHED: Gauge<i64> of MemberId, by Operation = "nccl.rank.launched" ["{call}"]
         from "VERBOSE STATUS on NCCL's RAS socket: collective_counts, or the text's operation counts";
-    /// Number of operations by which this rank is behind the foremost rank of the communicator on any
-    /// node, at NCCL's last answer. Ranks do not answer at the same moment, so a small number is normal; a
-    /// number that stays or grows means a straggler. With text answers (2.24 to 2.28.3) only for ranks
-    /// that NCCL lists because they differ from most.
+    /// Number of operations by which this rank is behind the foremost rank of the communicator on
+    /// any node, at NCCL's last answer. Ranks do not answer at the same moment, so a small number
+    /// is normal; a number that stays or grows means a straggler. With text answers (2.24 to
+    /// 2.28.3) only for ranks that NCCL lists because they differ from most.
     BEHIND: Gauge<i64> of MemberId = "nccl.rank.behind" ["{call}"]
         from "VERBOSE STATUS on NCCL's RAS socket: collective_counts, or the text's operation counts";
-    /// Ranks of the communicator on all nodes, by state according to NCCL. The same on every rank: use the
-    /// largest by `nccl.communicator.id`. With text answers (NCCL 2.24 to 2.28.3) only for communicators
-    /// with a missing rank or with ranks that differ.
+    /// Ranks of the communicator on all nodes, by state according to NCCL. The same on every rank:
+    /// use the largest by `nccl.communicator.id`. With text answers (NCCL 2.24 to 2.28.3) only for
+    /// communicators with a missing rank or with ranks that differ.
     PRESENCE: Gauge<i64> of MemberId, by RankPresence = "nccl.communicator.ranks" ["{rank}"]
         from "VERBOSE STATUS on NCCL's RAS socket";
-    /// Memberships of this node's processes in communicators, by the source of their identity. Unknown
-    /// ones have no rank, or share a series.
+    /// Memberships of this node's processes in communicators, by the source of their identity.
+    /// Unknown ones have no rank, or share a series.
     COMMUNICATORS: Gauge<i64> of Agent, by KnownBy = "nccl.communicators" ["{communicator}"]
         from "births that the probes saw; memory of the processes; NCCL's RAS socket";
-    /// Processes, on all nodes, of the jobs with processes on this node, by state according to NCCL;
-    /// `known` includes all of them. A sum of what each job reports about itself.
+    /// Processes, on all nodes, of the jobs with processes on this node, by state according to
+    /// NCCL; `known` includes all of them. A sum of what each job reports about itself.
     PEERS: Gauge<i64> of Agent, by PeerState = "nccl.ras.peers" ["{process}"]
         from "VERBOSE STATUS on NCCL's RAS socket";
     /// Queries to NCCL's status sockets, by outcome.
     RAS_QUERIES: Counter<i64> of Agent, by RasOutcome = "nccl.ras.queries" ["{query}"]
         from "the agent's own count";
-    /// Statements in answers about processes on this node that belong to another user or owner than the
-    /// answering process. They are exported nowhere else, because any process can make them.
+    /// Statements in answers about processes on this node that belong to another user or owner than
+    /// the answering process. They are exported nowhere else, because any process can make them.
     RAS_CLAIMS: Counter<i64> of Agent = "nccl.ras.claims" ["{claim}"]
         from "the agent's own count";
     /// Age of the oldest answer in use.
@@ -279,16 +279,17 @@ metrics! {
     LIBRARIES: Gauge<i64> of Agent = "nccl.libraries" ["{file}"]
         from "executable mappings in /proc/PID/maps, and the files' symbols";
     /// Fraction of the time since the last reading in which the probes were attached to the
-    /// communicator's library and the process's owner was not paused. The count in that time divided by
-    /// it estimates the number of calls, if the program behaved the same in the rest of the time. Use
-    /// `entry` for counts, bytes and intervals, `return` for durations. Readings have equal distances, so
-    /// divide by the mean over longer times. At 0 nothing is known of the calls. Absent where a process
-    /// has several libraries and the kernel (before 6.6) does not report which one was called.
+    /// communicator's library and the process's owner was not paused. The count in that time
+    /// divided by it estimates the number of calls, if the program behaved the same in the rest of
+    /// the time. Use `entry` for counts, bytes and intervals, `return` for durations. Readings have
+    /// equal distances, so divide by the mean over longer times. At 0 nothing is known of the
+    /// calls. Absent where a process has several libraries and the kernel (before 6.6) does not
+    /// report which one was called.
     MEMBER_COVERAGE: Gauge<f64> of MemberId, by ProbePart = "nccl.communicator.coverage" ["1"]
         from "the probe budget's own clock, by the library's file and the process's owner";
-    /// The same for the host: the mean over all libraries in use, each once for every owner with processes
-    /// that use it. `nccl.communicator.coverage` has the value of each communicator's library, which the
-    /// agent may refuse or find later than others.
+    /// The same for the host: the mean over all libraries in use, each once for every owner with
+    /// processes that use it. `nccl.communicator.coverage` has the value of each communicator's
+    /// library, which the agent may refuse or find later than others.
     COVERAGE: Gauge<f64> of Agent, by ProbePart = "nccl.probe.coverage" ["1"]
         from "the probe budget's own clock";
     /// Time in which the probes were attached and counting while a library was in use, summed over
@@ -301,13 +302,13 @@ metrics! {
     /// Number of probe hits.
     HITS: Counter<i64> of Agent, by ProbePart = "nccl.probe.hits" ["{hit}"]
         from "counters in the programs";
-    /// Probe level of the owner that exceeds the budget most: 1 for the current level, 0 for the others.
-    /// Each owner has a level of its own, so one owner's calls do not reduce the probes of others. The
-    /// event `nccl.governor.change` names the owner of each change.
+    /// Probe level of the owner that exceeds the budget most: 1 for the current level, 0 for the
+    /// others. Each owner has a level of its own, so one owner's calls do not reduce the probes of
+    /// others. The event `nccl.governor.change` names the owner of each change.
     GOVERNOR: Gauge<i64> of Agent, by GovernorLevel = "nccl.governor.level" ["1"]
         from "hits a second of each owner's busiest process against nccl.budget";
-    /// Allowed hits a second for each process, over all libraries that it has loaded; a hit that the kernel
-    /// has to single-step counts as eight.
+    /// Allowed hits a second for each process, over all libraries that it has loaded; a hit that
+    /// the kernel has to single-step counts as eight.
     BUDGET: Gauge<i64> of Agent = "nccl.governor.budget" ["{hit}/s"]
         from "nccl.budget";
 }

@@ -1,5 +1,5 @@
-//! Metrics of owners: the devices allocated to each, and its share of their use. The owners' shares of
-//! a device, with the owner `unattributed`, add up to the device's own value.
+//! Metrics of owners: the devices allocated to each, and its share of their use. The owners' shares
+//! of a device, with the owner `unattributed`, add up to the device's own value.
 
 use super::attributes as attr;
 use super::{dims, metrics};
@@ -13,7 +13,8 @@ dims! {
         Kubelet = "kubelet",
         /// Slurm, by the device program of the job's cgroup.
         Slurm = "slurm",
-        /// Slurm, by a mapping file that the site's prolog writes, where the kernel has no device program.
+        /// Slurm, by a mapping file that the site's prolog writes, where the kernel has no device
+        /// program.
         File = "file",
     }
     /// The kind of a device allocation.
@@ -63,49 +64,53 @@ dims! {
 }
 
 metrics! {
-    /// A device allocated to an owner, used or not: always 1, with everything known about the owner,
-    /// the requested resource name, and the MIG instance or the replica if it is only a part.
+    /// A device allocated to an owner, used or not: always 1, with everything known about the
+    /// owner, the requested resource name, and the MIG instance or the replica if it is only a
+    /// part.
     ALLOCATION_INFO: Gauge<i64> of GpuAllocation, by (GrantSource, GrantKind) = "gpu.allocation.info" ["1"]
         from "kubelet pod-resources v1; slurmstepd's device program; a site's mapping files";
-    /// Parts of a device that the kubelet can allocate, used or not: 1 for a whole device, one for each
-    /// replica or MIG instance, 0 for a device that its plugin does not offer or reports as unhealthy.
-    /// Absent where the kubelet offers no device of the vendor (claims are not in its list).
+    /// Parts of a device that the kubelet can allocate, used or not: 1 for a whole device, one for
+    /// each replica or MIG instance, 0 for a device that its plugin does not offer or reports as
+    /// unhealthy. Absent where the kubelet offers no device of the vendor (claims are not in its
+    /// list).
     ALLOCATABLE_PARTS: Gauge<i64> of GpuId = "gpu.allocatable" ["{part}"]
         from "kubelet pod-resources v1 GetAllocatableResources";
-    /// Time during which a device was allocated to an owner, by the owner's use of it; the states add up
-    /// to the time in which the agent knew of the allocation. A state applies to the interval that ends
-    /// with a reading: `active` if the owner kept the device busy in it, however little. An owner without
-    /// a process on the device is `unused` only where every process on the device is identified.
+    /// Time during which a device was allocated to an owner, by the owner's use of it; the states
+    /// add up to the time in which the agent knew of the allocation. A state applies to the
+    /// interval that ends with a reading: `active` if the owner kept the device busy in it, however
+    /// little. An owner without a process on the device is `unused` only where every process on the
+    /// device is identified.
     ALLOCATION_TIME: Counter<f64> of GpuOwner, by AllocationState = "gpu.allocation.time" ["s"]
         from "allocations, the driver's process lists, the kernel's records of opened nodes";
     /// Processes of an owner on a device, by the evidence: they differ for a process that opened
     /// the device and has no context on it, and for a process that was not observed to open it.
     OWNER_PROCESSES: UpDownCounter<i64> of GpuOwner, by Presence = "gpu.owner.processes" ["{process}"]
         from "the driver's process lists; openings of device nodes";
-    /// An owner's share of `gpu.busy.time`; the shares of all owners add up to it. Split by the driver's
-    /// samples of multiprocessor time, scaled to the device's own value. The samples do not show how many
-    /// multiprocessors a kernel used, nor other engines. With MIG on, the time of a GPU instance belongs
-    /// to its only owner.
+    /// An owner's share of `gpu.busy.time`; the shares of all owners add up to it. Split by the
+    /// driver's samples of multiprocessor time, scaled to the device's own value. The samples do
+    /// not show how many multiprocessors a kernel used, nor other engines. With MIG on, the time of
+    /// a GPU instance belongs to its only owner.
     OWNER_BUSY_TIME: Counter<f64> of GpuOwner, by ShareMethod = "gpu.owner.busy.time" ["s"]
         from "gpu.utilization, gpu.process.utilization and gpu.instance.gr_engine.active";
-    /// An owner's share of `gpu.memory.time`; the shares of all owners add up to it: the bytes that its
-    /// processes hold, times the time. The driver's own memory is unattributed.
+    /// An owner's share of `gpu.memory.time`; the shares of all owners add up to it: the bytes that
+    /// its processes hold, times the time. The driver's own memory is unattributed.
     OWNER_MEMORY_TIME: Counter<f64> of GpuOwner, by ShareMethod = "gpu.owner.memory.time" ["By.s"]
         from "gpu.memory.usage and gpu.process.memory.usage";
-    /// An owner's share of `gpu.accounted.energy`; the shares of all owners add up to it. The energy of a
-    /// busy device is split by busy time. That of an idle device goes to the only owner on it, otherwise
-    /// by memory held, otherwise to the owners to which it is allocated, otherwise it is unattributed.
-    /// That of a device with MIG instances is split by compute slices.
+    /// An owner's share of `gpu.accounted.energy`; the shares of all owners add up to it. The
+    /// energy of a busy device is split by busy time. That of an idle device goes to the only owner
+    /// on it, otherwise by memory held, otherwise to the owners to which it is allocated, otherwise
+    /// it is unattributed. That of a device with MIG instances is split by compute slices.
     OWNER_ENERGY: Counter<f64> of GpuOwner, by ShareMethod = "gpu.owner.energy" ["J"]
         from "increases of gpu.energy";
-    /// Time for which a device's use was accounted: between two consecutive readings. Time in which the
-    /// device was not read is not accounted.
+    /// Time for which a device's use was accounted: between two consecutive readings. Time in which
+    /// the device was not read is not accounted.
     ACCOUNTED_TIME: Counter<f64> of GpuId = "gpu.accounted.time" ["s"]
         from "times of the readings";
-    /// Time during which a device was busy: `gpu.utilization` (general) at the end of each accounted
-    /// interval, times its length. While MIG is on and the driver has no utilisation, it is the sum of
-    /// its GPU instances' performance counters (`gpu.instance.gr_engine.active`), each weighted by its
-    /// part of the device's compute slices; absent where an instance with a process has no value.
+    /// Time during which a device was busy: `gpu.utilization` (general) at the end of each
+    /// accounted interval, times its length. While MIG is on and the driver has no utilisation, it
+    /// is the sum of its GPU instances' performance counters (`gpu.instance.gr_engine.active`),
+    /// each weighted by its part of the device's compute slices; absent where an instance with a
+    /// process has no value.
     BUSY_TIME: Counter<f64> of GpuId = "gpu.busy.time" ["s"]
         from "gpu.utilization; gpu.instance.gr_engine.active";
     /// Busy time of a device without a known owner: the part of `gpu.busy.time` of the owner
@@ -116,12 +121,13 @@ metrics! {
     /// interval, times its length.
     MEMORY_TIME: Counter<f64> of GpuId = "gpu.memory.time" ["By.s"]
         from "gpu.memory.usage";
-    /// Accounted energy of a device: the increase of `gpu.energy` since the agent first read it. Energy
-    /// used while the device could not be read is included, as `unattributed`; energy before a reload of
-    /// the driver that was not read is not.
+    /// Accounted energy of a device: the increase of `gpu.energy` since the agent first read it.
+    /// Energy used while the device could not be read is included, as `unattributed`; energy before
+    /// a reload of the driver that was not read is not.
     ACCOUNTED_ENERGY: Counter<f64> of GpuId = "gpu.accounted.energy" ["J"]
         from "increases of gpu.energy";
-    /// Shares that went to the owner `other`, because a device had more active owners than the limit.
+    /// Shares that went to the owner `other`, because a device had more active owners than the
+    /// limit.
     FOLDED: Counter<i64> of Agent = "gpuwho.shares.folded" ["{share}"]
         from "the accounting of shares";
     /// Allocations that name no device that the agent reads.

@@ -1,5 +1,5 @@
-//! Metrics of errors in a device's memory and on its link to the host: ECC errors, retired memory, the
-//! PCIe link.
+//! Metrics of errors in a device's memory and on its link to the host: ECC errors, retired memory,
+//! the PCIe link.
 
 use super::attributes as attr;
 use super::link::Direction;
@@ -71,7 +71,8 @@ dims! {
         /// Elsewhere.
         Other = "other",
     }
-    /// Kind of error on the PCIe link. They overlap: a corrected error is also counted by its cause.
+    /// Kind of error on the PCIe link. They overlap: a corrected error is also counted by its
+    /// cause.
     PcieError: attr::GPU_PCIE_ERROR {
         /// Corrected errors.
         Correctable = "correctable",
@@ -118,16 +119,16 @@ metrics! {
     /// The same by memory, since the board was made. SRAM is read at every sixth reading.
     ECC_AGGREGATE: Counter<i64> of GpuId, by (EccError, EccLocation) = "gpu.ecc.location.errors.aggregate" ["{error}"]
         from "fields 18 to 28; nvmlDeviceGetSramEccErrorStatus, GetMemoryErrorCounter (SRAM)";
-    /// Errors of static memories that ECC did not correct, since the board was made, by location. Ampere
-    /// and later, only for root; read at every sixth reading.
+    /// Errors of static memories that ECC did not correct, since the board was made, by location.
+    /// Ampere and later, only for root; read at every sixth reading.
     ECC_SRAM: Counter<i64> of GpuId, by SramUnit = "gpu.ecc.sram.uncorrected" ["{error}"]
         from "nvmlDeviceGetSramEccErrorStatus";
-    /// Whether the static memories had more errors than the vendor's field diagnosis allows: 1 if so.
-    /// Replace the board.
+    /// Whether the static memories had more errors than the vendor's field diagnosis allows: 1 if
+    /// so. Replace the board.
     ECC_SRAM_EXCEEDED: Gauge<i64> of GpuId = "gpu.ecc.sram.threshold_exceeded" ["1"]
         from "nvmlDeviceGetSramEccErrorStatus";
-    /// Rows of device memory that were remapped to spare rows, since the board was made, by cause. Ampere
-    /// and later.
+    /// Rows of device memory that were remapped to spare rows, since the board was made, by cause.
+    /// Ampere and later.
     REMAPPED_ROWS: Counter<i64> of GpuId, by RetirementCause = "gpu.memory.remapped_rows" ["{row}"]
         from "fields 142, 143; nvmlDeviceGetRemappedRows where the driver has no such fields";
     /// Whether rows wait for a reset to be remapped: 1 if so.
@@ -139,8 +140,8 @@ metrics! {
     /// Banks of device memory by their remaining spare rows. Read at every thirtieth reading.
     SPARE_ROWS: UpDownCounter<i64> of GpuId, by SpareRows = "gpu.memory.banks" ["{bank}"]
         from "nvmlDeviceGetRowRemapperHistogram";
-    /// Retired pages of device memory, since the board was made, by cause. Before Ampere; read at every
-    /// sixth reading.
+    /// Retired pages of device memory, since the board was made, by cause. Before Ampere; read at
+    /// every sixth reading.
     RETIRED_PAGES: Counter<i64> of GpuId, by RetirementCause = "gpu.memory.retired_pages" ["{page}"]
         from "fields 29 (SBE) and 30 (DBE)";
     /// Whether pages wait for a reset to be retired: 1 if so.
@@ -164,8 +165,8 @@ metrics! {
     /// Errors of the PCIe link, read at every sixth reading.
     PCIE_ERRORS: Counter<i64> of GpuId, by PcieError = "gpu.pcie.errors" ["{error}"]
         from "fields 95, 169, 173 to 183";
-    /// Bytes over the PCIe link. Only where the driver counts in 64 bits: a 32-bit counter wraps many
-    /// times between two readings.
+    /// Bytes over the PCIe link. Only where the driver counts in 64 bits: a 32-bit counter wraps
+    /// many times between two readings.
     PCIE_IO: Counter<i64> of GpuId, by Direction = "gpu.pcie.io" ["By"]
         from "fields 197, 198 (never nvmlDeviceGetPcieThroughput, which blocks for 20 ms)";
 }

@@ -1,5 +1,5 @@
-//! Checks values that have the right type: a wrong one is an error with the key, the problem and what
-//! to write instead.
+//! Checks values that have the right type: a wrong one is an error with the key, the problem and
+//! what to write instead.
 
 use super::ConfigError;
 use crate::control::DEFAULT_MODE;
@@ -25,7 +25,8 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Checks that paths are absolute, because the agent's working directory has no meaning on the host.
+/// Checks that paths are absolute, because the agent's working directory has no meaning on the
+/// host.
 pub(crate) fn absolute<P: AsRef<Path>>(
     paths: impl IntoIterator<Item = (impl AsRef<str>, P)>,
 ) -> Result<(), ConfigError> {
@@ -55,8 +56,8 @@ pub(crate) fn socket_mode(mode: Option<String>) -> Result<u32, ConfigError> {
     })
 }
 
-/// Checks patterns of device nodes: absolute paths, not directly in `/` or `/dev` with `*` alone; the
-/// last part may end in `*`.
+/// Checks patterns of device nodes: absolute paths, not directly in `/` or `/dev` with `*` alone;
+/// the last part may end in `*`.
 pub(crate) fn nodes(nodes: &[String]) -> Result<(), ConfigError> {
     for node in nodes {
         let (folder, name) = node.rsplit_once('/').unwrap_or(("", node));
@@ -145,12 +146,17 @@ mod tests {
             ("[nvidia]\nlibrary = \"/dev/zero\"", "nvidia.library", "/dev/zero", "driver's"),
             ("[nvidia]\nlibrary = \"\"", "nvidia.library", "``", "driver's"),
             ("[nvidia]\nlibrary = \"lib/x.so\"", "nvidia.library", "`lib/x.so`", "begin"),
-            ("[devices]\nnodes = [\"relative\"]", "devices.nodes", "`relative`", "whole paths"),
-            ("[devices]\nnodes = [\"/*\"]", "devices.nodes", "`/*`", "whole paths"),
-            ("[devices]\nnodes = [\"/dev/*\"]", "devices.nodes", "`/dev/*`", "whole paths"),
-            ("[devices]\nnodes = [\"/dev/*/x\"]", "devices.nodes", "`/dev/*/x`", "whole paths"),
-            ("[devices]\nnodes = [\"/dev/../x\"]", "devices.nodes", "`/dev/../x`", "whole paths"),
-            ("[devices]\nnodes = [\"/dev/\"]", "devices.nodes", "`/dev/`", "whole paths"),
+            ("[devices]\nnodes = [\"relative\"]", "devices.nodes", "`relative`", "absolute paths"),
+            ("[devices]\nnodes = [\"/*\"]", "devices.nodes", "`/*`", "absolute paths"),
+            ("[devices]\nnodes = [\"/dev/*\"]", "devices.nodes", "`/dev/*`", "absolute paths"),
+            ("[devices]\nnodes = [\"/dev/*/x\"]", "devices.nodes", "`/dev/*/x`", "absolute paths"),
+            (
+                "[devices]\nnodes = [\"/dev/../x\"]",
+                "devices.nodes",
+                "`/dev/../x`",
+                "absolute paths",
+            ),
+            ("[devices]\nnodes = [\"/dev/\"]", "devices.nodes", "`/dev/`", "absolute paths"),
             ("[slurm]\njobs = \"jobs\"", "slurm.jobs", "`jobs`", "begin it with /"),
             ("[kubernetes]\ncri = [\"x.sock\"]", "kubernetes.cri", "`x.sock`", "begin it with /"),
             ("[sinks]\nfile = \"\"", "sinks.file", "``", "begin it with /"),

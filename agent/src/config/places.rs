@@ -19,8 +19,8 @@ pub(super) const SAMPLE: &str = r#"# Where the host's files are, for an agent th
 #: kmsg = "/dev/kmsg"
 # The agent's own sockets, and the position up to which the kernel log was read.
 #: run = "/run/gpuwho"
-# Mode of gpuwho.sock in there, in octal: who may connect. Commands use gpuwho-admin.sock, which only
-# root may connect to.
+# Mode of gpuwho.sock in there, in octal: who may connect. Commands use gpuwho-admin.sock, for root and
+# the agent's own user only.
 #: socket_mode = "0666"
 # The store of this host's known devices: a device that disappears in a reboot is reported as missing.
 # Only one agent at a time uses it; a second one on the host needs its own, and its own `run`.

@@ -1,9 +1,9 @@
 //! The configuration as TOML tables: the file, overridden by the environment.
 //!
-//! Each section belongs to the component that reads it, and is checked as that component's type. The
-//! error for an unknown key names its line and the nearest key. A variable `GPUWHO_<SECTION>_<KEY>`
-//! sets `key` of `[section]`. Its value is parsed as TOML where it is a TOML boolean, number or array,
-//! otherwise it is text.
+//! Each section belongs to the component that reads it, and is checked as that component's type.
+//! The error for an unknown key names its line and the nearest key. A variable
+//! `GPUWHO_<SECTION>_<KEY>` sets `key` of `[section]`. Its value is parsed as TOML where it is a
+//! TOML boolean, number or array, otherwise it is text.
 
 use super::{ConfigError, checks};
 use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, Visitor};

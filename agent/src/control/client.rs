@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 /// Largest request in bytes.
 const MAX_REQUEST_LEN: usize = 4096;
-/// Time from accepting a connection to the end of the answer, without the time to make the answer. It
-/// bounds how long a slow client is served.
+/// Time from accepting a connection to the end of the answer, without the time to make the answer.
+/// It bounds how long a slow client is served.
 const DEADLINE: Duration = Duration::from_secs(2);
 
 /// The outcome of a step.

@@ -1,9 +1,10 @@
 //! Allows one agent a host: a second one would export everything twice.
 //!
-//! The lock is a file of root's in the state directory, which agents with different run directories, of
-//! a systemd unit and of a DaemonSet's pods share. The kernel holds the lock for the process and drops
-//! it when the process ends. No other user can open the file, so no tenant can hold the lock. Agents
-//! that are meant to run side by side have state directories of their own.
+//! The lock is a file of root's in the state directory, which agents with different run
+//! directories, of a systemd unit and of a DaemonSet's pods share. The kernel holds the lock for
+//! the process and drops it when the process ends. No other user can open the file, so no tenant
+//! can hold the lock. Agents that are meant to run side by side have state directories of their
+//! own.
 
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File, OpenOptions};

@@ -1,5 +1,6 @@
-//! Serves the clients of one socket without letting one wait for another: one thread a socket, at most
-//! [`MAX_CLIENTS`] unprivileged clients at once, and a bounded amount of work a second for them.
+//! Serves the clients of one socket without letting one wait for another: one thread a socket, at
+//! most [`MAX_CLIENTS`] unprivileged clients at once, and a bounded amount of work a second for
+//! them.
 
 use super::client::{Client, Step};
 use super::{Answer, Reply, Request};
@@ -16,8 +17,8 @@ const MAX_CLIENTS: usize = 64;
 const MAX_OF_USER: usize = 4;
 /// Clients of root and the agent's own user, which have a limit of their own.
 const MAX_PRIVILEGED: usize = 16;
-/// Time between two answers to unprivileged clients: at most 50 a second, which costs a few per cent of
-/// a core on a large node. With 64 clients, one waits 1.3 s for its answer.
+/// Time between two answers to unprivileged clients: at most 50 a second, which costs a few per
+/// cent of a core on a large node. With 64 clients, one waits 1.3 s for its answer.
 const PACE: Duration = Duration::from_millis(20);
 /// Largest age of the table that unprivileged clients get.
 const TABLE_AGE: Duration = Duration::from_millis(250);
@@ -97,7 +98,8 @@ impl Server<'_> {
         }
     }
 
-    /// Admits a client; where there is no room, in place of an older one that has not sent a request.
+    /// Admits a client; where there is no room, in place of an older one that has not sent a
+    /// request.
     fn admit(&mut self, client: Client) {
         let is_alike = |other: &Client| other.is_privileged == client.is_privileged;
         let limit = if client.is_privileged { MAX_PRIVILEGED } else { MAX_CLIENTS };
@@ -116,7 +118,8 @@ impl Server<'_> {
         }
     }
 
-    /// Disconnects the oldest selected client that has not sent a request; false where there is none.
+    /// Disconnects the oldest selected client that has not sent a request; false where there is
+    /// none.
     fn end_silent(&mut self, of: impl Fn(&Client) -> bool) -> bool {
         let oldest = self.clients.iter().position(|client| client.is_silent() && of(client));
         oldest.map(|at| self.clients.remove(at)).is_some()

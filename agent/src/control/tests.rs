@@ -73,7 +73,7 @@ fn commands_are_done_over_the_admins_socket_alone() {
 fn a_request_that_is_not_one_is_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let [socket, _] = served(dir.path());
-    let said = |request: &[u8]| {
+    let reply_to = |request: &[u8]| {
         let mut stream = UnixStream::connect(&socket).unwrap();
         stream.write_all(request).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -81,11 +81,11 @@ fn a_request_that_is_not_one_is_refused_with_the_reason() {
         stream.read_to_string(&mut answer).unwrap();
         answer
     };
-    let answer = said(b"{\"ask\":\"reboot\"}\n");
+    let answer = reply_to(b"{\"ask\":\"reboot\"}\n");
     assert!(answer.contains("refused") && answer.contains("reboot"), "{answer}");
-    assert!(said(b"").contains("refused"));
-    assert!(said(&[b'['; 4096]).contains("refused"));
-    assert!(said(b"\xff\xfe\n").contains("refused"));
+    assert!(reply_to(b"").contains("refused"));
+    assert!(reply_to(&[b'['; 4096]).contains("refused"));
+    assert!(reply_to(b"\xff\xfe\n").contains("refused"));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Turns observations into events: merges two reports of one fault, counts it, limits bursts, attaches
-//! the affected owners.
+//! Turns observations into events: merges two reports of one fault, counts it, limits bursts,
+//! attaches the affected owners.
 //!
 //! An observation is processed on the thread of its source, because the affected processes may have
 //! ended a moment later. Events wait in a bounded queue until the pipeline takes them.
@@ -39,8 +39,8 @@ pub struct Sources {
     pub paths: Paths,
     /// Called when there are events to export.
     pub wake: Box<dyn Fn() + Send + Sync>,
-    /// Called when an operator unbinds a device from its driver and the kernel waits for the processes
-    /// that hold it.
+    /// Called when an operator unbinds a device from its driver and the kernel waits for the
+    /// processes that hold it.
     pub make_way: Box<dyn Fn() + Send + Sync>,
 }
 

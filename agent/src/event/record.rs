@@ -156,8 +156,8 @@ fn affected(common: &AttrSet, affected_owner: &AffectedOwner, peer: Option<&Peer
     set
 }
 
-/// Adds a process that only the source names. A process that an XID's line names but that did not hold
-/// the device appears in the body only.
+/// Adds a process that only the source names. A process that an XID's line names but that did not
+/// hold the device appears in the body only.
 fn named(event: &Event, set: &mut AttrSet) {
     if let Some(process) = event.what.process.as_ref().filter(|_| event.what.kind != EventKind::Xid)
     {

@@ -17,13 +17,13 @@ pub struct Xid {
     pub meaning: &'static str,
     /// What to do, unless the text says more.
     pub action: Action,
-    /// Whose work it affects, unless the text says more.
+    /// The work that it affects, unless the text says more.
     pub affects: Affects,
     /// The origin of the row.
     pub origin: Origin,
 }
 
-/// Whose work an XID affects.
+/// The work that an XID affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Affects {
     /// The work of the process in which it occurred; other processes on the device continue.
@@ -299,8 +299,8 @@ pub static XIDS: &[Xid] = &[
     xid(168, "REDUCED_GPU_MEMORY_CAPACITY", "errors in protected memory, with ECC off", Action::EnableEcc, Origin::Catalog),
     xid(169, "SEC2_HALT_ERROR", "internal micro-controller halt", Action::Support, Origin::Catalog),
     xid(170, "NVLINK_SECURE_OTHER", "unexpected NVLink interrupt (confidential computing)", Action::Support, Origin::Catalog),
-    xid(171, "UNCORRECTABLE_DRAM_ERROR", "says of an XID 48 that the error was in DRAM", Action::SeeOther, Origin::Catalog),
-    xid(172, "UNCORRECTABLE_SRAM_ERROR", "says of an XID 48 that the error was in SRAM", Action::SeeOther, Origin::Catalog),
+    xid(171, "UNCORRECTABLE_DRAM_ERROR", "the error of an XID 48 was in DRAM", Action::SeeOther, Origin::Catalog),
+    xid(172, "UNCORRECTABLE_SRAM_ERROR", "the error of an XID 48 was in SRAM", Action::SeeOther, Origin::Catalog),
 ];
 
 /// The row of a code; `None` for one that is in no row.
@@ -317,7 +317,7 @@ pub struct Verdict<'a> {
     pub row: Option<&'static Xid>,
     /// What to do.
     pub action: Action,
-    /// Whose work it affects.
+    /// The work that it affects.
     pub affects: Affects,
     /// The NVLink unit that its text names.
     pub unit: Option<&'a str>,
@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_found_by_its_code_and_says_something() {
+    fn every_row_is_found_by_its_code_and_has_a_meaning() {
         assert!(XIDS.is_sorted_by_key(|row| row.code), "the search needs ascending codes");
         for row in XIDS {
             assert_eq!(find(u32::from(row.code)), Some(row));

@@ -1,6 +1,6 @@
-//! Writes one JSON object a line, for terminals, pipes and files: time, metric, kind, unit, value and
-//! attributes of each point; time, event, severity, body and attributes of each event. Writes a batch
-//! in one system call.
+//! Writes one JSON object a line, for terminals, pipes and files: time, metric, kind, unit, value
+//! and attributes of each point; time, event, severity, body and attributes of each event. Writes a
+//! batch in one system call.
 
 use super::{EnrichedBatch, Point, Report, Sink};
 use crate::catalog::Kind;
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn counter_has_its_start_and_an_ended_series_says_so() {
+    fn a_counter_has_its_start_and_an_ended_series_is_marked() {
         let (text, _) = written(vec![gpu(device::ENERGY.def(), None)]);
         assert!(
             text.contains(

@@ -1,5 +1,5 @@
-//! Servers on unix sockets for tests, each on a thread of its own: gRPC like grpc-go (no header before
-//! the first answer), HTTP/1.1, and bytes that are neither.
+//! Servers on unix sockets for tests, each on a thread of its own: gRPC like grpc-go (no header
+//! before the first answer), HTTP/1.1, and bytes that are neither.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Full};

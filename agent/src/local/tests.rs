@@ -85,8 +85,8 @@ fn an_error_has_the_message_of_the_server() {
     let _server = Server::grpc(&socket, move |call: Call| {
         call.reply.end(next.lock().unwrap().next().unwrap(), "because\nso");
     });
-    let said = Cause::Answered { status: "Internal".into(), message: "becauseso".into() };
-    for expected in [Cause::Unimplemented, Cause::NotFound, Cause::Denied, said] {
+    let answered = Cause::Answered { status: "Internal".into(), message: "becauseso".into() };
+    for expected in [Cause::Unimplemented, Cause::NotFound, Cause::Denied, answered] {
         assert_eq!(cause(&socket, LATE), expected);
     }
 }
@@ -192,7 +192,7 @@ fn an_error_names_the_socket_the_call_and_the_remedy() {
     let socket = Path::new("/run/containerd/containerd.sock");
     let report = LocalError::late(socket, METHOD, LATE).report();
     let reason = "/run/containerd/containerd.sock: /test.Test/Ask: no answer within 20s";
-    let remedy = "look at the log of what serves this socket; the agent goes on without it";
+    let remedy = "see the log of this socket's server; the agent continues without it";
     let hung = crate::catalog::agent::SourceState::Hung;
     assert_eq!(report, crate::collect::status::Report::of(hung, reason, remedy));
 }

@@ -1,4 +1,5 @@
-//! Reads the records that the BPF programs write, and the device programs that are attached to a cgroup.
+//! Reads the records that the BPF programs write, and the device programs that are attached to a
+//! cgroup.
 
 use aya::Pod;
 use std::io;
@@ -25,8 +26,8 @@ struct BatchAttr {
     flags: u64,
 }
 
-/// Reads every entry of a hash map, some hundreds a system call. It may miss entries that are added or
-/// removed during the call.
+/// Reads every entry of a hash map, some hundreds a system call. It may miss entries that are added
+/// or removed during the call.
 pub fn entries<K: Pod, V: Pod>(map: BorrowedFd<'_>) -> io::Result<Vec<(K, V)>> {
     let mut found = Vec::new();
     let mut most = FIRST_BATCH;
@@ -116,11 +117,12 @@ pub struct AttachedProgram {
 
 /// Largest number of programs of one kind on a cgroup (`BPF_CGROUP_MAX_PROGS`).
 const MAX_PROGRAMS: u32 = 64;
-/// Largest number of instructions read of a program; one device takes five, and a host has some tens of
-/// devices at most.
+/// Largest number of instructions read of a program; one device takes five, and a host has some
+/// tens of devices at most.
 const MAX_INSTRUCTIONS: u32 = 4096;
 
-/// Length of an instruction and of the known part of `struct bpf_prog_info`, in the kernel's 32-bit type.
+/// Length of an instruction and of the known part of `struct bpf_prog_info`, in the kernel's 32-bit
+/// type.
 const INSTRUCTION_LEN: u32 = 8;
 const PROGRAM_INFO_LEN: u32 = 80;
 const _: () = assert!(size_of::<Instruction>() == INSTRUCTION_LEN as usize);

@@ -9,9 +9,9 @@ use std::io;
 
 /// The first descriptor after the three that the agent passes to a child.
 const FIRST_INHERITED: u32 = 3;
-/// Calls that fail with `EPERM` in a process under [`refuse_calls`]: calls that access other processes,
-/// load code into the kernel, change mounts and namespaces, or start a program. Reading a device needs
-/// none of them.
+/// Calls that fail with `EPERM` in a process under [`refuse_calls`]: calls that access other
+/// processes, load code into the kernel, change mounts and namespaces, or start a program. Reading
+/// a device needs none of them.
 const REFUSED: &[c_long] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -55,8 +55,8 @@ const REFUSED: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
 ];
-/// The only calls allowed in a process under [`allow_reading`]: opening, stat and reading, its socket, its
-/// memory, and its exit.
+/// The only calls allowed in a process under [`allow_reading`]: opening, stat and reading, its
+/// socket, its memory, and its exit.
 const READING: &[c_long] = &[
     libc::SYS_openat,
     libc::SYS_openat2,
@@ -116,11 +116,11 @@ const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 const FIRST_ARGUMENT: u32 = 16;
 
-/// Drops every capability but these, for the calling thread and those that it starts later. Call it while
-/// the process has one thread.
+/// Drops every capability but these, for the calling thread and those that it starts later. Call it
+/// while the process has one thread.
 pub fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
-    // After this no program can regain a capability. So the next lines may fail without `CAP_SETPCAP`,
-    // which the agent does not have as a service.
+    // After this no program can regain a capability. So the next lines may fail without
+    // `CAP_SETPCAP`, which the agent does not have as a service.
     set_no_new_privs(true)?;
     for capability in CapabilitySet::all().iter() {
         let _ = remove_capability_from_bounding_set(capability);
@@ -132,8 +132,8 @@ pub fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
-/// Closes every descriptor but the first three. Call it before the process has opened any: the owner of
-/// another open descriptor would lose it.
+/// Closes every descriptor but the first three. Call it before the process has opened any: the
+/// owner of another open descriptor would lose it.
 pub fn close_inherited() {
     let (first, last, flags) = (FIRST_INHERITED, u32::MAX, 0_u32);
     // SAFETY: closes descriptors and touches no memory. By this function's contract none of them is
@@ -157,8 +157,8 @@ fn install(mut filter: Vec<libc::sock_filter>) -> io::Result<()> {
     let length = u16::try_from(filter.len()).map_err(io::Error::other)?;
     let program = libc::sock_fprog { len: length, filter: filter.as_mut_ptr() };
     let mode = libc::SECCOMP_MODE_FILTER;
-    // SAFETY: `program` describes `filter`, whose `length` instructions outlive the call; the kernel
-    // copies and checks them and writes nothing.
+    // SAFETY: `program` describes `filter`, whose `length` instructions outlive the call; the
+    // kernel copies and checks them and writes nothing.
     if unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -256,7 +256,8 @@ mod tests {
     fn calls_that_read_no_device_fail_and_threads_start_as_before() {
         let look = || {
             refuse_calls().unwrap();
-            // SAFETY: fails before it does anything; a namespace of users would be this thread's own.
+            // SAFETY: fails before it does anything; a namespace of users would be this thread's
+            // own.
             let namespace = unsafe { unshare_unsafe(UnshareFlags::NEWUSER) };
             let program = Command::new("true").status();
             (namespace, program, thread::spawn(|| 7).join().unwrap())
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_only_read_reads_and_neither_writes_nor_connects() {
+    fn a_confined_process_can_read_but_not_write_or_connect() {
         let look = || {
             let mut file = tempfile::tempfile().unwrap();
             allow_reading().unwrap();

@@ -18,8 +18,8 @@ pub fn detached(file_system: &str) -> io::Result<OwnedFd> {
     Ok(openat(mount, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Runs `work` in a thread with its own mount namespace, in which tracefs is at its default place. The
-/// namespace ends with the thread.
+/// Runs `work` in a thread with its own mount namespace, in which tracefs is at its default place.
+/// The namespace ends with the thread.
 pub fn with_tracefs<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = scope.spawn(|| private_tracefs().map(|()| work()));

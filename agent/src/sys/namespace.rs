@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::thread;
 
-/// Runs `work` in a new thread in the network namespace `namespace`; needs `CAP_SYS_ADMIN`. Sockets made
-/// there belong to that namespace. The thread ends with the work.
+/// Runs `work` in a new thread in the network namespace `namespace`; needs `CAP_SYS_ADMIN`. Sockets
+/// made there belong to that namespace. The thread ends with the work.
 pub fn in_network<T: Send>(
     namespace: impl AsFd + Sync,
     work: impl FnOnce() -> io::Result<T> + Send,

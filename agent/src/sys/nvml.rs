@@ -1,9 +1,9 @@
-//! NVML calls that the safe wrapper does not have, or makes as two calls where one is enough: one function
-//! a symbol, one file a topic.
+//! NVML calls that the safe wrapper does not have, or makes as two calls where one is enough: one
+//! function a symbol, one file a topic.
 //!
-//! A symbol that the loaded library lacks gives an error value (`FailedToLoadSymbol`), which the reader
-//! treats as unsupported. Structures are those of the bindings; their layout is checked against `nvml.h`
-//! at compile time. Structures with a version word set it.
+//! A symbol that the loaded library lacks gives an error value (`FailedToLoadSymbol`), which the
+//! reader treats as unsupported. Structures are those of the bindings; their layout is checked
+//! against `nvml.h` at compile time. Structures with a version word set it.
 
 pub mod board;
 pub mod clocks;
@@ -21,8 +21,8 @@ use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::nvmlDevice_t;
 
-/// Checks a structure's size and field offsets against those of a C compiler for `nvml.h` on the 64-bit
-/// targets.
+/// Checks a structure's size and field offsets against those of a C compiler for `nvml.h` on the
+/// 64-bit targets.
 macro_rules! layout {
     ($structure:ty, $size:literal $(, $field:ident at $offset:literal)*) => {
         const _: () = {
@@ -41,8 +41,8 @@ const fn version_word<T>(version: u32) -> u32 {
     size | version << 24
 }
 
-/// Closes every handle that the library holds. `Nvml`'s own `Drop` does it too, but not for an `Nvml` that
-/// is borrowed for the life of the process.
+/// Closes every handle that the library holds. `Nvml`'s own `Drop` does it too, but not for an
+/// `Nvml` that is borrowed for the life of the process.
 pub fn shutdown(nvml: &Nvml) -> Result<(), NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlShutdown.as_ref())?;
     // SAFETY: the library is initialised, because there is an `Nvml`.

@@ -1,5 +1,5 @@
-//! Attaches and detaches many uprobes of one file with one link (`BPF_LINK_TYPE_UPROBE_MULTI`): the kernel
-//! synchronizes its processors once, not once a probe.
+//! Attaches and detaches many uprobes of one file with one link (`BPF_LINK_TYPE_UPROBE_MULTI`): the
+//! kernel synchronizes its processors once, not once a probe.
 
 use std::ffi::CStr;
 use std::io;
@@ -123,9 +123,10 @@ pub fn load<I: Copy>(
             (attr.log_level, attr.log_size) = (1, LOG_LEN);
             attr.log_buf = log.as_mut_ptr() as u64;
             // The second attempt fails for the same reason, with the verifier's log.
-            let said = bpf(BPF_PROG_LOAD, &mut attr).is_err();
-            let words = log.split(|byte| *byte == 0).next().filter(|_| said).unwrap_or_default();
-            Err((error, String::from_utf8_lossy(words).into_owned()))
+            let has_log = bpf(BPF_PROG_LOAD, &mut attr).is_err();
+            let message =
+                log.split(|byte| *byte == 0).next().filter(|_| has_log).unwrap_or_default();
+            Err((error, String::from_utf8_lossy(message).into_owned()))
         }
     }
 }

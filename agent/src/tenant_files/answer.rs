@@ -1,8 +1,8 @@
 //! The reads themselves; the caller decides the process.
 //!
-//! A file is opened for reading only after an `O_PATH` descriptor shows that it is regular: so opening
-//! never waits for a FIFO and never touches a device. Every file is closed before the answer is sent,
-//! because a `close` may hang like a read.
+//! A file is opened for reading only after an `O_PATH` descriptor shows that it is regular: so
+//! opening never waits for a FIFO and never touches a device. Every file is closed before the
+//! answer is sent, because a `close` may hang like a read.
 
 use super::wire::{Answer, Link, MAX_READ, Reply, Request, Stat};
 use crate::attribute::process::Living;
@@ -106,7 +106,8 @@ pub(crate) fn regular(place: impl AsFd, sync: AtFlags) -> Result<Stat, Errno> {
     })
 }
 
-/// Opens a regular file for reading. A file under a lease is refused (`EWOULDBLOCK`) without waiting.
+/// Opens a regular file for reading. A file under a lease is refused (`EWOULDBLOCK`) without
+/// waiting.
 pub(crate) fn open_place(place: BorrowedFd<'_>) -> Result<File, Errno> {
     regular(place, AtFlags::STATX_DONT_SYNC)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -122,8 +123,8 @@ pub(crate) fn read_no_further(file: impl AsFd) {
     let _ = fadvise(file, 0, None, Advice::Random);
 }
 
-/// Drops the cached pages that were just read, which count as the agent's memory until then. Pages that
-/// a tenant's processes have read or mapped stay.
+/// Drops the cached pages that were just read, which count as the agent's memory until then. Pages
+/// that a tenant's processes have read or mapped stay.
 pub(crate) fn let_go(file: impl AsFd, offset: u64, length: usize) {
     if let Some(length) = NonZeroU64::new(length as u64) {
         let _ = fadvise(file, offset, Some(length), Advice::DontNeed);

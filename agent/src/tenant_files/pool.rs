@@ -1,6 +1,6 @@
-//! The pool of helpers and its limits per tenant: one request a tenant at a time, so that a tenant can
-//! hang at most one helper; a back-off after a read that did not return; a tenth of the time for a tenant
-//! with slow reads.
+//! The pool of helpers and its limits per tenant: one request a tenant at a time, so that a tenant
+//! can hang at most one helper; a back-off after a read that did not return; a tenth of the time
+//! for a tenant with slow reads.
 
 use super::helper::{AskError, Helper};
 use super::tenant::FileOwner;
@@ -20,8 +20,8 @@ const MAX_BACK_OFF: Duration = Duration::from_mins(10);
 const FAST: Duration = Duration::from_millis(5);
 /// Time that a tenant's slow requests may take at once.
 const CREDIT: Duration = Duration::from_secs(2);
-/// Credit refills at this fraction (1/10) of the passing time, so that a tenant delays others by at most
-/// a tenth of their time.
+/// Credit refills at this fraction (1/10) of the passing time, so that a tenant delays others by at
+/// most a tenth of their time.
 const REFILL: u32 = 10;
 /// With less credit left, requests are refused.
 const MIN_CREDIT: Duration = Duration::from_millis(100);
@@ -136,7 +136,8 @@ impl Pool {
                     });
                     return Ok(reply);
                 }
-                // An idle helper may have been killed from outside; this tenant's read is not the cause.
+                // An idle helper may have been killed from outside; this tenant's read is not the
+                // cause.
                 Err(AskError::Wire(WireError::Closed)) if !is_fresh => end(running),
                 Err(error) => {
                     return Err(self.lose(at, running, Charged { tenant, since: began }, &error));
@@ -149,7 +150,8 @@ impl Pool {
         Helper::start(&self.program, &self.proc)
     }
 
-    /// Takes a slot for the tenant; returns its helper if one runs, and the deadline of the request.
+    /// Takes a slot for the tenant; returns its helper if one runs, and the deadline of the
+    /// request.
     fn take(
         &self,
         tenant: &FileOwner,
@@ -195,7 +197,8 @@ impl Pool {
         self.changed.notify_all();
     }
 
-    /// Marks a helper that did not answer as late: it is charged to its tenant until it answers or ends.
+    /// Marks a helper that did not answer as late: it is charged to its tenant until it answers or
+    /// ends.
     fn lose(
         &self,
         at: usize,
@@ -283,7 +286,8 @@ impl Inner {
             .or_else(|| place(|slot| matches!(slot, Slot::Empty)))
     }
 
-    /// Recovers helpers that have answered late, kills overdue ones, and empties the slots of ended ones.
+    /// Recovers helpers that have answered late, kills overdue ones, and empties the slots of ended
+    /// ones.
     fn sweep(&mut self, deadline: Duration, now: Instant) {
         for (at, slot) in std::mem::take(&mut self.slots).into_iter().enumerate() {
             let slot = match slot {

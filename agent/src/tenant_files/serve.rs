@@ -1,5 +1,5 @@
-//! A helper process: `gpuwho file-reader`. It has only the privileges for reading other processes, and
-//! little memory and few descriptors.
+//! A helper process: `gpuwho file-reader`. It has only the privileges for reading other processes,
+//! and little memory and few descriptors.
 
 use super::answer::answer;
 use super::wire::{Reply, Request, WireError, receive, send};
@@ -43,8 +43,8 @@ pub enum ServeError {
 pub fn serve(proc: PathBuf, socket: &OwnedFd) -> Result<(), ServeError> {
     // The name in `ps` and `top`; setting a short name does not fail.
     let _ = set_name(c"file-reader");
-    // The OOM killer picks the helper before the agent. Where `/proc` is missing or read-only, it treats
-    // both alike.
+    // The OOM killer picks the helper before the agent. Where `/proc` is missing or read-only, it
+    // treats both alike.
     let _ = fs::write("/proc/self/oom_score_adj", FIRST_TO_GO);
     drop_privileges().map_err(ServeError::Privileges)?;
     confine::allow_reading().map_err(ServeError::Calls)?;
@@ -58,8 +58,8 @@ pub fn serve(proc: PathBuf, socket: &OwnedFd) -> Result<(), ServeError> {
     }
 }
 
-/// Waits for a request and answers it. A failure to pass descriptors is an answer too, and the helper
-/// continues.
+/// Waits for a request and answers it. A failure to pass descriptors is an answer too, and the
+/// helper continues.
 fn turn(paths: &Paths, socket: &OwnedFd) -> Result<(), WireError> {
     let mut reply = match receive::<Request>(socket.as_fd()) {
         Ok((request, _, passed)) => {
@@ -89,8 +89,8 @@ fn drop_privileges() -> Result<(), Errno> {
     setrlimit(Resource::Nofile, limit(MAX_OPEN))?;
     setrlimit(Resource::Core, limit(0))?;
     let held = capabilities(None)?.permitted;
-    // Needed for other users' processes and files, and for links in `map_files`: checkpointing, which
-    // was a part of CAP_SYS_ADMIN before Linux 5.9.
+    // Needed for other users' processes and files, and for links in `map_files`: checkpointing,
+    // which was a part of CAP_SYS_ADMIN before Linux 5.9.
     let mut needed = CapabilitySet::SYS_PTRACE
         | CapabilitySet::DAC_READ_SEARCH
         | CapabilitySet::CHECKPOINT_RESTORE;
@@ -131,7 +131,8 @@ mod tests {
         socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap()
     }
 
-    /// Requests a descriptor; returns the error number, if any, and the number of received descriptors.
+    /// Requests a descriptor; returns the error number, if any, and the number of received
+    /// descriptors.
     fn asks((ours, theirs): &(OwnedFd, OwnedFd)) -> (Option<i32>, usize) {
         let request = Request::Directory { process: None, path: "/".into() };
         send(ours.as_fd(), &request, &[], &[]).unwrap();

@@ -1,5 +1,5 @@
-//! Finds the tenant to which reads of a process are charged, before the process is attributed. Reads two
-//! files of the kernel that no tenant can make hang.
+//! Finds the tenant to which reads of a process are charged, before the process is attributed.
+//! Reads two files of the kernel that no tenant can make hang.
 
 use crate::attribute::Workload;
 use crate::attribute::cgroup::Placement;

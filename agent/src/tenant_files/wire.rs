@@ -1,6 +1,6 @@
 //! The messages between the agent and a helper: one message a request and one an answer
-//! (`SOCK_SEQPACKET`), with descriptors. Both ends are the same binary; the agent still refuses messages
-//! longer than [`MAX_FRAME`].
+//! (`SOCK_SEQPACKET`), with descriptors. Both ends are the same binary; the agent still refuses
+//! messages longer than [`MAX_FRAME`].
 
 use crate::collect::nccl::inspector::files::{FileFilter, Search};
 use crate::collect::nccl::inspector::names::Kind;
@@ -41,14 +41,15 @@ pub(super) enum Request {
     Read { offset: u64, length: u32 },
     /// The current metadata of such a file.
     Stat,
-    /// Open a directory below a process's root or working directory; without a process, the operator's.
+    /// Open a directory below a process's root or working directory; without a process, the
+    /// operator's.
     Directory { process: Option<ProcKey>, path: PathBuf },
     /// Find files of NCCL's Inspector, in a passed directory if there is one.
     Search { search: Search, wanted: FileFilter },
 }
 
-/// Files of a process that the kernel reads out of the process's memory, or under a lock that its page
-/// faults hold.
+/// Files of a process that the kernel reads out of the process's memory, or under a lock that its
+/// page faults hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProcFile {
     /// Its environment.
@@ -146,8 +147,8 @@ pub enum WireError {
     /// The other end is gone.
     #[error("the other end is gone")]
     Closed,
-    /// The descriptors exceed the receiver's limit of open files, or the limit of one user's in-flight
-    /// descriptors (`too_many_unix_fds`).
+    /// The descriptors exceed the receiver's limit of open files, or the limit of one user's
+    /// in-flight descriptors (`too_many_unix_fds`).
     #[error("descriptors cannot be passed: {0}")]
     Descriptors(Errno),
     /// Longer than a message may be.

@@ -113,7 +113,7 @@ fn a_library_that_is_none_is_named() {
     refused(
         &["--nvidia-library", library.to_str().unwrap()],
         2,
-        &["nvidia.library", library.to_str().unwrap(), "is no shared library"],
+        &["nvidia.library", library.to_str().unwrap(), "is not a shared library"],
     );
 }
 

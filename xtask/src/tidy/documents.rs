@@ -42,7 +42,7 @@ pub(super) fn source_paths(tree: &Tree) -> Vec<Finding> {
 /// A path, not a pattern like `collect/<source>.rs`.
 fn is_source(span: &str) -> bool {
     let is_path = |c: char| c.is_ascii_alphanumeric() || "_-/.".contains(c);
-    span.ends_with(".rs") && span.chars().all(is_path)
+    span.strip_suffix(".rs").is_some_and(|stem| stem.chars().all(is_path))
 }
 
 /// What `gpuwho --help` lists.

@@ -4,8 +4,8 @@
 use super::Finding;
 use super::tree::{Source, Tree};
 
-/// Whole identifiers that were retired, and their successors. A word is on the list once it is gone from
-/// the code.
+/// Whole identifiers that were retired, and their successors. A word is on the list once it is gone
+/// from the code.
 const RETIRED: &[(&[&str], &str)] = &[
     (&["Parties", "party", "parties", "by_party", "of_party"], "Owner, owners"),
     (&["PartyId", "party_id"], "OwnerId"),

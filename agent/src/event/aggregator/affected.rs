@@ -1,10 +1,10 @@
-//! Finds the owners that an event affects: all owners on the device, or the owner of the process that
-//! the source names.
+//! Finds the owners that an event affects: all owners on the device, or the owner of the process
+//! that the source names.
 //!
 //! A process that the kernel log names counts only if it held the device at that moment or had just
-//! ended. Monitoring processes are never affected: the agent's own processes, and known monitors that
-//! the driver does not list with a context on the device. A tenant that uses a monitor's name hides
-//! only its own process, and only until that process has a context on the device.
+//! ended. Monitoring processes are never affected: the agent's own processes, and known monitors
+//! that the driver does not list with a context on the device. A tenant that uses a monitor's name
+//! hides only its own process, and only until that process has a context on the device.
 
 use super::{EventAggregator, Sources};
 use crate::attribute::ProcessAttribution;
@@ -36,7 +36,8 @@ const MONITORS: &[&str] = &[
 ];
 
 impl EventAggregator {
-    /// The affected owners, each once; `None` when the event concerns no process that uses a device.
+    /// The affected owners, each once; `None` when the event concerns no process that uses a
+    /// device.
     pub(super) fn affected_owners(
         &self,
         what: &Observation,

@@ -143,8 +143,9 @@ fn instance_0_of_a_device_without_mig_is_the_device() {
 /// One process of each of some owners.
 type AffectedProcesses = Vec<(u32, &'static str)>;
 
-/// Whom an XID affects and why, of a room in which processes 10 and 11 of user 7 and 20 of user 9 are
-/// on the device and 12 of user 8 is on another, when the log names a process.
+/// The processes that an XID affects and why, with an aggregator on which processes 10 and 11 of
+/// user 7 and 20 of user 9 are on the device and 12 of user 8 is on another, when the log names a
+/// process.
 fn affected(
     code: u32,
     message: &str,
@@ -195,12 +196,12 @@ fn opens(room: &Room, pid: u32, uid: u32, comm: &str) {
 fn a_fault_of_the_device_affects_every_owner_on_it_and_marks_the_named_process() {
     const FATAL: &str = "NVRM: Xid (PCI:0000:17:00): 145, pid=11, name=a, RLW_REMAP Fatal XC0 i0 Link 10 (0x00000004 0x00000040)";
     for (code, text) in [(79, ""), (95, ""), (119, ""), (74, ""), (145, FATAL)] {
-        let everybody = |first| vec![(first, "device"), (20, "device")];
-        assert_eq!(affected(code, text, None, &[]), everybody(10), "{code}");
+        let every_owner = |first| vec![(first, "device"), (20, "device")];
+        assert_eq!(affected(code, text, None, &[]), every_owner(10), "{code}");
         assert_eq!(affected(code, text, Some(11), &[]), [(11, "named"), (20, "device")], "{code}");
-        // Process 12 is on another device, and 999 is nobody.
-        assert_eq!(affected(code, text, Some(12), &[]), everybody(10), "{code}");
-        assert_eq!(affected(code, text, Some(999), &[]), everybody(10), "{code}");
+        // Process 12 is on another device, and 999 does not exist.
+        assert_eq!(affected(code, text, Some(12), &[]), every_owner(10), "{code}");
+        assert_eq!(affected(code, text, Some(999), &[]), every_owner(10), "{code}");
     }
 }
 
@@ -211,7 +212,7 @@ fn a_fault_of_a_program_affects_the_named_process_that_held_the_device() {
         assert_eq!(affected(code, text, Some(11), &[]), [(11, "named")], "{code}");
         assert_eq!(affected(code, text, Some(12), &[]), [], "{code}: on another device");
         assert_eq!(affected(code, text, Some(12), &[12]), [(12, "named")], "{code}: listed");
-        assert_eq!(affected(code, text, Some(999), &[]), [], "{code}: nobody");
+        assert_eq!(affected(code, text, Some(999), &[]), [], "{code}: no such process");
         let all = [(10, "candidate"), (20, "candidate")];
         assert_eq!(affected(code, text, None, &[]), all, "{code}: no name");
     }
@@ -409,7 +410,7 @@ fn killed(pid: u32, cgroup: &str, uid: Option<u32>) -> Observation {
 }
 
 /// PID, user, pod and container of each affected owner.
-fn whose(events: &[Event]) -> Vec<(u32, u32, Option<String>, Option<String>)> {
+fn identities(events: &[Event]) -> Vec<(u32, u32, Option<String>, Option<String>)> {
     let all_affected = events.iter().flat_map(|event| &event.affected_owners);
     let rows = all_affected.map(|AffectedOwner { owner, .. }| {
         let pod = owner.workload.pod.as_ref().map(|pod| pod.uid.to_string());
@@ -426,7 +427,7 @@ fn an_unknown_killed_process_is_reported_by_the_cgroup_of_processes_on_a_device(
     room.take(killed(999, &container('a'), Some(1000)), EventSource::Kmsg, 0);
     let reported = room.aggregator.drain();
     let pod = Some("0f0e0d0c-0b0a-4908-8706-050403020100".to_owned());
-    assert_eq!(whose(&reported), [(999, 1000, pod, Some("a".repeat(64)))]);
+    assert_eq!(identities(&reported), [(999, 1000, pod, Some("a".repeat(64)))]);
     let neighbour =
         room.aggregator.sources.ownership.attribution(ProcKey { pid: 20, start_ticks: 100 });
     assert_eq!(reported[0].affected_owners[0].owner.owner, neighbour.unwrap().owner, "one account");
@@ -454,7 +455,7 @@ fn a_killed_process_is_reported_by_its_cgroup_after_all_of_it_have_ended() {
     // An old kernel does not log the user.
     room.take(killed(999, "/slurm/uid_7/job_5/step_1", None), EventSource::Kmsg, 0);
     let reported = room.aggregator.drain();
-    assert_eq!(whose(&reported), [(999, 7, None, None)]);
+    assert_eq!(identities(&reported), [(999, 7, None, None)]);
     let job = reported[0].affected_owners[0]
         .owner
         .workload

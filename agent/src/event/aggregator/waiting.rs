@@ -1,5 +1,5 @@
-//! Events that wait in the aggregator: for the other source's report, for the summary of their window,
-//! for the pipeline.
+//! Events that wait in the aggregator: for the other source's report, for the summary of their
+//! window, for the pipeline.
 
 use crate::attribute::ProcessAttribution;
 use crate::attribute::ownership::Ownership;
@@ -17,8 +17,8 @@ const SAME: Duration = Duration::from_secs(2);
 const SAME_UNBIND: Duration = Duration::from_secs(7);
 /// Events of one key exported one by one in a [`WINDOW`]; the rest are summed up in one record.
 const MAX_EVENTS_PER_WINDOW: u64 = 10;
-/// The same for ended processes of one owner. Each such event is the only account of its process, so
-/// the limit is higher; it keeps one owner from filling the queue to the receiver.
+/// The same for ended processes of one owner. Each such event is the only account of its process,
+/// so the limit is higher; it keeps one owner from filling the queue to the receiver.
 const MAX_ENDED_PER_WINDOW: u64 = 240;
 /// The time that one summary covers.
 const WINDOW: Duration = Duration::from_mins(1);
@@ -35,8 +35,8 @@ pub(super) const MAX_AGE: Duration = WINDOW.saturating_add(SAME_UNBIND);
 
 /// Observations with the same key may be the same fault.
 type Key = (EventKind, Place, Option<u32>);
-/// Events with the same key share a summary. Severity and owner are part of it, so that a severe event
-/// is not lost among others of its code, nor one owner's events among those of another owner.
+/// Events with the same key share a summary. Severity and owner are part of it, so that a severe
+/// event is not lost among others of its code, nor one owner's events among those of another owner.
 type FoldKey = (Key, Severity, Option<QuotaKey>);
 
 /// The waiting events and the counts.
@@ -200,8 +200,8 @@ impl State {
         }
     }
 
-    /// Queues an event; false if there is no room. The limit per owner applies once the queue is half
-    /// full.
+    /// Queues an event; false if there is no room. The limit per owner applies once the queue is
+    /// half full.
     fn push(&mut self, event: Event) -> bool {
         let is_short = self.out.len() >= MAX_QUEUED / 2;
         if self.out.len() >= MAX_QUEUED || is_short && self.has_too_many(&event) {

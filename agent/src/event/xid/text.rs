@@ -1,5 +1,5 @@
-//! Reads the driver's text of an XID beyond its number: the NVLink unit and its status (144 to 150),
-//! and the recovery action (154).
+//! Reads the driver's text of an XID beyond its number: the NVLink unit and its status (144 to
+//! 150), and the recovery action (154).
 //!
 //! The text comes last on the line, after the process's name, which that process chooses freely. So
 //! parsing starts at the last comma.
@@ -18,9 +18,9 @@ pub(super) struct Detail<'a> {
 /// Units and bits of their status that a non-fatal error may have.
 type Rows = &'static [(&'static str, u32)];
 
-/// Rows of the decode table of XIDs 144 to 150 in NVIDIA's catalogue (sheet "XID 144-150 Decode", as
-/// of October 2025, in `leptonai/gpud` 4a8de33: `catalog_generated.go`) that say `IGNORE` and nothing
-/// else. All other non-fatal rows say `IGNORE` with something to look at, or [`FOLLOWED`].
+/// Rows of the decode table of XIDs 144 to 150 in NVIDIA's catalogue (sheet "XID 144-150 Decode",
+/// as of October 2025, in `leptonai/gpud` 4a8de33: `catalog_generated.go`) that say `IGNORE` and
+/// nothing else. All other non-fatal rows say `IGNORE` with something to look at, or [`FOLLOWED`].
 /// `TLW_RX` and `TLW_TX` have `_PIPE0` and `_PIPE1` behind them from R575 on.
 const HARMLESS: Rows = &[
     ("SAW_MVB", 0x24),
@@ -118,8 +118,8 @@ mod tests {
         (verdict.action.severity(), text(verdict.unit), text(verdict.status))
     }
 
-    /// Lines of B200 and GB200 (`leptonai/gpud` 1160 and its tests, `akash-network/support` 244), with
-    /// statuses of the decode table.
+    /// Lines of B200 and GB200 (`leptonai/gpud` 1160 and its tests, `akash-network/support` 244),
+    /// with statuses of the decode table.
     const LINES: &[(u32, &str, Severity)] = &[
         (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 10 (0x004505c6 0x00000000)", Severity::Critical),
         (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)", Severity::Warning),
@@ -150,7 +150,7 @@ mod tests {
     ];
 
     #[test]
-    fn an_nvlink_error_is_as_bad_as_its_line_says() {
+    fn an_nvlink_error_has_the_severity_of_its_line() {
         for (code, words, severity) in LINES {
             assert_eq!(read(*code, words).0, *severity, "{code}, {words}");
         }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_holds_the_words_does_not_say_them() {
+    fn a_process_name_with_the_drivers_text_has_no_effect() {
         let words = "pid=7, name=X Fatal (0x1), RLW_REMAP Nonfatal XC1 i0 Link 10 (0x4 0x4)";
         assert_eq!(read(145, words).0, Severity::Warning);
         let words = "pid=7, name=x) to 0x0 (, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)";
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_recovery_action_is_as_bad_as_what_it_names() {
+    fn a_changed_recovery_action_has_the_severity_of_the_action() {
         for (to, severity) in [
             ("0x1 (GPU Reset Required)", Severity::Critical),
             ("0x2 (Node Reboot Required)", Severity::Critical),

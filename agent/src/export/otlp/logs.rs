@@ -1,6 +1,6 @@
-//! Sends events as OTLP log records: one `ExportLogsServiceRequest` for the events of a tick, from a
-//! thread of its own (`export:otlp-logs`), with the same connection code, queue and retries as the
-//! points.
+//! Sends events as OTLP log records: one `ExportLogsServiceRequest` for the events of a tick, from
+//! a thread of its own (`export:otlp-logs`), with the same connection code, queue and retries as
+//! the points.
 //!
 //! Events are rare, so no encoded form is cached. Memory is bounded by [`QUEUE_BYTES`].
 
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_what_the_protocol_says() {
+    fn a_record_follows_the_protocol() {
         let mut attributes = AttrSet::new();
         attributes.set(&GPU_UUID, "GPU-0");
         attributes.set(&GPU_XID_CODE, 79);

@@ -8,8 +8,8 @@ use crate::catalog::attributes::{AttrSet, AttrValue, SERVICE_NAME, SERVICE_VERSI
 pub struct Resource(Vec<(String, AttrValue)>);
 
 impl Resource {
-    /// The agent's name and version, the attributes detected on the host, and those that the operator
-    /// set; a later one replaces an earlier one.
+    /// The agent's name and version, the attributes detected on the host, and those that the
+    /// operator set; a later one replaces an earlier one.
     pub fn new(detected: &AttrSet, settings: &Settings) -> Self {
         let mut resource = Self::default();
         resource.set(SERVICE_NAME.name, env!("CARGO_PKG_NAME").into());

@@ -160,7 +160,8 @@ pub struct RawOtlp {
 #[serde(transparent)]
 pub struct RawHeaders(pub BTreeMap<String, String>);
 
-/// A wrong setting: where it is, what is wrong, and what to write instead. It never has header values.
+/// A wrong setting: where it is, what is wrong, and what to write instead. It never has header
+/// values.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingsError {
     /// Not an address.

@@ -1,5 +1,5 @@
-//! The TLS configuration of a connection: trusted CAs and the agent's own certificate. The system's CAs
-//! are read only when an `https` endpoint needs them (about half a megabyte resident).
+//! The TLS configuration of a connection: trusted CAs and the agent's own certificate. The system's
+//! CAs are read only when an `https` endpoint needs them (about half a megabyte resident).
 
 use super::settings::TlsFiles;
 use hyper_rustls::ConfigBuilderExt as _;
@@ -44,8 +44,8 @@ pub(crate) enum TlsFileError {
 /// Which files they are and when they were last written: a change means reading them again.
 pub(super) type Stamp = [Option<Written>; 3];
 
-/// The identity of a file. The inode number distinguishes two files that were written within one tick
-/// of the file system's clock.
+/// The identity of a file. The inode number distinguishes two files that were written within one
+/// tick of the file system's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Written {
     inode: u64,

@@ -43,7 +43,7 @@ pub struct Confidential {
     pub devtools: bool,
 }
 
-/// Where a board is in its rack.
+/// Reads the place of a board in its rack.
 pub fn platform(device: &Device<'_>) -> Result<Platform, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetPlatformInfo.as_ref())?;
     let mut info = nvmlPlatformInfo_t {

@@ -1,7 +1,7 @@
 //! Reasons for reduced clocks, and the temperature margin.
 //!
-//! Driver 535 renamed the functions (`…ClocksThrottleReasons` to `…ClocksEventReasons`); the older name is
-//! used where the newer one is missing.
+//! Driver 535 renamed the functions (`…ClocksThrottleReasons` to `…ClocksEventReasons`); the older
+//! name is used where the newer one is missing.
 
 use super::{handle, layout, version_word};
 use nvml_wrapper::Device;

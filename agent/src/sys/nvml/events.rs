@@ -20,8 +20,8 @@ layout!(nvmlSystemEventData_v1_t, 16, eventType at 0, gpuId at 8);
 layout!(nvmlSystemEventSetWaitRequest_v1_t, 32, version at 0, timeoutms at 4, set at 8, data at 16,
     dataSize at 24, numEvent at 28);
 
-/// A set of devices for whose events the agent waits. The wrapper's own set drops bits of event types that
-/// it does not know.
+/// A set of devices for whose events the agent waits. The wrapper's own set drops bits of event
+/// types that it does not know.
 pub struct EventSet {
     nvml: &'static Nvml,
     set: nvmlEventSet_t,
@@ -83,8 +83,8 @@ impl EventSet {
 impl Drop for EventSet {
     fn drop(&mut self) {
         if let Ok(call) = &self.nvml.lib().nvmlEventSetFree {
-            // SAFETY: the set is the library's own and is not used afterwards. One that cannot be freed
-            // is freed when the process ends.
+            // SAFETY: the set is the library's own and is not used afterwards. One that cannot be
+            // freed is freed when the process ends.
             let _ = unsafe { call(self.set) };
         }
     }
@@ -93,8 +93,8 @@ impl Drop for EventSet {
 /// Largest number of system events of one call; later calls return the rest.
 const AT_ONCE: usize = 16;
 
-/// The set of the system's own events: devices bound to and unbound from the driver (drivers of 2025 and
-/// later).
+/// The set of the system's own events: devices bound to and unbound from the driver (drivers of
+/// 2025 and later).
 pub struct SystemEventSet {
     nvml: &'static Nvml,
     set: nvmlSystemEventSet_t,
@@ -144,8 +144,8 @@ impl SystemEventSet {
             dataSize: u32::try_from(AT_ONCE).unwrap_or_default(),
             numEvent: 0,
         };
-        // SAFETY: the request has its version word, the set is the library's own, and `data` is an array
-        // of the length beside it.
+        // SAFETY: the request has its version word, the set is the library's own, and `data` is an
+        // array of the length beside it.
         match unsafe { call(&raw mut request) } {
             TIMEOUT => Ok(Vec::new()),
             code => {
@@ -158,8 +158,8 @@ impl SystemEventSet {
 }
 
 impl From<&nvmlSystemEventData_v1_t> for RawSystemEvent {
-    /// "gpuId in PCI format": as the driver makes it of the address (`gpuGenerate32BitId` of the open
-    /// kernel modules; `NV0000_BUSDEVICE_…` of `ctrl0000vgpu.h`).
+    /// "gpuId in PCI format": as the driver makes it of the address (`gpuGenerate32BitId` of the
+    /// open kernel modules; `NV0000_BUSDEVICE_…` of `ctrl0000vgpu.h`).
     fn from(data: &nvmlSystemEventData_v1_t) -> Self {
         let [high, low, bus, device] = data.gpuId.to_be_bytes();
         let domain = u32::from(u16::from_be_bytes([high, low]));
@@ -172,8 +172,8 @@ impl Drop for SystemEventSet {
         if let Ok(call) = &self.nvml.lib().nvmlSystemEventSetFree {
             let version = version_word::<nvmlSystemEventSetFreeRequest_v1_t>(1);
             let mut request = nvmlSystemEventSetFreeRequest_v1_t { version, set: self.set };
-            // SAFETY: the set is the library's own and is not used afterwards. One that cannot be freed
-            // is freed when the process ends.
+            // SAFETY: the set is the library's own and is not used afterwards. One that cannot be
+            // freed is freed when the process ends.
             let _ = unsafe { call(&raw mut request) };
         }
     }

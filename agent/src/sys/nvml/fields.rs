@@ -1,7 +1,7 @@
 //! Reads many values of a device in one call: `nvmlDeviceGetFieldValues`.
 //!
-//! Each value has its own return code and type. The library makes one driver call for values that the
-//! driver returns together.
+//! Each value has its own return code and type. The library makes one driver call for values that
+//! the driver returns together.
 
 use super::{handle, layout};
 use nvml_wrapper::Device;
@@ -66,7 +66,8 @@ impl Batch {
         self.values.is_empty()
     }
 
-    /// Reads all requested values in one call. It succeeds if the call did; each value has its own result.
+    /// Reads all requested values in one call. It succeeds if the call did; each value has its own
+    /// result.
     pub fn ask(&mut self, device: &Device<'_>) -> Result<(), NvmlError> {
         let call = nvml_sym(device.nvml().lib().nvmlDeviceGetFieldValues.as_ref())?;
         let count = c_int::try_from(self.values.len()).map_err(|_| NvmlError::InvalidArg)?;

@@ -1,7 +1,7 @@
 //! GPM, the performance counters of Hopper and later: samples, and metrics between two samples.
 //!
-//! The wrapper's own sample borrows the library for a lifetime that a reader that keeps samples between
-//! readings cannot name, and its query panics on too long a list.
+//! The wrapper's own sample borrows the library for a lifetime that a reader that keeps samples
+//! between readings cannot name, and its query panics on too long a list.
 
 use super::handle;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
@@ -12,15 +12,15 @@ use nvml_wrapper_sys::bindings::{
 };
 use std::ffi::c_uint;
 
-/// One sample of a device's or an instance's counters, in an opaque buffer of the library. Dropping it
-/// frees the buffer.
+/// One sample of a device's or an instance's counters, in an opaque buffer of the library. Dropping
+/// it frees the buffer.
 pub struct Sample {
     nvml: &'static Nvml,
     sample: nvmlGpmSample_t,
 }
 
-// SAFETY: NVML is thread-safe (`nvml.h`), a sample is a buffer bound to no thread, and only its owner
-// uses it.
+// SAFETY: NVML is thread-safe (`nvml.h`), a sample is a buffer bound to no thread, and only its
+// owner uses it.
 unsafe impl Send for Sample {}
 
 /// A requested metric and its answer.
@@ -32,8 +32,8 @@ pub struct GpmQuery {
     pub answer: Result<f64, NvmlError>,
 }
 
-/// Whether a device has the counters, and the library every function to read them: with only some of the
-/// functions, samples could not be freed.
+/// Whether a device has the counters, and the library every function to read them: with only some
+/// of the functions, samples could not be freed.
 pub fn is_supported(device: &Device<'_>) -> Result<bool, NvmlError> {
     let library = device.nvml().lib();
     let call = nvml_sym(library.nvmlGpmQueryDeviceSupport.as_ref())?;
@@ -114,8 +114,8 @@ impl Sample {
 impl Drop for Sample {
     fn drop(&mut self) {
         if let Ok(call) = &self.nvml.lib().nvmlGpmSampleFree {
-            // SAFETY: the sample is the library's own and is not used afterwards. One that cannot be freed
-            // is freed when the process ends.
+            // SAFETY: the sample is the library's own and is not used afterwards. One that cannot
+            // be freed is freed when the process ends.
             let _ = unsafe { call(self.sample) };
         }
     }

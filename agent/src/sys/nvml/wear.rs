@@ -30,7 +30,8 @@ pub struct SramErrors {
     pub corrected: [u64; 2],
     /// Uncorrected (parity and ECC), since the driver was loaded and since the board was made.
     pub uncorrected: [u64; 2],
-    /// Uncorrected, since the board was made, of L2, multiprocessors, PCIe, microcontrollers, others.
+    /// Uncorrected, since the board was made, of L2, multiprocessors, PCIe, microcontrollers,
+    /// others.
     pub units: [u64; 5],
     /// Whether there are more than the field diagnosis allows.
     pub exceeded: bool,
