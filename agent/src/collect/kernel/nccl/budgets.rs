@@ -118,7 +118,9 @@ impl ProbeBudgets {
         }
         self.tallies.look(attaching.hits());
         (self.looked.at, self.looked.is_busy) = (now, is_busy);
-        shared.with(|known| known.counts = attaching.counts());
+        // Reads the kernel's maps: not under the lock.
+        let counts = attaching.counts();
+        shared.with(|known| known.counts = counts);
         shared.with(|known| self.decide(now, (attaching, libraries), &known.quotas))
     }
 
