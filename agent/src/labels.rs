@@ -5,6 +5,7 @@
 //! `other`, so totals stay right. A known set needs no allocation.
 
 use crate::catalog::attributes::{AttrKey, AttrSet, AttrValue};
+use crate::text::prints_as;
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -108,9 +109,9 @@ fn is_of(known: &LabelSet, labels: &[Label<'_>]) -> bool {
     let set = &known.0.set;
     let is_same = |(key, value): &Label<'_>| {
         let known = set.get(key);
-        let is_text =
-            |text: &AttrValue| matches!(text, AttrValue::Str(text) if **text == *cut(value));
-        known.is_some_and(|known| is_text(known) || *known == AttrValue::from(cut(value)))
+        known.is_some_and(
+            |known| matches!(known, AttrValue::Str(text) if prints_as(cut(value), text)),
+        )
     };
     set.len() == labels.len() && labels.iter().all(is_same)
 }
@@ -141,6 +142,8 @@ mod tests {
         let again = model(&mut sets, "llama");
         assert!(Arc::ptr_eq(&first.0, &again.0));
         assert_ne!(first, model(&mut sets, "qwen"));
+        let odd = model(&mut sets, "a\x1bb");
+        assert!(Arc::ptr_eq(&odd.0, &model(&mut sets, "a\x1bb").0));
         assert_eq!(first, model(&mut LabelSets::new(10), "llama"), "whoever interned it");
     }
 

@@ -35,7 +35,12 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     keeping(text, |_| false)
 }
 
-/// The same for text of several lines; line ends stay.
+/// Whether [`printable`] of a text is another; nothing is allocated.
+pub(crate) fn prints_as(text: &str, printed: &str) -> bool {
+    text.chars().map(|c| if is_printed(c) { c } else { REPLACED }).eq(printed.chars())
+}
+
+/// [`printable`] for text of several lines; line ends stay.
 pub(crate) fn printable_lines(text: &str) -> Cow<'_, str> {
     keeping(text, |c| c == '\n')
 }

@@ -28,6 +28,9 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// Most files of a process are shorter, and so read at once.
+const COMMON_FILE: usize = 4096;
+
 /// A process's folder in `/proc`, opened once.
 #[derive(Debug)]
 pub(crate) struct Folder(Process);
@@ -45,7 +48,7 @@ impl Folder {
 
     /// Reads one of its files as text; bytes that are not UTF-8 are replaced.
     pub(crate) fn text(&self, name: &str) -> Option<String> {
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(COMMON_FILE);
         self.file(name)?.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }

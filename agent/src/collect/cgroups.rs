@@ -1,8 +1,8 @@
 //! CPU time, memory, limits, throttling and pressure of the cgroups of owners that hold a device.
 //!
 //! Which directory is an owner's is looked up in memory when somebody's owner changes; at most
-//! [`MAX_OWNERS`] of them are kept open, and each is eight small files a tick on cgroup v2 (24
-//! system calls, some 100 µs), nine on v1. Why not with `cgroups-rs`, and what a tenant with
+//! [`MAX_OWNERS`] of them are kept open, and each is eight small files a tick (eleven on hybrid
+//! hosts) of four system calls and some 10 µs each. Why not with `cgroups-rs`, and what a tenant with
 //! cgroups of his own could do: `docs/decisions/0015-owners-cgroups.md`.
 
 mod directory;
@@ -20,17 +20,21 @@ use crate::paths::Paths;
 use crate::sample::{Batch, OwnerCgroup};
 use directory::{Directory, Roots};
 use readings::Readings;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::time::{Duration, Instant};
 
 /// This source's name.
 pub(super) const NAME: &str = "cgroups";
 
-/// Cgroups read in a tick: far more than devices are shared by. Who held a device first is read.
+/// Cgroups read in a tick, far more than owners share the devices of a host. The owners that held a
+/// device first are read.
 const MAX_OWNERS: usize = 256;
-/// For a tick; what comes after is left out. The kernel adds up a cgroup's counters when they are
-/// read: of one with ten thousand cgroups below it that takes milliseconds.
+/// Processes of an owner whose paths are parsed: a tenant can put each of its processes into another
+/// cgroup.
+const MAX_PATHS: usize = 64;
+/// Time for a tick; the owners after it are left out. The kernel adds up a cgroup's counters when
+/// they are read, which takes milliseconds with ten thousand cgroups below it.
 const MAX_TIME: Duration = Duration::from_secs(1);
 
 /// The source as configured.
@@ -52,14 +56,12 @@ impl Source for CgroupSource {
         if !self.is_enabled {
             return vec![Finding::new(NAME, "off", "host.cgroups is false", "")];
         }
-        let finding = match Roots::find(&settings.paths).describe() {
-            Some(facts) => Finding::new(NAME, "ok", facts, ""),
-            None => {
-                let report = absent(&settings.paths);
-                Finding::new(NAME, "absent", report.reason, report.remedy)
-            }
+        let found = Roots::find(&settings.paths).describe();
+        let is_absent = || {
+            let report = absent(&settings.paths);
+            Finding::new(NAME, "absent", report.reason, report.remedy)
         };
-        vec![finding]
+        vec![found.map_or_else(is_absent, |facts| Finding::new(NAME, "ok", facts, ""))]
     }
 }
 
@@ -97,16 +99,22 @@ impl CgroupMetrics {
         }
     }
 
-    /// Takes the owners of all that holds a device now. One whose processes are in several cgroups
-    /// that name it (tasks of a Nomad allocation, an old and a new container of one name) has none
-    /// that is its own.
+    /// Takes the owners of all processes that hold a device now. An owner whose processes are in
+    /// several cgroups that name it (tasks of a Nomad allocation, an old and a new container of one
+    /// name) has no cgroup of its own.
     fn find_owners(&mut self) {
         let version = self.ownership.version();
         if self.version.replace(version) == Some(version) {
             return;
         }
         let mut found: BTreeMap<OwnerId, Option<String>> = BTreeMap::new();
+        let mut looked: HashMap<OwnerId, usize> = HashMap::new();
         for process in self.ownership.openers() {
+            let looked = looked.entry(process.owner).or_default();
+            *looked += 1;
+            if *looked > MAX_PATHS {
+                continue;
+            }
             let Some(facts) = self.ownership.owner(process.owner) else { continue };
             let path = process.cgroup.as_deref().and_then(|path| facts.owner.cgroup(path));
             let Some(path) = path else { continue };

@@ -29,7 +29,7 @@ pub const SOURCE: SourceDef = SourceDef {
     section: Some(SECTION),
     after: &[],
     switches: &["host.enabled"],
-    alone: Alone::Always,
+    alone: Alone::Named,
     configure: |_, with| {
         let raw: RawHost = with.tables.read(NAME)?;
         Ok(Box::new(HostSource { is_enabled: raw.enabled.unwrap_or(true) }))

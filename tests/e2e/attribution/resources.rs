@@ -11,11 +11,16 @@ use gpuwho_tests::worker::Worker;
 use serde_json::Value;
 use std::fs;
 
-/// The values of a metric with these attributes, oldest first.
-fn values(points: &[Value], metric: &str, with: &[(&str, &str)]) -> Vec<f64> {
+/// The points of a metric with these attributes, oldest first.
+fn all<'a>(points: &'a [Value], metric: &str, with: &[(&str, &str)]) -> Vec<&'a Value> {
     let has = |point: &Value| with.iter().all(|(key, value)| point["attributes"][*key] == *value);
-    let of = points.iter().filter(|point| point["metric"] == metric && point["ended"] != true);
-    of.filter(|point| has(point)).map(|point| point["value"].as_f64().unwrap()).collect()
+    points.iter().filter(|point| point["metric"] == metric && has(point)).collect()
+}
+
+/// The values of these.
+fn values(points: &[Value], metric: &str, with: &[(&str, &str)]) -> Vec<f64> {
+    let points = all(points, metric, with).into_iter().filter(|point| point["ended"] != true);
+    points.map(|point| point["value"].as_f64().unwrap()).collect()
 }
 
 /// A value that was read after now.
@@ -117,8 +122,8 @@ fn the_hosts_and_an_owners_cpu_and_memory_are_the_kernels_own() {
     stage.remove(&pod).unwrap();
     let last = |points: &[Value]| values(points, "container.memory.usage", &owner).len();
     reported.wait("the end of the owner's series", |points| {
-        let of = points.iter().filter(|point| point["metric"] == "container.memory.usage");
-        (of.last()?["ended"] == true).then_some(())
+        let last = all(points, "container.memory.usage", &owner).pop()?;
+        (last["ended"] == true).then_some(())
     });
     let count = last(reported.points());
     reported.wait_for_readings(3);

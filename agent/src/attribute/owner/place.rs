@@ -5,7 +5,7 @@ use crate::attribute::Workload;
 use crate::attribute::cgroup::parse_path;
 
 /// Components of a path that are looked at: a pod of a cluster in a container of a pod is some 12
-/// deep. Who may make cgroups makes them as deep as he likes, but below the one that names him.
+/// deep. A tenant can nest cgroups deeper, but only below the directory that names it.
 pub(crate) const MAX_DEPTH: usize = 32;
 
 impl Owner {

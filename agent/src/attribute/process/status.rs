@@ -16,7 +16,7 @@ const MAX_STATUS: u64 = 1024 * 1024;
 
 impl ProcStatus {
     pub(super) fn read(file: File) -> Option<Self> {
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(super::COMMON_FILE);
         file.take(MAX_STATUS).read_to_end(&mut bytes).ok()?;
         Some(Self::new(&bytes))
     }

@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 /// Longer than `memory.stat`, the longest of the files that are read.
 const MAX_FILE: u64 = 64 * 1024;
 
+/// Most of them are shorter, and so read at once.
+const COMMON_FILE: usize = 4096;
+
 /// Where the hierarchies are mounted.
 #[derive(Debug, Default)]
 pub(super) struct Roots {
@@ -85,7 +88,7 @@ fn below(root: &Path, path: &str) -> Option<OwnedFd> {
 pub(super) fn text(directory: Option<&OwnedFd>, name: &str) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(directory?, name, flags, Mode::empty()).ok()?;
-    let mut text = String::new();
+    let mut text = String::with_capacity(COMMON_FILE);
     File::from(file).take(MAX_FILE).read_to_string(&mut text).ok()?;
     Some(text)
 }

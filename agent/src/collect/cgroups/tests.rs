@@ -17,7 +17,9 @@ fn group(root: &Path, path: &str, files: &[(&str, &str)]) {
     fs::write(root.join("cgroup.procs"), "").unwrap();
     let folder = root.join(path.trim_start_matches('/'));
     fs::create_dir_all(&folder).unwrap();
-    files.iter().for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
+    for (name, text) in files {
+        fs::write(folder.join(name), text).unwrap();
+    }
 }
 
 /// The files of a cgroup of version 2, as Linux 6.18 writes them.
@@ -147,10 +149,10 @@ fn what_a_file_does_not_say_is_not_sent() {
     ];
     group(&root, JOB, &files);
     let owner = scene.holds(KEY, JOB);
-    let system = metric::CPU_TIME.sample(owner, CgroupCpuMode::System, 1.0);
-    assert_eq!(scene.read(), [system.clone()]);
+    let system = [metric::CPU_TIME.sample(owner, CgroupCpuMode::System, 1.0)];
+    assert_eq!(scene.read(), system);
     group(&root, JOB, &[("cpu.max", "100000 0\n")]);
-    assert_eq!(scene.read(), [system]);
+    assert_eq!(scene.read(), system);
 }
 
 #[test]

@@ -94,13 +94,13 @@ fn client(pid: u32, text: &str) -> Option<Client> {
 /// Parses `7 KiB`.
 fn bytes(size: &str) -> Option<i64> {
     let (number, unit) = size.split_once(' ').unwrap_or((size, ""));
-    let unit: i64 = match unit.trim() {
+    let unit: u64 = match unit.trim() {
         "" => 1,
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
         _ => return None,
     };
-    number.parse::<u32>().ok().and_then(|number| i64::from(number).checked_mul(unit))
+    i64::try_from(number.parse::<u64>().ok()?.checked_mul(unit)?).ok()
 }
 
 #[cfg(test)]
@@ -116,7 +116,9 @@ mod tests {
         assert_eq!(reported("drm-memory-vram:\t2048 KiB\n"), of(2 << 20));
         let both = "drm-memory-vram:\t2048 KiB\ndrm-resident-vram:\t3 MiB\n";
         assert_eq!(reported(both), of(3 << 20), "one is the other's older name");
+        assert_eq!(reported("drm-memory-vram:\t8589934592\n"), of(8 << 30), "plain bytes");
         assert_eq!(reported("drm-memory-vram:\t-1 KiB\n"), None);
+        assert_eq!(reported("drm-memory-vram:\t18446744073709551615 MiB\n"), None);
         assert_eq!(reported("drm-memory-vram:\t1 bananas\n"), None);
         assert_eq!(reported(""), None, "it has none, or does not tell");
         assert_eq!(client(7, "pos:\t0\n"), None, "no client");

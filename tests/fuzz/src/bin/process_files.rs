@@ -1,12 +1,16 @@
-//! `stat`, `status` and `cgroup` of a process, as files in a folder that stands for `/proc`: any bytes.
-//! A process that is found is the one that was asked for.
+//! `stat`, `status` and `cgroup` of a process that holds a device, as files in a folder that stands
+//! for `/proc`: any bytes. A process that is found, by its number or by its device, is the one that
+//! was asked for, and alive.
 
 #![no_main]
 
-use gpuwho::collect::proc_scan::{is_alive, living};
+use gpuwho::collect::kernel::device_users::Settings;
+use gpuwho::collect::kernel::nodes::Nodes;
+use gpuwho::collect::proc_scan::{holders, is_alive, living};
 use gpuwho::paths::Paths;
 use libfuzzer_sys::fuzz_target;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -15,8 +19,17 @@ const PID: u32 = 77;
 /// In memory, one for each process that fuzzes.
 static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
     let root = PathBuf::from(format!("/dev/shm/gpuwho-fuzz-{}", std::process::id()));
-    fs::create_dir_all(root.join(format!("proc/{PID}"))).unwrap();
+    let files = root.join(format!("proc/{PID}/fd"));
+    fs::create_dir_all(&files).unwrap();
+    symlink("/dev/null", files.join("3")).unwrap();
     root
+});
+
+/// `/dev/null` stands for a device.
+static NODES: LazyLock<Nodes> = LazyLock::new(|| {
+    let nodes = vec!["/dev/null".to_owned()];
+    let settings = Settings { nodes, drivers: Vec::new(), ..Settings::default() };
+    Nodes::read(&settings, &Paths::default())
 });
 
 fuzz_target!(|bytes: &[u8]| {
@@ -26,8 +39,13 @@ fuzz_target!(|bytes: &[u8]| {
     for name in ["stat", "status", "cgroup"] {
         fs::write(folder.join(name), parts.next().unwrap_or_default()).unwrap();
     }
-    if let Some(process) = living(&paths, PID) {
+    let found = living(&paths, PID);
+    let holder = holders(&paths, &NODES).pop().map(|holder| holder.process);
+    for process in found.into_iter().chain(holder) {
         assert_eq!(process.pid, PID);
         assert!(is_alive(&paths, process));
+    }
+    if let (Some(found), Some(holder)) = (found, holder) {
+        assert_eq!(found, holder);
     }
 });

@@ -128,7 +128,9 @@ impl ProbeBudgets {
         }
         self.tallies.update(attaching.hits());
         (self.last.at, self.last.is_busy) = (now, is_busy);
-        shared.with(|known| known.counts = attaching.counts());
+        // Reads BPF maps, so not under the lock.
+        let counts = attaching.counts();
+        shared.with(|known| known.counts = counts);
         shared.with(|known| self.decide(now, attaching, libraries, &known.quotas))
     }
 
