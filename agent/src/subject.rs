@@ -4,6 +4,7 @@
 mod agent;
 mod collective;
 mod device;
+mod engine;
 mod owner;
 mod process;
 
@@ -15,6 +16,7 @@ use crate::attribute::quota::QuotaKey;
 use crate::catalog::MetricDef;
 use crate::catalog::attributes::AttrSet;
 use crate::communicators::{Communicators, MemberFacts};
+use crate::engines::{EngineFacts, Engines};
 use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
 use std::sync::Arc;
 
@@ -52,7 +54,7 @@ pub trait SubjectKind: Copy + Into<crate::sample::Subject> {
 pub enum SeriesClass {
     /// What the Inspector writes of a process's collectives.
     Inspector,
-    /// What the probes and NCCL say of them.
+    /// What the probes and NCCL say of them, and what an inference engine says of itself.
     Collective,
     /// Of a process on a device, and of an owner.
     Basic,
@@ -87,6 +89,8 @@ pub struct Registries<'a> {
     pub ownership: &'a Ownership,
     /// Memberships in communicators.
     pub communicators: &'a Communicators,
+    /// Inference engines.
+    pub engines: &'a Engines,
 }
 
 /// What a subject is at the moment; attributes are built from it. A change of any pointer makes a
@@ -99,6 +103,7 @@ pub struct Identity {
     owner: Option<Arc<OwnerFacts>>,
     member: Option<Arc<MemberFacts>>,
     grant: Option<Arc<AllocationDetails>>,
+    engine: Option<Arc<EngineFacts>>,
 }
 
 impl Identity {
@@ -117,6 +122,7 @@ impl Identity {
             && same(self.owner.as_ref(), other.owner.as_ref())
             && same(self.member.as_ref(), other.member.as_ref())
             && same(self.grant.as_ref(), other.grant.as_ref())
+            && same(self.engine.as_ref(), other.engine.as_ref())
     }
 
     /// The identity of its device and instance.

@@ -83,6 +83,7 @@ impl Core {
             late: <_>::default(),
             answers: <_>::default(),
             nccl_processes: <_>::default(),
+            engines: <_>::default(),
         };
         let (series_limit, job_grants) = (settings.series_limit, JobGrants::default());
         Self { context, series_limit, providers: suppliers, job_allocations: job_grants }
@@ -112,11 +113,12 @@ impl Core {
 
     /// Turns samples into series, by what the parts share.
     pub(super) fn registry(&self) -> SeriesRegistry {
-        let Context { inventory, ownership, communicators, .. } = &self.context;
+        let Context { inventory, ownership, communicators, engines, .. } = &self.context;
         SeriesRegistry::new(Arc::clone(inventory), ownership.clone())
             .with_limit(self.series_limit)
             .with_switches(sources::switches())
             .with_communicators(Arc::clone(communicators))
+            .with_engines(Arc::clone(engines))
     }
 
     /// Puts the report of what has no tick of its own on the board.

@@ -171,6 +171,14 @@ attributes! {
     /// Environment of confidential computing: `unavailable`, `simulation` or `production`
     /// (`gpu.info`).
     GPU_CONFIDENTIAL_ENVIRONMENT = "gpu.confidential_compute.environment";
+    /// The inference engine: `vllm`, `sglang`, `triton`, `tgi`, `nim`.
+    ENGINE_NAME = "gpuwho.engine.name";
+    /// The inference engine's version, where it says one.
+    ENGINE_VERSION = "gpuwho.engine.version";
+    /// The host of a configured endpoint; absent for an engine that was found on this host.
+    SERVER_ADDRESS = "server.address";
+    /// The port that the inference engine's metrics are read from.
+    SERVER_PORT = "server.port";
     /// PID in the host's PID namespace.
     PROCESS_PID = "process.pid";
     /// The process's executable name (`comm`).

@@ -12,6 +12,7 @@ use crate::attribute::ownership::Ownership;
 use crate::communicators::Communicators;
 use crate::config::{ConfigError, Resolving, Section, Settings};
 use crate::diagnosis::Finding;
+use crate::engines::Engines;
 use crate::event::aggregator::EventAggregator;
 use crate::ids::ProcKey;
 use crate::inventory::Inventory;
@@ -110,6 +111,8 @@ pub struct Context {
     pub answers: ras::Answers,
     /// The processes that have loaded NCCL.
     pub nccl_processes: NcclProcesses,
+    /// Inference engines by number.
+    pub engines: Arc<Engines>,
 }
 
 /// A list that its holders share.
