@@ -2,6 +2,7 @@
 
 pub mod collectives;
 pub mod device;
+pub mod engine;
 pub mod events;
 pub mod inspector;
 pub mod kernel;
