@@ -1,6 +1,7 @@
 //! Inference engines: what their metrics pages say, as samples about the engine.
 
 pub mod exposition;
+pub mod fuzz;
 mod nim;
 pub mod page;
 mod sglang;

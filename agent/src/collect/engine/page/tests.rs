@@ -1,8 +1,13 @@
 use super::*;
+use crate::attribute::ownership::Ownership;
+use crate::export::EnrichedBatch;
+use crate::paths::Paths;
 use crate::sample::{Sample, Value};
+use crate::series::SeriesRegistry;
 use proptest::prelude::*;
 use std::path::PathBuf;
-use std::time::UNIX_EPOCH;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 const ENGINE: EngineId = EngineId(7);
 
@@ -452,7 +457,7 @@ fn a_page_without_end_is_read_up_to_its_bound() {
     let line = |n| format!("vllm:x{n}{{{}}} 1\n", labels.join(","));
     let page: String = (0..20_000).map(line).collect();
     read_by(&mut reader, page.as_bytes()).unwrap();
-    assert_eq!(reader.shape.as_ref().unwrap().lines.len(), MAX_LABELS / 16 + 1);
+    assert_eq!(reader.shape.as_ref().unwrap().lines.len(), MAX_LABELS / 16);
 }
 
 #[test]
@@ -465,6 +470,54 @@ fn models_without_end_are_folded_and_their_total_stays_right() {
     let other = samples.iter().find(|sample| sample.contains("=other")).unwrap();
     assert_eq!(other, "inference.requests.running{gen_ai.request.model=other} 976");
     assert_eq!((reader.folded(), reader.shape.unwrap().notes.models.len()), (976, MAX_MODELS));
+}
+
+/// Points of a page that was read so many seconds after the epoch: metric, value, start, time.
+fn points(
+    (reader, series): (&mut PageReader, &mut SeriesRegistry),
+    seconds: u64,
+    page: &str,
+) -> Vec<(&'static str, Value, u64, u64)> {
+    let mut batch = Batch::new("engine", UNIX_EPOCH + Duration::from_secs(seconds));
+    reader.read(page.as_bytes(), ENGINE, &mut batch).unwrap();
+    let mut out = EnrichedBatch::default();
+    series.enrich(&batch, &mut out);
+    let second = 1_000_000_000;
+    let alive = out.points.into_iter().filter(|point| point.value.is_some());
+    alive
+        .map(|p| (p.metric.name, p.value.unwrap(), p.start_ns / second, p.time_ns / second))
+        .collect()
+}
+
+#[test]
+fn an_engine_that_starts_again_or_loads_another_model_begins_its_counters_again() {
+    let nowhere = Paths::under(std::path::Path::new("/nonexistent"));
+    let mut series = SeriesRegistry::new(Arc::default(), Ownership::new(&nowhere));
+    let mut reader = PageReader::new();
+    let mut tick = |seconds, model: &str, tokens: u32, all: u32| {
+        let page = format!(
+            "# TYPE vllm:generation_tokens_total counter\n\
+             vllm:generation_tokens_total{{model_name=\"{model}\"}} {tokens}\n\
+             # TYPE vllm:iteration_tokens_total histogram\n\
+             vllm:iteration_tokens_total_bucket{{le=\"+Inf\"}} {all}\n\
+             vllm:iteration_tokens_total_sum 1.0\n"
+        );
+        let points = points((&mut reader, &mut series), seconds, &page);
+        let count = |value| match value {
+            Value::Histogram(histogram) => i64::try_from(histogram.count()).unwrap(),
+            Value::Int(number) => number,
+            Value::Double(number) => panic!("{number}"),
+        };
+        points.into_iter().map(|(_, value, start, _)| (count(value), start)).collect::<Vec<_>>()
+    };
+    // What was there before is no increase: it starts with its first point.
+    assert_eq!(tick(10, "a", 100, 7), [(100, 10), (7, 10)]);
+    assert_eq!(tick(20, "a", 130, 9), [(130, 10), (9, 10)]);
+    // Started again: both began since the last page.
+    assert_eq!(tick(30, "a", 5, 1), [(5, 20), (1, 20)]);
+    assert_eq!(tick(40, "a", 6, 1), [(6, 20), (1, 20)]);
+    // Another model is another series.
+    assert_eq!(tick(50, "b", 3, 1), [(3, 50), (1, 20)]);
 }
 
 #[test]
