@@ -10,6 +10,7 @@ pub mod attributes;
 pub mod board;
 pub mod device;
 pub mod document;
+pub mod endpoint;
 pub mod event;
 pub mod gpm;
 pub mod inspector;
@@ -327,6 +328,7 @@ pub const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Owners", share::ALL),
     ("Collective communication", nccl::ALL),
     ("Completed collectives (NCCL Inspector)", inspector::ALL),
+    ("Reading of inference engines", endpoint::ALL),
     ("Events", event::ALL),
     ("The agent itself", agent::ALL),
 ];

@@ -2,6 +2,7 @@
 
 pub mod collectives;
 pub mod device;
+pub mod engine;
 pub mod events;
 pub mod inspector;
 pub mod kernel;
@@ -10,6 +11,7 @@ pub mod own;
 pub mod proc_scan;
 pub mod ras;
 pub mod schedule;
+pub(crate) mod sockets;
 pub mod source;
 pub mod stages;
 pub mod status;
