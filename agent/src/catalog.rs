@@ -11,6 +11,7 @@ pub mod board;
 pub mod device;
 pub mod document;
 pub mod endpoint;
+pub mod engine;
 pub mod event;
 pub mod gpm;
 pub mod inspector;
@@ -149,6 +150,9 @@ impl<A: OneDim, B: OneDim> Dims for (A, B) {
 
 /// A number type a metric's values have.
 pub trait Number {
+    /// Whether they are whole numbers.
+    const WHOLE: bool = false;
+
     /// Wraps the value.
     fn value(self) -> Value;
 }
@@ -160,6 +164,8 @@ impl Number for f64 {
 }
 
 impl Number for i64 {
+    const WHOLE: bool = true;
+
     fn value(self) -> Value {
         Value::Int(self)
     }
@@ -328,6 +334,7 @@ pub const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Owners", share::ALL),
     ("Collective communication", nccl::ALL),
     ("Completed collectives (NCCL Inspector)", inspector::ALL),
+    ("Inference engines", engine::ALL),
     ("Reading of inference engines", endpoint::ALL),
     ("Events", event::ALL),
     ("The agent itself", agent::ALL),

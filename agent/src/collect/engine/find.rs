@@ -102,11 +102,7 @@ pub(super) struct Finder {
 }
 
 impl Finder {
-    pub(super) fn new(
-        files: &TenantFiles,
-        ownership: &Ownership,
-        namespaces: &[String],
-    ) -> Self {
+    pub(super) fn new(files: &TenantFiles, ownership: &Ownership, namespaces: &[String]) -> Self {
         let mounts = Hierarchies::new(files.paths()).mounts().into_iter();
         Self {
             files: files.clone(),
@@ -234,8 +230,7 @@ impl Finder {
 
     /// The directory of a cgroup that has one of its holders: the path is one hierarchy's.
     fn directory(&self, path: &str, holders: &[Arc<ProcessAttribution>]) -> Option<PathBuf> {
-        let directories =
-            self.mounts.iter().map(|mount| mount.join(path.trim_start_matches('/')));
+        let directories = self.mounts.iter().map(|mount| mount.join(path.trim_start_matches('/')));
         let is_there = |directory: &PathBuf| {
             let members = members_of(directory);
             holders.iter().any(|holder| members.contains(&holder.process.pid))

@@ -1,7 +1,8 @@
 //! Whether a process is an engine's server, by what it runs and how it was started, and on which of
 //! its ports it would serve a page. Nothing is asked before this says so.
 
-use super::table::{ENGINES, Engine};
+use super::ENGINES;
+use super::table::Engine;
 
 /// Arguments of a process that are looked at.
 const MAX_ARGUMENTS: usize = 512;
@@ -97,7 +98,12 @@ mod tests {
     #[test]
     fn servers_are_recognised_as_they_are_started() {
         for (program, title, arguments, wanted) in [
-            ("python3.12", "vllm", &["/usr/bin/python3", "/usr/local/bin/vllm", "serve", "m"][..], ("vllm", 8000)),
+            (
+                "python3.12",
+                "vllm",
+                &["/usr/bin/python3", "/usr/local/bin/vllm", "serve", "m"][..],
+                ("vllm", 8000),
+            ),
             ("python3.12", "VLLM::APIServer", &["VLLM::APIServer_0"], ("vllm", 8000)),
             (
                 "python3.12",
@@ -105,9 +111,24 @@ mod tests {
                 &["python3", "-m", "vllm.entrypoints.openai.api_server", "--port=9001"],
                 ("vllm", 9001),
             ),
-            ("python3", "python3", &["python3", "-m", "sglang.launch_server", "--port", "30001"], ("sglang", 30001)),
-            ("tritonserver", "tritonserver", &["tritonserver", "--http-port", "8000"], ("triton", 8002)),
-            ("tritonserver", "tritonserver", &["tritonserver", "--metrics-port=9002"], ("triton", 9002)),
+            (
+                "python3",
+                "python3",
+                &["python3", "-m", "sglang.launch_server", "--port", "30001"],
+                ("sglang", 30001),
+            ),
+            (
+                "tritonserver",
+                "tritonserver",
+                &["tritonserver", "--http-port", "8000"],
+                ("triton", 8002),
+            ),
+            (
+                "tritonserver",
+                "tritonserver",
+                &["tritonserver", "--metrics-port=9002"],
+                ("triton", 9002),
+            ),
         ] {
             let found = found(&command(program, title, arguments));
             assert_eq!(found, Some((wanted.0, vec![wanted.1])), "{arguments:?}");
@@ -129,7 +150,8 @@ mod tests {
 
     #[test]
     fn a_port_that_is_no_number_is_none() {
-        let serve = |port| command("python3", "vllm", &["python3", "vllm", "serve", "--port", port]);
+        let serve =
+            |port| command("python3", "vllm", &["python3", "vllm", "serve", "--port", port]);
         assert_eq!(found(&serve("nonsense")), Some(("vllm", vec![8000])));
         assert_eq!(found(&serve("99999")), Some(("vllm", vec![8000])));
         let cut = command("python3", "vllm", &["python3", "vllm", "serve", "--port"]);

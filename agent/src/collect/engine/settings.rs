@@ -165,7 +165,7 @@ fn labels(raw: &BTreeMap<String, String>) -> Result<AttrSet, ConfigError> {
         }
         let name: &'static str = Box::leak(name.clone().into_boxed_str());
         let key = AttrKey { name, description: "A label of the configuration." };
-        set.set(Box::leak(Box::new(key)), value.clone());
+        set.set(Box::leak(Box::new(key)), value.as_str());
     }
     Ok(set)
 }
