@@ -48,8 +48,6 @@ const MAX_HEAD: usize = 64 << 10;
 const MAX_HEADERS: usize = 64;
 /// Bytes of a bearer token's file.
 const MAX_TOKEN: u64 = 16 << 10;
-/// The text format of Prometheus, which every engine writes.
-const ACCEPTED: &str = "text/plain;version=0.0.4,*/*;q=0.1";
 
 /// Why there is no page.
 #[derive(Debug, thiserror::Error)]
@@ -152,6 +150,32 @@ pub(super) struct Target {
     pub token: Option<PathBuf>,
 }
 
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Media {
+    /// A page of metrics.
+    Page,
+    /// What a server says of itself.
+    Json,
+}
+
+impl Media {
+    fn accepted(self) -> &'static str {
+        match self {
+            // The text format of Prometheus, which every engine writes.
+            Self::Page => "text/plain;version=0.0.4,*/*;q=0.1",
+            Self::Json => "application/json",
+        }
+    }
+
+    fn is_it(self, media: &str) -> bool {
+        match self {
+            Self::Page => ["", "text/plain", "application/openmetrics-text"].contains(&media),
+            Self::Json => media == "application/json",
+        }
+    }
+}
+
 /// Whom to connect to.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
@@ -204,7 +228,7 @@ impl Fetcher {
     /// Gets a page; `network` is the namespace to connect in where that is not the agent's own.
     pub(super) fn get(
         &mut self,
-        target: &Target,
+        (target, media): (&Target, Media),
         network: Option<&File>,
         is_server: IsServer<'_>,
     ) -> Result<&[u8], FetchError> {
@@ -214,13 +238,13 @@ impl Fetcher {
         let whole = async {
             let stream = connect(target, network, within).await?;
             let (server, client) = ends(&stream)?;
-            let request = request(target)?;
+            let request = request(target, media)?;
             let is_server = || is_server(server, client);
             match &target.tls {
-                None => exchange(stream, request, &is_server, (body, &self.large)).await,
+                None => exchange(stream, request, &is_server, (body, &self.large, media)).await,
                 Some(files) => {
                     let stream = secured(stream, &target.place, files).await?;
-                    exchange(stream, request, &is_server, (body, &self.large)).await
+                    exchange(stream, request, &is_server, (body, &self.large, media)).await
                 }
             }
         };
@@ -290,12 +314,12 @@ async fn secured(
     connector.connect(name, stream).await.map_err(|error| failed(&error))
 }
 
-fn request(target: &Target) -> Result<Request<Empty<Bytes>>, FetchError> {
+fn request(target: &Target, media: Media) -> Result<Request<Empty<Bytes>>, FetchError> {
     let not_http = |error: hyper::http::Error| FetchError::NotHttp(shown(&error.to_string()));
     let mut request = Request::get(&target.path)
         .header(HOST, target.place.authority())
         .header(USER_AGENT, concat!("gpuwho/", env!("CARGO_PKG_VERSION")))
-        .header(ACCEPT, ACCEPTED)
+        .header(ACCEPT, media.accepted())
         .header(ACCEPT_ENCODING, "identity")
         .header(CONNECTION, "close")
         .body(Empty::new())
@@ -323,7 +347,7 @@ async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<Empty<Bytes>>,
     is_server: &dyn Fn() -> bool,
-    (body, large): (&mut Vec<u8>, &LargePages),
+    (body, large, media): (&mut Vec<u8>, &LargePages, Media),
 ) -> Result<(), FetchError> {
     let not_http = |error: hyper::Error| FetchError::NotHttp(shown(&error.to_string()));
     let path = request.uri().path().to_owned();
@@ -336,7 +360,7 @@ async fn exchange(
         if !is_server() {
             return Err(FetchError::UnknownServer);
         }
-        check(&answer, &path)?;
+        check(&answer, &path, media)?;
         read(answer.into_body(), body, large).await
     };
     tokio::pin!(connection, answered);
@@ -349,7 +373,7 @@ async fn exchange(
 }
 
 /// Whether the answer is a page.
-fn check(answer: &Response<Incoming>, path: &str) -> Result<(), FetchError> {
+fn check(answer: &Response<Incoming>, path: &str, asked: Media) -> Result<(), FetchError> {
     let status = answer.status();
     let field = |name| {
         let value = answer.headers().get(name).map(HeaderValue::as_bytes);
@@ -367,9 +391,7 @@ fn check(answer: &Response<Incoming>, path: &str) -> Result<(), FetchError> {
         return Err(FetchError::Compressed(shown(&encoding)));
     }
     let media = field(CONTENT_TYPE).unwrap_or_default().to_ascii_lowercase();
-    if !["", "text/plain", "application/openmetrics-text"]
-        .contains(&media.split(';').next().unwrap_or_default().trim())
-    {
+    if !asked.is_it(media.split(';').next().unwrap_or_default().trim()) {
         return Err(FetchError::MediaType(shown(&media)));
     }
     let length = field(CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());

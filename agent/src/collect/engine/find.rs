@@ -68,6 +68,15 @@ pub(super) struct ServerKey {
 }
 
 impl Server {
+    /// Which engine, where, and whose.
+    pub(super) fn words(&self, engine: &str) -> String {
+        let (port, pid) = (self.at.port(), self.process.pid);
+        let pod = self.owner.workload.pod.as_ref();
+        let pod = pod.and_then(|pod| Some((pod.namespace.as_ref()?, pod.name.as_ref()?)));
+        let pod = pod.map(|(namespace, name)| format!(" of pod {namespace}/{name}"));
+        format!("{engine} on port {port}{} (process {pid})", pod.unwrap_or_default())
+    }
+
     pub(super) fn key(&self) -> ServerKey {
         let Self { process, network, at, .. } = self;
         ServerKey { process: *process, network: *network, port: at.port() }

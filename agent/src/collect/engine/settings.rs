@@ -20,7 +20,7 @@ const MAX_LABELS: usize = 16;
 const NAME: &str = "engines";
 
 /// The section.
-pub const SECTION: Section = Section::of::<RawEngines>(
+pub(super) const SECTION: Section = Section::of::<RawEngines>(
     NAME,
     r#"# Read the pages of metrics of inference engines (vLLM, SGLang, Triton, TGI, NIM). An engine is found
 # where a process that holds a device, or another one of its cgroup, is an engine's by its program, title
@@ -60,7 +60,7 @@ struct RawEndpoint {
 
 /// What to read, and how often.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub(super) struct Settings {
     /// Whether to look for engines at all.
     pub enabled: bool,
     /// Time between two requests to an engine; `None`: the agent's interval.

@@ -25,7 +25,7 @@ fn serve(
 
 fn fetch(target: &Target) -> Result<Vec<u8>, FetchError> {
     let mut fetcher = Fetcher::new(&LargePages::default(), LONG).unwrap();
-    fetcher.get(target, None, &|_, _| true).map(<[u8]>::to_vec)
+    fetcher.get((target, Media::Page), None, &|_, _| true).map(<[u8]>::to_vec)
 }
 
 /// What comes of one answer.
@@ -120,16 +120,19 @@ fn of_large_pages_one_is_read_at_a_time() {
     };
     let other = large.0.try_acquire().unwrap();
     let (target, server) = serve(answer);
-    let busy = fetcher.get(&target, None, &|_, _| true).err();
+    let busy = fetcher.get((&target, Media::Page), None, &|_, _| true).err();
     assert!(matches!(busy, Some(FetchError::Busy)), "{busy:?}");
     server.join().unwrap();
     drop(other);
     let (target, server) = serve(answer);
-    assert_eq!(fetcher.get(&target, None, &|_, _| true).unwrap().len(), LARGE_PAGE / 4 * 5);
+    assert_eq!(
+        fetcher.get((&target, Media::Page), None, &|_, _| true).unwrap().len(),
+        LARGE_PAGE / 4 * 5
+    );
     server.join().unwrap();
     assert_eq!(large.0.available_permits(), 1, "given back");
     let (target, server) = serve(|stream| stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nup 1\n"));
-    fetcher.get(&target, None, &|_, _| true).unwrap();
+    fetcher.get((&target, Media::Page), None, &|_, _| true).unwrap();
     server.join().unwrap();
     assert!(fetcher.body.capacity() <= KEPT_BYTES, "{}", fetcher.body.capacity());
 }
@@ -145,7 +148,7 @@ fn an_answer_that_never_comes_ends_at_the_deadline() {
     });
     let within = Duration::from_millis(100);
     let mut fetcher = Fetcher::new(&LargePages::default(), within).unwrap();
-    let late = fetcher.get(&target, None, &|_, _| true).err();
+    let late = fetcher.get((&target, Media::Page), None, &|_, _| true).err();
     assert!(matches!(late, Some(FetchError::Late(_))), "{late:?}");
     drop(ended);
     server.join().unwrap();
@@ -155,7 +158,7 @@ fn an_answer_that_never_comes_ends_at_the_deadline() {
 fn an_answer_of_another_process_is_not_read() {
     let (target, server) = serve(|stream| stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nup 1\n"));
     let mut fetcher = Fetcher::new(&LargePages::default(), LONG).unwrap();
-    let refused = fetcher.get(&target, None, &|_, _| false).err();
+    let refused = fetcher.get((&target, Media::Page), None, &|_, _| false).err();
     assert!(matches!(refused, Some(FetchError::UnknownServer)), "{refused:?}");
     server.join().unwrap();
 }
