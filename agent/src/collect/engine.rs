@@ -35,10 +35,11 @@ use table::Engine;
 /// The source's name, and its threads': `collect:engines`.
 pub const NAME: &str = "engines";
 
-/// Every engine that is read. To add one: its file here, its `mod` and its row. One whose names
-/// have no prefix comes last.
+/// Every engine that is read. To add one: its file here, its `mod` and its row. Of several on one
+/// page the first row is the page's engine: Triton is before the back ends that it serves, and what
+/// has no prefix comes last.
 pub static ENGINES: &[&Engine] =
-    &[&vllm::VLLM, &sglang::SGLANG, &tgi::TGI, &triton::TRITON, &nim::NIM];
+    &[&triton::TRITON, &vllm::VLLM, &sglang::SGLANG, &tgi::TGI, &nim::NIM];
 
 /// What the finder and the endpoints share.
 #[derive(Clone, Debug)]

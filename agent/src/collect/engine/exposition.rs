@@ -48,8 +48,15 @@ pub enum LineError {
     /// Behind the line that ends an OpenMetrics page.
     #[error("behind the end of the page")]
     BehindEnd,
-    /// One of more lines or series than are read.
-    #[error("beyond the lines that are read of a page")]
+    /// The last line of a page, without its end: it may be cut.
+    #[error("no end of the line")]
+    Cut,
+    /// A histogram without a sum, without its last bucket, or of other buckets than the one that it
+    /// is added to.
+    #[error("buckets that make no histogram")]
+    Buckets,
+    /// One of more lines than are read.
+    #[error("beyond the lines of a page that are read")]
     TooMany,
 }
 

@@ -25,6 +25,28 @@ pub struct Engine {
     pub unread: &'static [&'static str],
 }
 
+impl Engine {
+    /// Whether a family's name, `:` replaced by `_`, begins as this engine's do.
+    pub(super) fn is_prefix_of(&self, family: &str) -> bool {
+        self.prefixes.iter().any(|prefix| begins(family, prefix))
+    }
+
+    /// Whether a family of that name is known and not read.
+    pub(super) fn is_unread(&self, family: &str) -> bool {
+        self.unread.iter().any(|name| match name.strip_suffix('*') {
+            Some(start) => begins(family, start),
+            None => begins(family, name) && family.len() == name.len(),
+        })
+    }
+}
+
+/// Whether a name begins so, `:` standing for `_` in the beginning.
+fn begins(name: &str, start: &str) -> bool {
+    let start = start.bytes().map(|byte| if byte == b':' { b'_' } else { byte });
+    let mut bytes = name.bytes();
+    start.into_iter().all(|byte| bytes.next() == Some(byte))
+}
+
 /// How an engine's processes are recognised, and where they answer.
 #[derive(Debug)]
 pub struct Signs {
