@@ -10,6 +10,7 @@ pub mod attributes;
 pub mod board;
 pub mod device;
 pub mod document;
+pub mod endpoint;
 pub mod engine;
 pub mod event;
 pub mod gpm;
@@ -334,6 +335,7 @@ pub const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Collective communication", nccl::ALL),
     ("Completed collectives (NCCL Inspector)", inspector::ALL),
     ("Inference engines", engine::ALL),
+    ("Reading of inference engines", endpoint::ALL),
     ("Events", event::ALL),
     ("The agent itself", agent::ALL),
 ];

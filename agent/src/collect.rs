@@ -11,6 +11,7 @@ pub mod own;
 pub mod proc_scan;
 pub mod ras;
 pub mod schedule;
+pub(crate) mod sockets;
 pub mod source;
 pub mod stages;
 pub mod status;

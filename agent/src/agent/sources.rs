@@ -10,6 +10,7 @@ use crate::collect::source::SourceDef;
 pub static SOURCES: &[SourceDef] = &[
     collect::collectives::INSPECTOR,
     collect::collectives::RAS,
+    collect::engine::SOURCE,
     collect::kmsg::SOURCE,
     collect::events::SOURCE,
     collect::own::SOURCE,

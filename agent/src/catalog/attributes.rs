@@ -175,6 +175,10 @@ attributes! {
     ENGINE_NAME = "gpuwho.engine.name";
     /// The inference engine's version, where it says one.
     ENGINE_VERSION = "gpuwho.engine.version";
+    /// What came of a request for an inference engine's page.
+    ENGINE_PAGE_OUTCOME = "gpuwho.engine.page.outcome";
+    /// How the families of an inference engine's page differ from what the agent knows.
+    ENGINE_FAMILY_DRIFT = "gpuwho.engine.family.drift";
     /// The host of a configured endpoint; absent for an engine that was found on this host.
     SERVER_ADDRESS = "server.address";
     /// The port that the inference engine's metrics are read from.

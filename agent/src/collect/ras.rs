@@ -18,7 +18,6 @@ mod json;
 mod listeners;
 mod rounds;
 mod silent;
-mod sockets;
 mod tenant;
 mod text;
 mod tokens;

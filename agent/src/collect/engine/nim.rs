@@ -15,6 +15,8 @@ pub(super) static NIM: Engine = Engine {
         titles: &[],
         arguments: &["vllm_nvext.entrypoints.openai.api_server", "nim_llm_sdk.entrypoints.launch"],
         ports: &[8000],
+        port_options: &["--port"],
+        version: Some(("/v1/version", "release")),
         paths: &["/v1/metrics", "/metrics"],
     },
     labels: &[

@@ -16,6 +16,8 @@ pub(super) static SGLANG: Engine = Engine {
         titles: &["sglang::"],
         arguments: &["sglang", "sglang.launch_server"],
         ports: &[30000],
+        port_options: &["--port"],
+        version: Some(("/get_server_info", "version")),
         paths: &["/metrics"],
     },
     labels: &[

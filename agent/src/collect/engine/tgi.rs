@@ -15,6 +15,8 @@ pub(super) static TGI: Engine = Engine {
         titles: &[],
         arguments: &[],
         ports: &[80, 3000, 9000],
+        port_options: &["--prometheus-port", "--port", "-p"],
+        version: Some(("/info", "version")),
         paths: &["/metrics"],
     },
     labels: &[

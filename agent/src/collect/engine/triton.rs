@@ -18,6 +18,8 @@ pub(super) static TRITON: Engine = Engine {
         titles: &[],
         arguments: &[],
         ports: &[8002],
+        port_options: &["--metrics-port"],
+        version: None,
         paths: &["/metrics"],
     },
     labels: &[

@@ -14,6 +14,8 @@ pub(super) static VLLM: Engine = Engine {
         titles: &["VLLM::"],
         arguments: &["vllm", "vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server"],
         ports: &[8000],
+        port_options: &["--port"],
+        version: Some(("/version", "version")),
         paths: &["/metrics"],
     },
     labels: &[
