@@ -16,6 +16,7 @@ pub mod event;
 pub mod gpm;
 pub mod inspector;
 pub mod instance;
+mod l9gpu;
 pub mod link;
 pub mod nccl;
 pub mod process;

@@ -113,15 +113,15 @@ impl PageReader {
         if page.len() > MAX_PAGE {
             return Err(PageError::TooLong(page.len()));
         }
-        let last = self.shape.take();
-        let shape = match last.map(|mut shape| (shape.read(page), shape)) {
-            Some((true, shape)) => shape,
-            _ => {
-                let mut shape = Draft::read(page).shape(self.version, &mut self.labels)?;
-                // Every line was just read.
-                shape.read(page);
-                shape
-            }
+        let mut last = self.shape.take();
+        let is_same = last.as_mut().is_some_and(|shape| shape.read(page));
+        let shape = if let Some(shape) = last.filter(|_| is_same) {
+            shape
+        } else {
+            let mut shape = Draft::read(page).shape(self.version, &mut self.labels)?;
+            // Every line was just read.
+            shape.read(page);
+            shape
         };
         let shape = self.shape.insert(shape);
         let before = out.samples.len();

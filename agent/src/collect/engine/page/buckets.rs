@@ -3,7 +3,6 @@
 use super::super::exposition::LineError;
 use super::super::table::Family;
 use super::shape::{Action, HistogramSeries, Shape};
-use crate::catalog::MetricDef;
 use crate::labels::LabelSet;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -28,7 +27,7 @@ impl Upstream {
     /// takes its place.
     fn complete(&mut self) -> bool {
         self.buckets.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        self.buckets.dedup_by(|(a, _), (b, _)| a == b);
+        self.buckets.dedup_by(|(a, _), (b, _)| a.total_cmp(b).is_eq());
         if self.buckets.last().is_none_or(|(bound, _)| *bound != f64::INFINITY) {
             let Some(count) = self.count else { return false };
             self.buckets.push((f64::INFINITY, count));
@@ -59,7 +58,7 @@ impl Upstream {
 
 /// The page's histograms as series, each line with what becomes of it.
 pub(super) fn plan(upstream: Vec<Upstream>, shape: &mut Shape, actions: &mut Vec<(usize, Action)>) {
-    let mut series: HashMap<(&'static MetricDef, Option<LabelSet>), u32> = HashMap::new();
+    let mut series: HashMap<(&'static str, Option<LabelSet>), u32> = HashMap::new();
     for mut one in upstream {
         let first = one.buckets.first().map_or(0, |(_, line)| *line);
         if !one.complete() {
@@ -70,7 +69,7 @@ pub(super) fn plan(upstream: Vec<Upstream>, shape: &mut Shape, actions: &mut Vec
         let scale = one.family.scale;
         let bounds = one.buckets.iter().map(|(bound, _)| scale.of(*bound));
         let bounds: Vec<f64> = bounds.filter(|bound| *bound != f64::INFINITY).collect();
-        let place = match series.entry((one.family.metric, one.labels.clone())) {
+        let place = match series.entry((one.family.metric.name, one.labels.clone())) {
             Entry::Occupied(entry) => {
                 let place = *entry.get();
                 let known = shape.histograms.get(place as usize);

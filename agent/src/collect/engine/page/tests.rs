@@ -118,8 +118,9 @@ fn a_page_of_the_same_shape_costs_two_allocations_a_histogram_and_none_a_line() 
         reader.read(page.as_bytes(), ENGINE, &mut out).unwrap();
         out.samples.clear();
         let next = page.replace(" 205.0\n", " 206.0\n");
-        let mut read = || drop(reader.read(next.as_bytes(), ENGINE, &mut out).unwrap());
-        let measured = allocation_counter::measure(&mut read);
+        let measured = allocation_counter::measure(|| {
+            reader.read(next.as_bytes(), ENGINE, &mut out).unwrap();
+        });
         let histograms = out.samples.iter().filter(|(_, s)| matches!(s.value, Value::Histogram(_)));
         assert_eq!(measured.count_total, 2 * histograms.count() as u64, "{name}");
     }
@@ -342,7 +343,9 @@ fn what_the_table_does_not_know_and_what_the_page_lacks_is_named() {
     // Before 0.9 it had another name; of an unknown version nothing is said.
     let old = summarise(&drifted, Some("0.8.5"));
     assert!(old.ends_with("missing []"), "{old}");
-    let unknown: String = (0..1000).map(|n| format!("vllm:new_{n} 1\n")).collect();
+    let unknown: String = (0..1000)
+        .flat_map(|n| ["vllm:new_".to_owned(), n.to_string(), " 1\n".to_owned()])
+        .collect();
     let mut reader = PageReader::new();
     let mut out = Batch::new("engine", UNIX_EPOCH);
     let summary = reader.read(unknown.as_bytes(), ENGINE, &mut out).unwrap();
