@@ -271,7 +271,7 @@ mod tests {
         let all: usize = all().filter(|def| link(def)).map(MetricDef::series_per_subject).sum();
         assert_eq!(nvlink.map(|each| each * 36), Some(all));
         assert_eq!(rows.iter().filter_map(count).count(), rows.len(), "{rows:#?}");
-        assert_eq!(rows.len(), 13, "{rows:#?}");
+        assert_eq!(rows.len(), 14, "{rows:#?}");
     }
 
     #[test]

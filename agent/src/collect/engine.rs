@@ -9,6 +9,7 @@ pub mod exposition;
 mod fetch;
 mod find;
 mod finder;
+pub mod fuzz;
 mod nim;
 pub mod page;
 mod recognize;

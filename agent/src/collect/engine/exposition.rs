@@ -397,3 +397,6 @@ impl<'a> Cursor<'a> {
         None
     }
 }
+
+#[cfg(test)]
+mod tests;
