@@ -20,7 +20,7 @@ pub const NEEDS: &[Need] = &[
         capability: CapabilitySet::SYS_ADMIN,
         name: "CAP_SYS_ADMIN",
         without: "no BPF, so processes are looked for in /proc and collectives are not counted; \
-            pods' networks are not entered to ask NCCL; in a container no owner is found",
+            pods' networks are not entered to ask NCCL and engines; in a container no owner is found",
     },
     Need {
         capability: CapabilitySet::SYS_PTRACE,

@@ -13,9 +13,9 @@ use std::fs;
 
 const GENERATED_TOKENS: &str = "inference.tokens.generated";
 
-fn watch(stage: &Stage) -> Told {
-    let config =
-        Config { pod_logs: Some(stage.pod_logs()), more: ALONE.to_owned(), ..Config::default() };
+fn watch(stage: &Stage, more: &str) -> Told {
+    let more = format!("{ALONE}{more}");
+    let config = Config { pod_logs: Some(stage.pod_logs()), more, ..Config::default() };
     Told::start(stage.folder(), "h100x8", config)
 }
 
@@ -48,7 +48,7 @@ fn requests(points: &[Value], outcome: &str) -> f64 {
 fn an_engine_is_found_in_its_pod_and_its_totals_are_exact() {
     let mut stage = or_skip!(Stage::new());
     let group = pod(&mut stage, "chat-0");
-    let mut told = watch(&stage);
+    let mut told = watch(&stage, "");
     // The API server holds no device; two engine cores beside it hold three.
     let spec = EngineSpec { group: Some(&group), ..EngineSpec::default() };
     let mut engine = FakeEngine::start(&spec).unwrap();
@@ -110,7 +110,7 @@ fn an_engine_is_found_in_its_pod_and_its_totals_are_exact() {
 fn what_no_engine_is_is_never_asked() {
     let mut stage = or_skip!(Stage::new());
     let (engines, strange) = (pod(&mut stage, "chat-0"), pod(&mut stage, "train-0"));
-    let mut told = watch(&stage);
+    let mut told = watch(&stage, "");
     // On a port that it was not given and that is not its default.
     let spec =
         EngineSpec { group: Some(&engines), gpus: &[1], port: 29_500, ..EngineSpec::default() };
@@ -137,7 +137,8 @@ fn unkind_engines_cost_themselves_alone() {
     const MAX_MEMORY: u64 = 32 << 20;
     let mut stage = or_skip!(Stage::new());
     let good = pod(&mut stage, "chat-0");
-    let mut told = watch(&stage);
+    // A busy machine needs a moment for the largest page.
+    let mut told = watch(&stage, "[engines]\ninterval = \"2s\"\n");
     let spec = EngineSpec { group: Some(&good), gpus: &[0], ..EngineSpec::default() };
     let mut engine = FakeEngine::start(&spec).unwrap();
     told.wait("the good engine", |points| value(points, GENERATED_TOKENS, "chat-0"));
