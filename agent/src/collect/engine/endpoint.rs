@@ -39,7 +39,7 @@ impl Link {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = server;
     }
 
-    fn get(&self) -> Option<Server> {
+    pub(super) fn get(&self) -> Option<Server> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -91,21 +91,7 @@ impl ReadError {
             Self::Gone => PageOutcome::Unreachable,
             Self::Page(PageError::TooLong(_)) => PageOutcome::TooLarge,
             Self::Page(_) => PageOutcome::NotUnderstood,
-            Self::Fetch(error) => match error {
-                FetchError::Namespace(_)
-                | FetchError::Resolve { .. }
-                | FetchError::Connect(_)
-                | FetchError::Tls(_)
-                | FetchError::Token { .. }
-                | FetchError::UnknownServer => PageOutcome::Unreachable,
-                FetchError::Late(_) => PageOutcome::Late,
-                FetchError::TooLarge | FetchError::Busy => PageOutcome::TooLarge,
-                FetchError::NotHttp(_)
-                | FetchError::Redirect { .. }
-                | FetchError::Status(_)
-                | FetchError::Compressed(_)
-                | FetchError::MediaType(_) => PageOutcome::Refused,
-            },
+            Self::Fetch(error) => error.outcome(),
         }
     }
 
@@ -295,20 +281,20 @@ fn get<'a>(
         _ => None,
     };
     let is_server = |at: SocketAddr, client: SocketAddr| {
-        server.is_none_or(|server| has_accepted(shared, server, (at, client)).unwrap_or(false))
+        server.map_or(Some(true), |server| has_accepted(shared, server, (at, client)))
     };
     Ok(fetcher.get((target, media), namespace.as_ref(), &is_server)?)
 }
 
 /// Whether a process of the server's cgroup has accepted this connection: anybody of the same user
-/// and network may share a port (`SO_REUSEPORT`).
+/// and network may share a port (`SO_REUSEPORT`). `None`: nobody has yet.
 fn has_accepted(
     shared: &Shared,
     server: &Server,
     (at, client): (SocketAddr, SocketAddr),
 ) -> Option<bool> {
     let paths = &shared.paths;
-    let living = Living::same(paths, server.process)?;
+    let Some(living) = Living::same(paths, server.process) else { return Some(false) };
     let inode = accepted(&living, at, client)?;
     let holds = |living: &Living| held(living).any(|one| one == inode);
     let others = || server.cgroup.as_deref().map(members_of).unwrap_or_default();

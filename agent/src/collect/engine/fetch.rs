@@ -3,9 +3,13 @@
 //!
 //! The server is somebody's job. So an answer has a limit in bytes ([`MAX_PAGE`]) and in time
 //! ([`WITHIN`]), no redirect is followed, nothing is decompressed, and only the media types of the
-//! text formats are read. Before the body is read, the caller checks who has accepted the
-//! connection. Each request has a connection of its own: about 0.3 ms and three system calls more
-//! than on a kept one, and none of the server's sockets is held between two requests.
+//! text formats are read. Nothing is sent before the caller has found out who has accepted the
+//! connection. Each request has a connection of its own: none of the server's sockets is held
+//! between two requests.
+
+mod error;
+
+pub(super) use error::FetchError;
 
 use crate::export::otlp::settings::TlsFiles;
 use crate::export::otlp::tls;
@@ -26,7 +30,7 @@ use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::runtime::{Builder, Runtime};
@@ -36,6 +40,9 @@ use tokio::sync::Semaphore;
 pub(super) const WITHIN: Duration = Duration::from_secs(5);
 /// For a connection, of the whole time.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// Between two looks at who has accepted a connection, the first and the longest.
+const FIRST_LOOK: Duration = Duration::from_micros(200);
+const LAST_LOOK: Duration = Duration::from_millis(50);
 /// Bytes of a page; the largest of a real engine has 97 kB.
 pub(super) const MAX_PAGE: usize = 8 << 20;
 /// Bytes of a page above which only one is read at a time of all endpoints together: so many
@@ -48,95 +55,6 @@ const MAX_HEAD: usize = 64 << 10;
 const MAX_HEADERS: usize = 64;
 /// Bytes of a bearer token's file.
 const MAX_TOKEN: u64 = 16 << 10;
-
-/// Why there is no page.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum FetchError {
-    /// The network of the process cannot be entered.
-    #[error("cannot enter the network of the process: {0}")]
-    Namespace(io::Error),
-    /// The host's name has no address.
-    #[error("cannot resolve {host}: {source}")]
-    Resolve {
-        /// The name.
-        host: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// Nobody accepts the connection.
-    #[error("cannot connect: {0}")]
-    Connect(io::Error),
-    /// A certificate, or the server's.
-    #[error("no TLS connection: {0}")]
-    Tls(String),
-    /// The token's file.
-    #[error("cannot read the bearer token in {}: {source}", path.display())]
-    Token {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// No whole answer in time.
-    #[error("no whole answer within {0:?}")]
-    Late(Duration),
-    /// Another process than the engine's has the connection.
-    #[error("another process than the engine's has accepted the connection")]
-    UnknownServer,
-    /// What answers does not speak HTTP.
-    #[error("the answer is no HTTP: {0}")]
-    NotHttp(String),
-    /// It answers with another address.
-    #[error("it redirects (status {status}), which is not followed")]
-    Redirect {
-        /// The status.
-        status: u16,
-        /// Whether only a slash at the path's end is missing.
-        adds_slash: bool,
-    },
-    /// It answers with an error.
-    #[error("it answers {0}")]
-    Status(StatusCode),
-    /// The answer is compressed although nobody asked for it.
-    #[error("the answer is compressed ({0}), which was not asked for")]
-    Compressed(String),
-    /// The answer is no page of metrics.
-    #[error("the answer is `{0}`, no page of metrics")]
-    MediaType(String),
-    /// The page has too many bytes.
-    #[error("the page has more than {MAX_PAGE} bytes")]
-    TooLarge,
-    /// There is no memory for another large page.
-    #[error("the page has more than {LARGE_PAGE} bytes, and another such is being read")]
-    Busy,
-}
-
-impl FetchError {
-    /// What the operator can do.
-    pub(super) fn remedy(&self) -> &'static str {
-        match self {
-            Self::Namespace(_) => "run the agent as root with CAP_SYS_ADMIN",
-            Self::Resolve { .. } | Self::Connect(_) => {
-                "see whether the engine listens where it is configured to"
-            }
-            Self::Tls(_) => {
-                "name the endpoint in engines.endpoints with its `ca`, `certificate` and `key`"
-            }
-            Self::Token { .. } => "make the file readable for the agent",
-            Self::Late(_) | Self::Busy => "see what keeps the engine; it is asked again",
-            Self::UnknownServer => {
-                "see which other process shares the engine's port (SO_REUSEPORT)"
-            }
-            Self::NotHttp(_) => "name an endpoint that speaks TLS in engines.endpoints",
-            Self::Redirect { .. } | Self::MediaType(_) => {
-                "name the page's own address in engines.endpoints"
-            }
-            Self::Status(_) => "switch the engine's metrics on (SGLang: --enable-metrics)",
-            Self::Compressed(_) => "switch compression of the metrics off in the server or proxy",
-            Self::TooLarge => "see why the engine writes so much: real ones write 0.1 MB",
-        }
-    }
-}
 
 /// Where a page is.
 #[derive(Clone, Debug)]
@@ -205,9 +123,9 @@ impl Default for LargePages {
     }
 }
 
-/// Whether the owner of the engine has accepted a connection: the server's end of it, and the
-/// agent's.
-pub(super) type IsServer<'a> = &'a dyn Fn(SocketAddr, SocketAddr) -> bool;
+/// Whether a process of the engine's has accepted a connection, by the server's end of it and the
+/// agent's; `None`: nobody has yet.
+pub(super) type IsServer<'a> = &'a dyn Fn(SocketAddr, SocketAddr) -> Option<bool>;
 
 /// Gets pages, one at a time; the buffer is kept.
 #[derive(Debug)]
@@ -240,6 +158,9 @@ impl Fetcher {
             let (server, client) = ends(&stream)?;
             let request = request(target, media)?;
             let is_server = || is_server(server, client);
+            let is_known = wait_for_server(&is_server, within / 2).await?;
+            // Of a server that accepts no connection before there is a request.
+            let is_server = || is_known || is_server() == Some(true);
             match &target.tls {
                 None => exchange(stream, request, &is_server, (body, &self.large, media)).await,
                 Some(files) => {
@@ -295,6 +216,27 @@ fn nonblocking(stream: std::net::TcpStream) -> io::Result<TcpStream> {
 fn ends(stream: &TcpStream) -> Result<(SocketAddr, SocketAddr), FetchError> {
     let ends = stream.peer_addr().and_then(|peer| Ok((peer, stream.local_addr()?)));
     ends.map_err(FetchError::Connect)
+}
+
+/// Waits until somebody has accepted the connection: nothing is sent to another process than the
+/// engine's. False where nobody has in time.
+async fn wait_for_server(
+    is_server: &dyn Fn() -> Option<bool>,
+    within: Duration,
+) -> Result<bool, FetchError> {
+    let until = Instant::now() + within;
+    let (mut wait, mut is_other) = (FIRST_LOOK, false);
+    loop {
+        match is_server() {
+            Some(true) => return Ok(true),
+            Some(false) if is_other => return Err(FetchError::UnknownServer),
+            None if Instant::now() >= until => return Ok(false),
+            // Between accepting it and having it, nobody has it: looked at again.
+            other => is_other = other.is_some(),
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(LAST_LOOK);
+    }
 }
 
 async fn secured(

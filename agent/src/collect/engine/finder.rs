@@ -168,3 +168,110 @@ impl Collector for EngineFinder {
         self.shared.endpoints.report()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attribute::Evidence;
+    use crate::attribute::fake::{FakeHost, opened, v2};
+    use crate::attribute::ownership::Ownership;
+    use crate::collect::engine::ENGINES;
+    use crate::ids::ProcKey;
+    use crate::tenant_files::TenantFiles;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// A host with jobs whose servers are made up.
+    struct Bench {
+        finder: EngineFinder,
+        late: Late,
+        _host: FakeHost,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let host = FakeHost::new();
+            let ownership = Ownership::new(&host.paths);
+            let shared = Shared {
+                paths: host.paths.clone(),
+                ownership: ownership.clone(),
+                engines: Arc::default(),
+                endpoints: <_>::default(),
+                large: <_>::default(),
+                own_network: None,
+                interval: Duration::from_secs(10),
+                every: None,
+            };
+            let finder = Finder::new(&TenantFiles::direct(&host.paths), &ownership, &[]);
+            let (late, readers) = (Late::default(), Readers::default());
+            let finder = EngineFinder::new(finder, &shared, (&late, &readers), 1);
+            Self { finder, late, _host: host }
+        }
+
+        /// So many servers of a job.
+        fn servers(&self, job: u64, count: u32) -> Vec<Server> {
+            let ownership = &self.finder.shared.ownership;
+            let path = format!("/system.slice/slurmstepd.scope/job_{job}/step_0/user/task_0");
+            ownership.observe(Evidence::CgroupMade { id: v2(job), path: Arc::from(path) });
+            let server = |number: u32| {
+                let pid = u32::try_from(job).unwrap() * 1_000 + number;
+                let process = ProcKey { pid, start_ticks: 1 };
+                ownership.observe(Evidence::Opened(opened(process, job, 1_000_000_000)));
+                Server {
+                    engine: ENGINES[0],
+                    process,
+                    network: 1,
+                    at: ([127, 0, 0, 1], 8000).into(),
+                    cgroup: None,
+                    owner: ownership.attribution(process).unwrap(),
+                    holders: vec![process],
+                }
+            };
+            (0..count).map(server).collect()
+        }
+
+        /// How many engines of a job are read.
+        fn of(&self, job: u32) -> usize {
+            let keys = self.finder.running.values();
+            let pids = keys.filter_map(|running| running.link.get()).map(|one| one.process.pid);
+            pids.filter(|pid| pid / 1_000 == job).count()
+        }
+
+        fn refused(&self) -> u64 {
+            let all = self.finder.shared.ownership.refused().into_iter();
+            all.filter(|(_, limit, _)| *limit == OwnerLimit::Engines).map(|(.., count)| count).sum()
+        }
+    }
+
+    #[test]
+    fn an_owner_has_so_many_engines_and_what_is_too_much_is_counted_once() {
+        let mut bench = Bench::new();
+        let count = u32::try_from(MAX_OF_OWNER).unwrap() + 4;
+        let servers = bench.servers(1, count);
+        bench.finder.update(&servers);
+        bench.finder.update(&servers);
+        assert_eq!((bench.of(1), bench.refused()), (MAX_OF_OWNER, 4));
+        assert_eq!(bench.late.take().len(), MAX_OF_OWNER);
+        // One that ends makes room.
+        bench.finder.update(&servers[1..]);
+        assert_eq!((bench.of(1), bench.refused()), (MAX_OF_OWNER, 4));
+    }
+
+    #[test]
+    fn where_there_is_no_room_the_owner_with_the_most_gives_one() {
+        let mut bench = Bench::new();
+        let jobs = u64::try_from(MAX_ENGINES / MAX_OF_OWNER).unwrap();
+        let count = u32::try_from(MAX_OF_OWNER).unwrap();
+        let mut servers: Vec<Server> =
+            (1..=jobs).flat_map(|job| bench.servers(job, count)).collect();
+        bench.finder.update(&servers);
+        servers.extend(bench.servers(99, 2));
+        bench.finder.update(&servers);
+        assert_eq!(bench.finder.running.len(), MAX_ENGINES);
+        assert_eq!(bench.of(99), 2);
+        // Nobody's place goes to and fro.
+        let parts = bench.finder.next_part;
+        bench.finder.update(&servers);
+        assert_eq!((bench.of(99), bench.finder.next_part), (2, parts));
+    }
+}

@@ -25,7 +25,7 @@ fn serve(
 
 fn fetch(target: &Target) -> Result<Vec<u8>, FetchError> {
     let mut fetcher = Fetcher::new(&LargePages::default(), LONG).unwrap();
-    fetcher.get((target, Media::Page), None, &|_, _| true).map(<[u8]>::to_vec)
+    fetcher.get((target, Media::Page), None, &|_, _| Some(true)).map(<[u8]>::to_vec)
 }
 
 /// What comes of one answer.
@@ -120,19 +120,19 @@ fn of_large_pages_one_is_read_at_a_time() {
     };
     let other = large.0.try_acquire().unwrap();
     let (target, server) = serve(answer);
-    let busy = fetcher.get((&target, Media::Page), None, &|_, _| true).err();
+    let busy = fetcher.get((&target, Media::Page), None, &|_, _| Some(true)).err();
     assert!(matches!(busy, Some(FetchError::Busy)), "{busy:?}");
     server.join().unwrap();
     drop(other);
     let (target, server) = serve(answer);
     assert_eq!(
-        fetcher.get((&target, Media::Page), None, &|_, _| true).unwrap().len(),
+        fetcher.get((&target, Media::Page), None, &|_, _| Some(true)).unwrap().len(),
         LARGE_PAGE / 4 * 5
     );
     server.join().unwrap();
     assert_eq!(large.0.available_permits(), 1, "given back");
     let (target, server) = serve(|stream| stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nup 1\n"));
-    fetcher.get((&target, Media::Page), None, &|_, _| true).unwrap();
+    fetcher.get((&target, Media::Page), None, &|_, _| Some(true)).unwrap();
     server.join().unwrap();
     assert!(fetcher.body.capacity() <= KEPT_BYTES, "{}", fetcher.body.capacity());
 }
@@ -148,17 +148,43 @@ fn an_answer_that_never_comes_ends_at_the_deadline() {
     });
     let within = Duration::from_millis(100);
     let mut fetcher = Fetcher::new(&LargePages::default(), within).unwrap();
-    let late = fetcher.get((&target, Media::Page), None, &|_, _| true).err();
+    let late = fetcher.get((&target, Media::Page), None, &|_, _| Some(true)).err();
     assert!(matches!(late, Some(FetchError::Late(_))), "{late:?}");
     drop(ended);
     server.join().unwrap();
 }
 
 #[test]
-fn an_answer_of_another_process_is_not_read() {
-    let (target, server) = serve(|stream| stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nup 1\n"));
+fn another_process_than_the_engines_is_sent_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = Place::At(listener.local_addr().unwrap());
+    let target = Target { place, path: "/metrics".into(), tls: None, token: None };
     let mut fetcher = Fetcher::new(&LargePages::default(), LONG).unwrap();
-    let refused = fetcher.get((&target, Media::Page), None, &|_, _| false).err();
+    let refused = fetcher.get((&target, Media::Page), None, &|_, _| Some(false)).err();
+    assert!(matches!(refused, Some(FetchError::UnknownServer)), "{refused:?}");
+    let mut sent = Vec::new();
+    listener.accept().unwrap().0.read_to_end(&mut sent).unwrap();
+    assert_eq!(sent, Vec::<u8>::new());
+}
+
+#[test]
+fn who_accepts_late_is_waited_for_and_who_does_only_for_a_request_is_looked_up_again() {
+    let page =
+        |stream: &mut std::net::TcpStream| stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nup 1\n");
+    let looks = std::cell::Cell::new(0);
+    let later = |_, _| {
+        looks.set(looks.get() + 1);
+        (looks.get() > 3).then_some(true)
+    };
+    let (target, server) = serve(page);
+    let mut fetcher = Fetcher::new(&LargePages::default(), LONG).unwrap();
+    fetcher.get((&target, Media::Page), None, &later).unwrap();
+    assert_eq!((looks.get(), server.join().unwrap().len() > 1), (4, true));
+    // Nobody has accepted it by half the time: then the answer decides.
+    let within = Duration::from_secs(1);
+    let mut fetcher = Fetcher::new(&LargePages::default(), within).unwrap();
+    let (target, server) = serve(page);
+    let refused = fetcher.get((&target, Media::Page), None, &|_, _| None).err();
     assert!(matches!(refused, Some(FetchError::UnknownServer)), "{refused:?}");
     server.join().unwrap();
 }
