@@ -11,11 +11,14 @@ pub mod board;
 pub mod cgroup;
 pub mod device;
 pub mod document;
+pub mod endpoint;
+pub mod engine;
 pub mod event;
 pub mod gpm;
 pub mod host;
 pub mod inspector;
 pub mod instance;
+mod l9gpu;
 pub mod link;
 pub mod nccl;
 pub mod process;
@@ -150,6 +153,9 @@ impl<A: OneDim, B: OneDim> Dims for (A, B) {
 
 /// A number type a metric's values have.
 pub trait Number {
+    /// Whether they are whole numbers.
+    const WHOLE: bool = false;
+
     /// Wraps the value.
     fn value(self) -> Value;
 }
@@ -161,6 +167,8 @@ impl Number for f64 {
 }
 
 impl Number for i64 {
+    const WHOLE: bool = true;
+
     fn value(self) -> Value {
         Value::Int(self)
     }
@@ -331,6 +339,8 @@ pub const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("The host", host::ALL),
     ("Collective communication", nccl::ALL),
     ("Completed collectives (NCCL Inspector)", inspector::ALL),
+    ("Inference engines", engine::ALL),
+    ("Reading of inference engines", endpoint::ALL),
     ("Events", event::ALL),
     ("The agent itself", agent::ALL),
 ];

@@ -2,6 +2,7 @@
 
 mod cgroups;
 pub mod device;
+pub mod engine;
 pub mod events;
 pub mod host;
 pub mod kernel;
@@ -10,6 +11,7 @@ pub mod nccl;
 pub mod own;
 pub mod proc_scan;
 pub mod schedule;
+pub(crate) mod sockets;
 pub mod source;
 pub mod stages;
 pub mod status;

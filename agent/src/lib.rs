@@ -20,6 +20,7 @@ pub mod communicators;
 pub mod config;
 pub mod control;
 pub mod diagnosis;
+pub mod engines;
 pub mod event;
 pub mod export;
 pub mod host;

@@ -20,7 +20,7 @@ pub const NEEDS: &[Need] = &[
         capability: CapabilitySet::SYS_ADMIN,
         name: "CAP_SYS_ADMIN",
         without: "no BPF, so the agent scans /proc for processes and does not count collectives; \
-            it cannot enter pods' networks to query NCCL; in a container it finds no owner",
+            it cannot enter pods' networks to query NCCL and engines; in a container it finds no owner",
     },
     Need {
         capability: CapabilitySet::SYS_PTRACE,

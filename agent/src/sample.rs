@@ -7,6 +7,7 @@ use crate::attribute::quota::QuotaKey;
 use crate::catalog::attributes::AttrSet;
 use crate::catalog::{DimIndexes, Kind, MetricDef};
 use crate::communicators::MemberId;
+use crate::engines::EngineId;
 use crate::ids::{GpuId, InstanceId, ProcKey};
 use crate::labels::LabelSet;
 use crate::subject::{Identity, Registries, SeriesClass, SubjectKind, subjects};
@@ -42,6 +43,10 @@ subjects! {
     Host(Host),
     /// The cgroup of an owner that holds a device.
     Cgroup(OwnerCgroup),
+    /// An inference engine: one server with all its worker processes.
+    Engine(EngineId),
+    /// An inference engine on one of its devices.
+    EngineGpu(EngineGpu),
 }
 
 /// A rank's messages of one size, algorithm and protocol, of which a source computes a mean. The
@@ -99,6 +104,17 @@ pub struct GpuAllocation {
     pub owner: OwnerId,
     /// The resource, the replica and other details of the allocation.
     pub details: Option<AllocationId>,
+}
+
+/// An inference engine on one of its devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EngineGpu {
+    /// The engine.
+    pub engine: EngineId,
+    /// The device.
+    pub gpu: GpuId,
+    /// The MIG instance that the engine's process is in.
+    pub instance: Option<InstanceId>,
 }
 
 /// The agent itself, as a subject type.

@@ -15,6 +15,7 @@ use crate::catalog::{DimIndexes, Kind, MetricDef};
 use crate::collect::schedule::thread_cpu;
 use crate::collect::status::Report;
 use crate::communicators::Communicators;
+use crate::engines::Engines;
 use crate::export::{EnrichedBatch, Point};
 use crate::inventory::Inventory;
 use crate::labels::LabelSet;
@@ -42,6 +43,7 @@ pub struct SeriesRegistry {
     inventory: Arc<Inventory>,
     ownership: Ownership,
     communicators: Arc<Communicators>,
+    engines: Arc<Engines>,
     /// Start time of the counters that start with the agent.
     agent_start_ns: u64,
     sources: HashMap<SourcePart, Source>,
@@ -114,6 +116,7 @@ impl SeriesRegistry {
             inventory,
             ownership,
             communicators,
+            engines: Arc::default(),
             agent_start_ns,
             sources: HashMap::new(),
             limit: SeriesLimit::new(DEFAULT_LIMIT),
@@ -129,6 +132,12 @@ impl SeriesRegistry {
     #[must_use]
     pub fn with_communicators(self, communicators: Arc<Communicators>) -> Self {
         Self { communicators, ..self }
+    }
+
+    /// With the inference engines that a source keeps.
+    #[must_use]
+    pub fn with_engines(self, engines: Arc<Engines>) -> Self {
+        Self { engines, ..self }
     }
 
     /// Uses another limit of the number of series.
@@ -179,6 +188,7 @@ impl SeriesRegistry {
             inventory: &self.inventory,
             ownership: &self.ownership,
             communicators: &self.communicators,
+            engines: &self.engines,
         };
         let mut needed = Needed::default();
         for source in self.sources.values() {

@@ -5,6 +5,7 @@
 mod agent;
 mod collective;
 mod device;
+mod engine;
 mod host;
 mod owner;
 mod process;
@@ -17,6 +18,7 @@ use crate::attribute::quota::QuotaKey;
 use crate::catalog::MetricDef;
 use crate::catalog::attributes::AttrSet;
 use crate::communicators::{Communicators, MemberFacts};
+use crate::engines::{EngineFacts, Engines};
 use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
 use std::sync::Arc;
 
@@ -54,7 +56,7 @@ pub trait SubjectKind: Copy + Into<crate::sample::Subject> {
 pub enum SeriesClass {
     /// A process's collectives as the Inspector writes them.
     Inspector,
-    /// A process's collectives as the probes and NCCL report them.
+    /// A process's collectives as the probes and NCCL report them, and an inference engine's values.
     Collective,
     /// A process on a device, or an owner.
     Basic,
@@ -89,6 +91,8 @@ pub struct Registries<'a> {
     pub ownership: &'a Ownership,
     /// Memberships in communicators.
     pub communicators: &'a Communicators,
+    /// Inference engines.
+    pub engines: &'a Engines,
 }
 
 /// A subject's current identity, from which its attributes are built. A change of any pointer
@@ -101,6 +105,7 @@ pub struct Identity {
     owner: Option<Arc<OwnerFacts>>,
     member: Option<Arc<MemberFacts>>,
     allocation: Option<Arc<AllocationDetails>>,
+    engine: Option<Arc<EngineFacts>>,
 }
 
 impl Identity {
@@ -119,6 +124,7 @@ impl Identity {
             && same(self.owner.as_ref(), other.owner.as_ref())
             && same(self.member.as_ref(), other.member.as_ref())
             && same(self.allocation.as_ref(), other.allocation.as_ref())
+            && same(self.engine.as_ref(), other.engine.as_ref())
     }
 
     /// Adds the attributes of the device and the instance.

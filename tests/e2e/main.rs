@@ -9,6 +9,7 @@
 
 mod attribution;
 mod device;
+mod engine;
 mod events;
 mod export;
 mod fixture;

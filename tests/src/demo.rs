@@ -105,6 +105,7 @@ pub async fn run(options: &Options) -> Result<(), DemoError> {
             () = stop.reported() => return Ok(()),
             _ = redraw.tick() => {}
         }
+        cast.serve()?;
         let changed = Instant::now() >= next_pod;
         if changed {
             cast.next_pod(&nvml)?;

@@ -19,6 +19,7 @@ pub mod collector;
 #[cfg(feature = "runtimes")]
 pub mod containerd;
 pub mod demo;
+pub mod engine;
 #[cfg(feature = "runtimes")]
 pub mod kmsg;
 #[cfg(feature = "runtimes")]

@@ -25,6 +25,11 @@ pub fn worker() -> Result<PathBuf, NotBuilt> {
     built("worker", "cargo build -p gpuwho-tests --bins")
 }
 
+/// The fake inference engine.
+pub fn engine() -> Result<PathBuf, NotBuilt> {
+    built("engine", "cargo build -p gpuwho-tests --bins")
+}
+
 /// The tenant that attacks the agent.
 pub fn attacker() -> Result<PathBuf, NotBuilt> {
     built("attacker", "cargo build -p gpuwho-tests --bins")

@@ -60,6 +60,20 @@ pub fn own_namespaces(which: UnshareFlags) -> io::Result<()> {
     Ok(())
 }
 
+/// Lets the loopback interface of the process's network namespace carry packets.
+pub fn loopback_up() -> io::Result<()> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+    // SAFETY: all of its fields are integers, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = from.cast_signed() as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = i16::try_from(libc::IFF_UP).map_err(io::Error::other)?;
+    // SAFETY: the request outlives the call, which only reads it, and its flags are set.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Maps a file's first bytes, changes them, and takes the mapping away.
 pub fn dirty_and_unmap(file: &File, length: usize) -> io::Result<()> {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};

@@ -82,6 +82,7 @@ impl Core {
             upkeep: <_>::default(),
             late: <_>::default(),
             nccl_processes: <_>::default(),
+            engines: <_>::default(),
         };
         let (series_limit, job_allocations) = (settings.series_limit, JobAllocations::default());
         Self { context, series_limit, providers, job_allocations }
@@ -111,11 +112,12 @@ impl Core {
 
     /// Makes the registry that turns samples into series.
     pub(super) fn registry(&self) -> SeriesRegistry {
-        let Context { inventory, ownership, communicators, .. } = &self.context;
+        let Context { inventory, ownership, communicators, engines, .. } = &self.context;
         SeriesRegistry::new(Arc::clone(inventory), ownership.clone())
             .with_limit(self.series_limit)
             .with_switches(sources::switches())
             .with_communicators(Arc::clone(communicators))
+            .with_engines(Arc::clone(engines))
     }
 
     /// Refreshes what has no tick of its own: reports of the file helpers, upkeep of sources

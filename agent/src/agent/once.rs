@@ -80,8 +80,12 @@ pub fn collect(
         observe(&core, tracker.scan(&settings.paths, &nodes));
         core.providers.wait(NAMES);
         let mut out = EnrichedBatch::default();
-        collectors.extend(context.late.take());
-        for collector in &mut collectors {
+        // Those that appear while the others are read come after them.
+        let mut read_so_far = 0;
+        loop {
+            collectors.extend(context.late.take());
+            let Some(collector) = collectors.get_mut(read_so_far) else { break };
+            read_so_far += 1;
             let mut batch = read(&core, collector.as_mut());
             accounting.account(&mut batch, ownership, inventory);
             registry.enrich(&batch, &mut out);
@@ -95,6 +99,7 @@ pub fn collect(
         if once {
             break;
         }
+        collectors.retain(|collector| !collector.has_ended());
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     sinks::flush(&mut sinks, Instant::now() + FLUSH);

@@ -10,6 +10,7 @@ use crate::collect::source::SourceDef;
 pub static SOURCES: &[SourceDef] = &[
     collect::nccl::INSPECTOR,
     collect::nccl::RAS,
+    collect::engine::SOURCE,
     collect::host::SOURCE,
     collect::host::CGROUPS,
     collect::kmsg::SOURCE,

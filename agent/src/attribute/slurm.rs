@@ -14,7 +14,7 @@ mod dropfiles;
 mod facts;
 #[doc(hidden)]
 pub mod fuzz;
-mod inspect;
+pub(crate) mod inspect;
 mod jobs;
 mod node;
 mod outside;

@@ -71,6 +71,8 @@ dims! {
         Threads = "threads",
         /// Entries for unique ids in the BPF map.
         UniqueIds = "unique_ids",
+        /// Inference engines that are read.
+        Engines = "engines",
     }
     /// How an export request ended.
     ExportOutcome: attr::EXPORT_OUTCOME {

@@ -179,6 +179,54 @@ attributes! {
     PRESSURE_RESOURCE = "cgroup.pressure.resource";
     /// How many of the tasks wait.
     PRESSURE_STALL = "cgroup.pressure.stall";
+    /// The inference engine: `vllm`, `sglang`, `triton`, `tgi`, `nim`.
+    ENGINE_NAME = "gpuwho.engine.name";
+    /// The inference engine's version, where it says one.
+    ENGINE_VERSION = "gpuwho.engine.version";
+    /// What came of a request for an inference engine's page.
+    ENGINE_PAGE_OUTCOME = "gpuwho.engine.page.outcome";
+    /// How the families of an inference engine's page differ from what the agent knows.
+    ENGINE_FAMILY_DRIFT = "gpuwho.engine.family.drift";
+    /// The host of a configured endpoint; absent for an engine that was found on this host.
+    SERVER_ADDRESS = "server.address";
+    /// The port that the inference engine's metrics are read from.
+    SERVER_PORT = "server.port";
+    /// The model that requests ask for, as the inference engine serves it. OpenTelemetry's own.
+    GEN_AI_MODEL = "gen_ai.request.model";
+    /// The model's version, where the inference engine has one.
+    INFERENCE_MODEL_VERSION = "inference.model.version";
+    /// Place among the engine's data-parallel replicas; no index of a device.
+    INFERENCE_DATA_RANK = "inference.data_parallel.rank";
+    /// Rank in tensor parallelism; no index of a device.
+    INFERENCE_TENSOR_RANK = "inference.tensor_parallel.rank";
+    /// Rank in pipeline parallelism.
+    INFERENCE_PIPELINE_RANK = "inference.pipeline_parallel.rank";
+    /// Rank in expert parallelism.
+    INFERENCE_EXPERT_RANK = "inference.expert_parallel.rank";
+    /// The engine's part in disaggregated serving: `unified`, `prefill`, `decode`, `encode`.
+    INFERENCE_ROLE = "inference.role";
+    /// Why a request ended, in the engine's word; see `inference.requests.finished`.
+    INFERENCE_FINISH_REASON = "inference.finish_reason";
+    /// What kind of error, in the engine's word. OpenTelemetry's own.
+    ERROR_TYPE = "error.type";
+    /// Whether the answer is streamed.
+    INFERENCE_STREAMING = "inference.streaming";
+    /// Why, in the engine's word.
+    INFERENCE_REASON = "inference.reason";
+    /// Where from, in the engine's word.
+    INFERENCE_SOURCE = "inference.source";
+    /// Which state, in the engine's word.
+    INFERENCE_STATE = "inference.state";
+    /// Which mode, method or kind, in the engine's word.
+    INFERENCE_MODE = "inference.mode";
+    /// Which stage or phase, in the engine's word.
+    INFERENCE_STAGE = "inference.stage";
+    /// Which process of the engine, in its word.
+    INFERENCE_COMPONENT = "inference.component";
+    /// Position in a draft.
+    INFERENCE_POSITION = "inference.position";
+    /// Status of an HTTP answer, or its class (`2xx`).
+    INFERENCE_HTTP_STATUS = "inference.http.status";
     /// PID in the host's PID namespace.
     PROCESS_PID = "process.pid";
     /// The process's executable name (`comm`).

@@ -1,6 +1,6 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
-use super::{DOMAINS, MetricDef, attributes, event, link};
+use super::{DOMAINS, MetricDef, attributes, event, l9gpu, link};
 use crate::sample::Subject;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -58,6 +58,7 @@ pub fn markdown(vendors: &[Column]) -> String {
             metric(&mut out, def);
         }
     }
+    l9gpu::table(&mut out);
     table_of_vendors(vendors, &mut out);
     series(&mut out);
     out.push_str(EVENTS);

@@ -12,6 +12,7 @@ use crate::attribute::ownership::Ownership;
 use crate::communicators::Communicators;
 use crate::config::{ConfigError, Resolving, Section, Settings};
 use crate::diagnosis::Finding;
+use crate::engines::Engines;
 use crate::event::aggregator::EventAggregator;
 use crate::ids::ProcKey;
 use crate::inventory::Inventory;
@@ -108,6 +109,8 @@ pub struct Context {
     pub late: Late,
     /// The processes that have loaded NCCL.
     pub nccl_processes: NcclProcesses,
+    /// Inference engines by number.
+    pub engines: Arc<Engines>,
 }
 
 /// A list that its holders share.

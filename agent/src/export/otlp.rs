@@ -20,7 +20,7 @@ pub mod resource;
 mod retry;
 mod sender;
 pub mod settings;
-mod tls;
+pub(crate) mod tls;
 mod wire;
 
 use crate::export::{EnrichedBatch, Report, Sink};

@@ -12,7 +12,7 @@ pub fn in_network<T: Send>(
     work: impl FnOnce() -> io::Result<T> + Send,
 ) -> io::Result<T> {
     thread::scope(|scope| {
-        let builder = thread::Builder::new().name("nccl:namespace".into());
+        let builder = thread::Builder::new().name("network".into());
         let enter = || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
             work()

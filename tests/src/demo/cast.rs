@@ -1,6 +1,7 @@
 //! Who is on the demo's GPUs.
 
 use super::DemoError;
+use crate::engine::{EngineSpec, FakeEngine};
 use crate::nvml::FakeNvml;
 use crate::stage::{Driver, Group, PodSpec, Qos, Stage};
 use crate::worker::Worker;
@@ -89,6 +90,10 @@ const CAST: [Role; 9] = [
     Role { place: Place::Login, comm: "python3", uid: 1002, gpus: &[7], forks: 0 },
 ];
 
+/// Who has an API server beside it, and what that serves between two pictures.
+const ENGINE: &str = "vllm";
+const REQUESTS: u64 = 20;
+
 /// Those who come and go: one pod at a time.
 const SHORT: [&str; 3] = ["eval-imagenet", "eval-coco", "eval-ade20k"];
 const SHORT_GPU: u32 = 4;
@@ -98,6 +103,8 @@ const SHORT_GPU: u32 = 4;
 pub struct Cast {
     // Dropped before the scenery, so that every worker ends by itself.
     actors: Vec<Actor>,
+    /// The API server in the pod of `vllm`, whose page moves.
+    engine: Option<FakeEngine>,
     short: Option<Actor>,
     turn: usize,
     jobs: BTreeMap<u32, u32>,
@@ -114,14 +121,29 @@ struct Actor {
 impl Cast {
     /// Starts everybody and tells the fake driver.
     pub fn enter(scenery: Scenery, nvml: &FakeNvml) -> Result<Self, DemoError> {
-        let mut cast =
-            Self { actors: Vec::new(), short: None, turn: 0, jobs: BTreeMap::new(), scenery };
+        let mut cast = Self {
+            actors: Vec::new(),
+            engine: None,
+            short: None,
+            turn: 0,
+            jobs: BTreeMap::new(),
+            scenery,
+        };
         for role in &CAST {
             let actor = cast.start(role)?;
+            if role.comm == ENGINE {
+                cast.engine = start_engine(&actor, role.uid)?;
+            }
             cast.actors.push(actor);
         }
         cast.next_pod(nvml)?;
         Ok(cast)
+    }
+
+    /// Serves some requests more.
+    pub fn serve(&mut self) -> Result<(), DemoError> {
+        let worked = self.engine.as_mut().map_or(Ok(()), |engine| engine.work(REQUESTS));
+        worked.map_err(|source| DemoError::Os { what: "the engine", source })
     }
 
     /// Every process on a GPU.
@@ -183,6 +205,14 @@ impl Cast {
         let worker = Worker::start(group.as_ref(), &script)?;
         Ok(Actor { worker, gpus: role.gpus.to_vec(), group })
     }
+}
+
+/// An engine's API server in the pod of its workers; nothing where there are no pods.
+fn start_engine(workers: &Actor, uid: u32) -> Result<Option<FakeEngine>, DemoError> {
+    let Some(group) = &workers.group else { return Ok(None) };
+    let spec = EngineSpec { group: Some(group), uid: Some(uid), ..EngineSpec::default() };
+    let engine = FakeEngine::start(&spec);
+    engine.map(Some).map_err(|source| DemoError::Os { what: "the engine", source })
 }
 
 impl Actor {

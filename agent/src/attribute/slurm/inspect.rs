@@ -204,7 +204,7 @@ fn below(directory: &Path, prefix: &str) -> Vec<PathBuf> {
 }
 
 /// The first PIDs of a `cgroup.procs`.
-pub(super) fn pids(file: &Path, max: usize) -> Vec<u32> {
+pub(crate) fn pids(file: &Path, max: usize) -> Vec<u32> {
     let mut text = String::new();
     let read =
         File::open(file).and_then(|file| file.take(MAX_PROCS_BYTES).read_to_string(&mut text));

@@ -19,7 +19,6 @@ mod json;
 mod listeners;
 mod rounds;
 mod silent;
-mod sockets;
 mod tenant;
 mod text;
 mod tokens;

@@ -71,7 +71,7 @@ pub(super) fn none() -> Result<ClientConfig, TlsFileError> {
 }
 
 /// Reads the files.
-pub(super) fn config(files: &TlsFiles) -> Result<ClientConfig, TlsFileError> {
+pub(crate) fn config(files: &TlsFiles) -> Result<ClientConfig, TlsFileError> {
     let builder = builder(files.ca.as_deref().unwrap_or(Path::new("")))?;
     let builder = match &files.ca {
         Some(path) => builder.with_root_certificates(roots(path)?),

@@ -4,18 +4,15 @@
 //! Reads a process's descriptors and the listening part of its network's socket table: about a
 //! millisecond for a process with 500 descriptors, once when it is new and once a round.
 
-use super::sockets::{held, listening};
 use crate::attribute::process::Living;
+use crate::collect::sockets::{held, listening, network_of, reachable};
 use crate::ids::ProcKey;
-use crate::paths::Paths;
 use crate::tenant_files::{ProcFile, TenantFiles};
 use std::collections::{BTreeSet, HashSet};
-use std::fs::{self, File};
 use std::io::Read as _;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::MetadataExt as _;
+use std::net::{IpAddr, SocketAddr};
 
-/// Default of `NCCL_RAS_CLIENT_PORT`. 19=const DEFAULT_PORT: u16 = 28_028;
+/// Default of `NCCL_RAS_CLIENT_PORT`.
 const DEFAULT_PORT: u16 = 28_028;
 /// The variable that overrides the address.
 const ADDRESS: &str = "NCCL_RAS_ADDR";
@@ -44,8 +41,7 @@ pub(super) struct RasEndpoint {
 pub(super) fn look(files: &TenantFiles, process: ProcKey) -> Option<RasEndpoint> {
     let paths = files.paths();
     let living = Living::same(paths, process)?;
-    let folder = paths.proc.join(process.pid.to_string());
-    let network = fs::metadata(folder.join("ns/net")).ok()?.ino();
+    let network = network_of(paths, process)?;
     let inside = living.status()?.innermost_pid()?;
     let mine: HashSet<u64> = held(&living).collect();
     let wanted = wanted_port(files, process);
@@ -75,17 +71,6 @@ fn wanted_port(files: &TenantFiles, process: ProcKey) -> Option<u16> {
     wanted
 }
 
-/// Opens this network namespace, to enter it, while a process is in it.
-pub(super) fn network(paths: &Paths, process: ProcKey, inode: u64) -> Option<File> {
-    let file = Living::same(paths, process)?.open("ns/net")?;
-    (file.metadata().ok()?.ino() == inode).then_some(file)
-}
-
-/// The agent's own network namespace.
-pub(super) fn own_network(paths: &Paths) -> Option<u64> {
-    Some(fs::metadata(paths.proc.join("self/ns/net")).ok()?.ino())
-}
-
 /// The port that NCCL uses; `None` if the socket is disabled.
 fn port(environment: &str) -> Option<u16> {
     let variable = |name: &str| {
@@ -97,16 +82,6 @@ fn port(environment: &str) -> Option<u16> {
     }
     let Some(address) = variable(ADDRESS) else { return Some(DEFAULT_PORT) };
     address.rsplit_once(':')?.1.trim().parse().ok()
-}
-
-/// A socket that listens on every address is reachable on the loopback address.
-fn reachable(at: SocketAddr) -> SocketAddr {
-    let ip = match at.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, at.port())
 }
 
 #[cfg(test)]

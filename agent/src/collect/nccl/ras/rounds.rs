@@ -8,15 +8,15 @@
 use super::answer::{Answer, LocalNames, Process};
 use super::ask::{AskError, Talk, greet};
 use super::digest::{digest, hashes, local_ranks};
-use super::listeners::{RasEndpoint, look, network, own_network};
+use super::listeners::{RasEndpoint, look};
 use super::silent::{self, NcclNames};
-use super::sockets::{accepted, held};
 use super::tenant::{Accounts, Server, Speaker};
 use super::turns::{Port, Turns};
 use super::{Answers, Job, Settings};
 use crate::attribute::process::Living;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::RasOutcome;
+use crate::collect::sockets::{accepted, held, network, own_network};
 use crate::communicators::Communicators;
 use crate::event::aggregator::EventAggregator;
 use crate::host::boot_time_ns;

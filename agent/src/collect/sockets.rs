@@ -1,12 +1,17 @@
-//! A network's TCP sockets, as the kernel lists them in `/proc/PID/net/tcp`. Any process in the
-//! network can open as many as its limits allow, so the list is read line by line and up to a
-//! bound: about a microsecond a socket, and no memory for irrelevant ones.
+//! A process's network namespace and its TCP sockets, as the kernel lists them in
+//! `/proc/PID/net/tcp`. Any process in the network can open as many as its limits allow, so the list
+//! is read line by line and up to a bound: about a microsecond a socket, and no memory for irrelevant
+//! ones.
 
 use crate::attribute::process::Living;
+use crate::ids::ProcKey;
+use crate::paths::Paths;
 use rustix::fs::{Dir, readlinkat};
 use std::collections::HashSet;
+use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt as _;
 
 /// Limit on listening sockets; the kernel lists them first. A busy node has some hundreds in a
 /// network.
@@ -44,7 +49,7 @@ fn table(living: &Living, name: &str) -> impl Iterator<Item = Socket> + use<> {
 }
 
 /// Addresses on which one of these sockets listens.
-pub(super) fn listening(living: &Living, inodes: &HashSet<u64>) -> Vec<SocketAddr> {
+pub(crate) fn listening(living: &Living, inodes: &HashSet<u64>) -> Vec<SocketAddr> {
     let tables = ["net/tcp", "net/tcp6"].into_iter();
     let all = tables.flat_map(|name| {
         table(living, name).take_while(|socket| socket.listens).take(MAX_LISTENING)
@@ -54,7 +59,7 @@ pub(super) fn listening(living: &Living, inodes: &HashSet<u64>) -> Vec<SocketAdd
 
 /// The inode of the server's end of a connection from `client` to `server` in the same network,
 /// once the server has accepted it.
-pub(super) fn accepted(living: &Living, server: SocketAddr, client: SocketAddr) -> Option<u64> {
+pub(crate) fn accepted(living: &Living, server: SocketAddr, client: SocketAddr) -> Option<u64> {
     let name = if server.is_ipv4() { "net/tcp" } else { "net/tcp6" };
     let is_same =
         |socket: &Socket| (socket.local, socket.remote, socket.listens) == (server, client, false);
@@ -63,7 +68,7 @@ pub(super) fn accepted(living: &Living, server: SocketAddr, client: SocketAddr) 
 }
 
 /// Inodes of the sockets among a process's descriptors.
-pub(super) fn held(living: &Living) -> impl Iterator<Item = u64> + use<> {
+pub(crate) fn held(living: &Living) -> impl Iterator<Item = u64> + use<> {
     let folder = living.open("fd");
     let entries = folder.as_ref().and_then(|folder| Dir::read_from(folder).ok());
     let entries = entries.into_iter().flatten().flatten().take(MAX_DESCRIPTORS);
@@ -71,6 +76,34 @@ pub(super) fn held(living: &Living) -> impl Iterator<Item = u64> + use<> {
         let link = readlinkat(folder.as_ref()?, entry.file_name(), Vec::new()).ok()?;
         link.to_str().ok()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
     })
+}
+
+/// The network namespace of a process, by inode.
+pub(crate) fn network_of(paths: &Paths, process: ProcKey) -> Option<u64> {
+    let folder = paths.proc.join(process.pid.to_string());
+    Some(fs::metadata(folder.join("ns/net")).ok()?.ino())
+}
+
+/// This very network namespace, to be entered, while a process is in it; the agent's own needs no
+/// entering.
+pub(crate) fn network(paths: &Paths, process: ProcKey, inode: u64) -> Option<File> {
+    let file = Living::same(paths, process)?.open("ns/net")?;
+    (file.metadata().ok()?.ino() == inode).then_some(file)
+}
+
+/// The agent's own network namespace.
+pub(crate) fn own_network(paths: &Paths) -> Option<u64> {
+    Some(fs::metadata(paths.proc.join("self/ns/net")).ok()?.ino())
+}
+
+/// Whoever listens on every address also listens on this host's own.
+pub(crate) fn reachable(at: SocketAddr) -> SocketAddr {
+    let ip = match at.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, at.port())
 }
 
 fn address(text: &str) -> Option<SocketAddr> {
@@ -99,7 +132,6 @@ fn ip_of(digits: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paths::Paths;
     use std::net::{TcpListener, TcpStream};
 
     #[test]

@@ -1,0 +1,152 @@
+//! What l9gpu 0.1 tells of inference engines, and where the same is here: for those who bring
+//! dashboards along. Its rates and quantiles are functions of counters and buckets here.
+
+use super::MetricDef;
+use super::{attributes as attr, engine as to};
+use std::fmt::Write as _;
+
+/// How a row of l9gpu's comes out of a metric here.
+enum How {
+    /// Its rate.
+    Rate(&'static MetricDef),
+    /// A quantile of its buckets.
+    Quantile(&'static MetricDef),
+    /// As it is.
+    Value(&'static MetricDef),
+    /// One rate divided by another.
+    Ratio(&'static MetricDef, &'static MetricDef),
+    /// An attribute of every point.
+    Attribute(&'static attr::AttrKey),
+    /// It is of nothing that the engine has.
+    Wrong(&'static str),
+}
+
+use How::{Attribute, Quantile, Rate, Ratio, Value, Wrong};
+
+const NIM: &str = "no NIM has the series it is read from (`nvidia_nim_*`); here from NIM's own: ";
+
+/// Names as l9gpu sends them, and what they are here.
+static ROWS: &[(&str, How)] = &[
+    ("vllm.prompt.throughput", Rate(to::PROMPT_TOKENS.def())),
+    ("vllm.generation.throughput", Rate(to::GENERATED_TOKENS.def())),
+    ("vllm.request.latency", Quantile(to::REQUEST_DURATION.def())),
+    ("vllm.ttft", Quantile(to::TIME_TO_FIRST_TOKEN.def())),
+    ("vllm.cache.usage` of `gpu", Value(to::KV_CACHE_UTILIZATION.def())),
+    ("vllm.cache.usage` of `cpu", Value(to::VLLM_CPU_CACHE.def())),
+    ("vllm.requests.running", Value(to::RUNNING.def())),
+    ("vllm.requests.waiting", Value(to::WAITING.def())),
+    ("vllm.requests.swapped", Value(to::SWAPPED.def())),
+    ("vllm.itl", Quantile(to::INTER_TOKEN.def())),
+    ("vllm.prefill.duration", Quantile(to::PREFILL_DURATION.def())),
+    ("vllm.decode.duration", Quantile(to::DECODE_DURATION.def())),
+    ("vllm.cache.hit_rate", Ratio(to::PREFIX_HITS.def(), to::PREFIX_QUERIES.def())),
+    ("vllm.cache.evictions", Wrong("vLLM has no series of evictions: it is always 0")),
+    (
+        "vllm.spec_decode.acceptance_rate",
+        Ratio(to::ACCEPTED_TOKENS.def(), to::DRAFTED_TOKENS.def()),
+    ),
+    ("vllm.spec_decode.efficiency", Ratio(to::ACCEPTED_TOKENS.def(), to::DRAFTS.def())),
+    ("vllm.requests.success", Rate(to::FINISHED.def())),
+    ("vllm.requests.finished", Rate(to::FINISHED.def())),
+    ("vllm.scheduler.preemptions", Rate(to::PREEMPTIONS.def())),
+    ("vllm.lora.active_count", Value(to::LORA_RUNNING.def())),
+    ("vllm.model.name", Attribute(&attr::GEN_AI_MODEL)),
+    ("nim.requests.total", Value(to::FINISHED.def())),
+    ("nim.requests.failed", Value(to::FINISHED.def())),
+    ("nim.request.latency", Quantile(to::REQUEST_DURATION.def())),
+    ("nim.batch.size", Wrong("NIM has no series of batches")),
+    ("nim.queue.depth", Value(to::WAITING.def())),
+    ("nim.kv_cache.usage", Value(to::KV_CACHE_UTILIZATION.def())),
+    ("nim.itl", Quantile(to::INTER_TOKEN.def())),
+    ("nim.model", Attribute(&attr::GEN_AI_MODEL)),
+    ("triton.requests.success", Rate(to::FINISHED.def())),
+    ("triton.requests.failed", Rate(to::FINISHED.def())),
+    ("triton.request.latency", Ratio(to::TRITON_REQUEST_TIME.def(), to::FINISHED.def())),
+    ("triton.queue.latency", Ratio(to::TRITON_QUEUE_TIME.def(), to::FINISHED.def())),
+    ("triton.compute.input_latency", Ratio(to::TRITON_INPUT_TIME.def(), to::FINISHED.def())),
+    ("triton.compute.latency", Ratio(to::TRITON_INFER_TIME.def(), to::FINISHED.def())),
+    ("triton.compute.output_latency", Ratio(to::TRITON_OUTPUT_TIME.def(), to::FINISHED.def())),
+    ("triton.queue.depth", Value(to::WAITING.def())),
+    ("triton.batch.size", Ratio(to::TRITON_INFERENCES.def(), to::TRITON_EXECUTIONS.def())),
+    ("sglang.prompt.throughput", Rate(to::PROMPT_TOKENS.def())),
+    ("sglang.generation.throughput", Rate(to::GENERATED_TOKENS.def())),
+    ("sglang.cache.hit_rate", Ratio(to::PREFIX_HITS.def(), to::PREFIX_QUERIES.def())),
+    ("sglang.itl", Quantile(to::INTER_TOKEN.def())),
+    ("sglang.ttft", Quantile(to::TIME_TO_FIRST_TOKEN.def())),
+    ("sglang.request.latency", Quantile(to::REQUEST_DURATION.def())),
+    ("sglang.requests.running", Value(to::RUNNING.def())),
+    ("sglang.requests.waiting", Value(to::WAITING.def())),
+    ("tgi.request.latency", Quantile(to::REQUEST_DURATION.def())),
+    ("tgi.queue.latency", Quantile(to::QUEUE_DURATION.def())),
+    ("tgi.inference.latency", Quantile(to::INFERENCE_DURATION.def())),
+    ("tgi.tpot", Quantile(to::TIME_PER_OUTPUT_TOKEN.def())),
+    ("tgi.batch.size", Quantile(to::BATCH_SIZE.def())),
+    ("tgi.batch.forward_duration", Quantile(to::TGI_FORWARD_DURATION.def())),
+    ("tgi.request.input_tokens", Quantile(to::REQUEST_PROMPT_TOKENS.def())),
+    ("tgi.request.output_tokens", Quantile(to::REQUEST_GENERATED_TOKENS.def())),
+    ("model.name", Attribute(&attr::GEN_AI_MODEL)),
+    ("model.version", Attribute(&attr::INFERENCE_MODEL_VERSION)),
+    (
+        "gen_ai.client.token.usage",
+        Wrong("a client's histogram by OpenTelemetry's conventions, sent as a server's rate"),
+    ),
+    ("gen_ai.server.request.duration", Quantile(to::REQUEST_DURATION.def())),
+    ("gen_ai.server.time_to_first_token", Quantile(to::TIME_TO_FIRST_TOKEN.def())),
+    ("gen_ai.server.time_per_output_token", Quantile(to::INTER_TOKEN.def())),
+    ("gen_ai.server.cache.utilization", Value(to::KV_CACHE_UTILIZATION.def())),
+    ("gen_ai.server.cache.hit_rate", Ratio(to::PREFIX_HITS.def(), to::PREFIX_QUERIES.def())),
+];
+
+const HEAD: &str = "
+## Inference engines: from l9gpu's names
+
+What l9gpu 0.1 sends as quantiles since the start and as rates of its own interval is here a function
+of buckets and counters, which the receiver computes over any time. Of several engines, models or
+ranks on a page l9gpu reads the first; here each is a series.
+
+| l9gpu | here |
+|---|---|
+";
+
+/// The table in `METRICS.md`.
+pub(super) fn table(out: &mut String) {
+    out.push_str(HEAD);
+    for (name, how) in ROWS {
+        let note = if name.starts_with("nim.") { NIM } else { "" };
+        // Writing to a String cannot fail.
+        let _ = match how {
+            Rate(metric) => writeln!(out, "| `{name}` | {note}the rate of `{}` |", metric.name),
+            Quantile(metric) => {
+                writeln!(out, "| `{name}` | {note}a quantile of `{}` |", metric.name)
+            }
+            Value(metric) => writeln!(out, "| `{name}` | {note}`{}` |", metric.name),
+            Ratio(a, b) => {
+                writeln!(
+                    out,
+                    "| `{name}` | {note}the rate of `{}` by that of `{}` |",
+                    a.name, b.name
+                )
+            }
+            Attribute(key) => writeln!(out, "| `{name}` | the attribute `{}` |", key.name),
+            Wrong(reason) => writeln!(out, "| `{name}` | nothing: {reason} |"),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_name_has_one_row() {
+        let mut table = String::new();
+        super::table(&mut table);
+        let rows: Vec<_> = table.lines().filter(|line| line.starts_with("| `")).collect();
+        let names: HashSet<_> = rows.iter().map(|row| row.split('|').nth(1)).collect();
+        assert_eq!((names.len(), rows.len()), (ROWS.len(), ROWS.len()));
+        assert!(
+            rows.contains(&"| `vllm.ttft` | a quantile of `gen_ai.server.time_to_first_token` |")
+        );
+    }
+}

@@ -1,0 +1,147 @@
+//! The page of one endpoint: its lines as samples.
+//!
+//! The first page is read line by line, and what each line is for is remembered. A later page of the
+//! same shape is compared with it by position: bytes before each value must be the same, and only
+//! values are parsed. What costs then is a comparison and a number a line, and two allocations a
+//! histogram, which are the sample's own. A page of another shape is read line by line again.
+
+mod buckets;
+mod draft;
+mod names;
+mod shape;
+
+use super::exposition::LineError;
+use super::table::Version;
+use crate::engines::EngineId;
+use crate::labels::LabelSets;
+use crate::sample::Batch;
+use draft::Draft;
+use shape::Shape;
+
+/// The longest page that is read. SGLang's has 86 kB, TGI's 97.
+pub const MAX_PAGE: usize = 8 << 20;
+/// Lines that are read of a page. TGI's has 1942.
+pub const MAX_LINES: usize = 1 << 16;
+/// Labels that are read of a page. SGLang's has 3400.
+pub const MAX_LABELS: usize = 1 << 18;
+/// Sets of labels that are told apart; a model has a few dozen.
+const MAX_LABEL_SETS: usize = 1024;
+
+/// Why a page has no samples.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PageError {
+    /// Longer than [`MAX_PAGE`].
+    #[error("the page has {0} bytes, more than {MAX_PAGE}")]
+    TooLong(usize),
+    /// Nothing on it: SGLang before its first request, say.
+    #[error("the page has no series")]
+    Empty,
+    /// HTML, JSON, or what else is no exposition.
+    #[error("the page is no exposition: line {line}: {cause}")]
+    NoExposition {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        cause: LineError,
+    },
+    /// An exposition of something else.
+    #[error("the page is of no known engine")]
+    UnknownEngine,
+}
+
+/// What a page was.
+#[derive(Debug)]
+pub struct PageSummary<'a> {
+    /// The engine, by its row in `ENGINES`.
+    pub engine: &'static str,
+    /// Models that it names, [`MAX_MODELS`] at most.
+    pub models: &'a [Box<str>],
+    /// When the server's process began, in seconds since 1970, where the page says it.
+    pub started: Option<f64>,
+    /// Samples pushed.
+    pub samples: usize,
+    /// Families with the engine's prefix that its table does not have, or of another type than
+    /// there: the first [`MAX_UNKNOWN`].
+    pub unknown: &'a [Box<str>],
+    /// How many there are.
+    pub unknown_count: usize,
+    /// Families that the engine's version should have and the page has not.
+    pub missing: &'a [&'static str],
+    /// Lines that were not read.
+    pub bad_lines: usize,
+    /// The first of them, counted from 1, and what is wrong with it.
+    pub first_bad: Option<(usize, LineError)>,
+    /// Histograms of this page whose counts fall from a bucket to the next, which were left out.
+    pub unsound: usize,
+}
+
+/// Names of unknown families that are kept.
+pub const MAX_UNKNOWN: usize = 32;
+/// Names of models that are kept.
+pub const MAX_MODELS: usize = 16;
+
+/// Reads the pages of one endpoint; remembers the last page's shape, so that a steady line costs no
+/// allocation.
+#[derive(Debug)]
+pub struct PageReader {
+    version: Option<Version>,
+    shape: Option<Shape>,
+    labels: LabelSets,
+}
+
+impl PageReader {
+    /// Has read nothing yet.
+    pub fn new() -> Self {
+        Self { version: None, shape: None, labels: LabelSets::new(MAX_LABEL_SETS) }
+    }
+
+    /// Takes the engine's version, which says what should be on its page.
+    pub fn set_version(&mut self, version: Option<Version>) {
+        if self.version != version {
+            self.version = version;
+            self.shape = None;
+        }
+    }
+
+    /// Pushes the samples of one page; `subject` is the engine instance.
+    pub fn read(
+        &mut self,
+        page: &[u8],
+        subject: EngineId,
+        out: &mut Batch,
+    ) -> Result<PageSummary<'_>, PageError> {
+        if page.len() > MAX_PAGE {
+            return Err(PageError::TooLong(page.len()));
+        }
+        let mut last = self.shape.take();
+        let is_same = last.as_mut().is_some_and(|shape| shape.read(page));
+        let shape = if let Some(shape) = last.filter(|_| is_same) {
+            shape
+        } else {
+            let mut shape = Draft::read(page).shape(self.version, &mut self.labels)?;
+            // Every line was just read.
+            shape.read(page);
+            shape
+        };
+        let shape = self.shape.insert(shape);
+        let before = out.samples.len();
+        let unsound = shape.push(subject, out);
+        Ok(shape.summary(out.samples.len() - before, unsound))
+    }
+
+    /// Labels that are read of a page. SGLang's has 3400.
+    pub const MAX_LABELS: usize = 1 << 18;
+    /// Sets of labels that found no room, since the start.
+    pub fn folded(&self) -> u64 {
+        self.labels.folded()
+    }
+}
+
+impl Default for PageReader {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! The source's row, how it starts, and what `gpuwho doctor` says of it.
+
+use super::endpoint::Endpoint;
+use super::find::Finder;
+use super::finder::EngineFinder;
+use super::settings::{RawEngines, SECTION, Settings};
+use super::{NAME, Shared};
+use crate::attribute::ownership::Ownership;
+use crate::collect::Collector;
+use crate::collect::kernel::nodes::Nodes;
+use crate::collect::proc_scan::Tracker;
+use crate::collect::sockets::own_network;
+use crate::collect::source::{Alone, Context, Source, SourceDef};
+use crate::config;
+use crate::diagnosis::Finding;
+use crate::sample::{Batch, SourcePart};
+use crate::tenant_files::TenantFiles;
+use std::io;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+/// The row.
+pub const SOURCE: SourceDef = SourceDef {
+    name: NAME,
+    about: "inference engines: vLLM, SGLang, Triton, TGI, NIM",
+    section: Some(SECTION),
+    after: &[],
+    switches: &["engines.enabled"],
+    alone: Alone::Named,
+    configure: |_, with| {
+        let raw: RawEngines = with.tables.read(NAME)?;
+        Ok(Box::new(Settings::resolve(raw)?))
+    },
+};
+
+impl Source for Settings {
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
+        let shared = Shared {
+            paths: context.paths.clone(),
+            ownership: context.ownership.clone(),
+            engines: Arc::clone(&context.engines),
+            endpoints: <_>::default(),
+            large: <_>::default(),
+            own_network: own_network(&context.paths),
+            interval: context.interval,
+            every: self.every,
+        };
+        let mut collectors: Vec<Box<dyn Collector>> = Vec::new();
+        let mut part = 1;
+        for endpoint in &self.endpoints {
+            collectors.push(Box::new(Endpoint::configured(part, endpoint, &shared)?));
+            part += 1;
+        }
+        let finder = Finder::new(&context.files, &context.ownership, &self.namespaces);
+        let others = (&context.late, &context.readers);
+        collectors.insert(0, Box::new(EngineFinder::new(finder, &shared, others, part)));
+        Ok(collectors)
+    }
+
+    /// Finds the engines and reads each once.
+    fn diagnose(&self, settings: &config::Settings) -> Vec<Finding> {
+        if !self.enabled {
+            return vec![Finding::new(NAME, "absent", "switched off (engines.enabled)", "")];
+        }
+        let paths = &settings.paths;
+        let ownership = Ownership::with_settings(paths, settings.attribution.clone());
+        let nodes = Nodes::read(&settings.nodes, paths);
+        for evidence in Tracker::default().scan(paths, &nodes) {
+            ownership.observe(evidence);
+        }
+        let shared = Shared {
+            paths: paths.clone(),
+            ownership: ownership.clone(),
+            engines: Arc::default(),
+            endpoints: <_>::default(),
+            large: <_>::default(),
+            own_network: own_network(paths),
+            interval: settings.interval,
+            every: self.every,
+        };
+        // A person waits for it, and can interrupt.
+        let files = TenantFiles::direct(paths);
+        let found = Finder::new(&files, &ownership, &self.namespaces).find(Instant::now());
+        let found = found
+            .into_iter()
+            .map(|server| Endpoint::found(0, server, &shared).map(|(endpoint, _)| endpoint));
+        let configured =
+            self.endpoints.iter().map(|endpoint| Endpoint::configured(0, endpoint, &shared));
+        let findings: Vec<Finding> = found.chain(configured).flatten().map(finding).collect();
+        if findings.is_empty() {
+            let facts = "no process that holds a device serves as a known engine does";
+            let remedy = "name others in engines.endpoints";
+            return vec![Finding::new(NAME, "absent", facts, remedy)];
+        }
+        findings
+    }
+}
+
+/// What one endpoint answers.
+fn finding(mut endpoint: Endpoint) -> Finding {
+    let mut batch = Batch::of(SourcePart { source: NAME, part: 0 }, SystemTime::now());
+    let line = endpoint.look(&mut batch);
+    match line.problem {
+        Some((reason, remedy)) => {
+            Finding::new("engine", "failed", format!("{}: {reason}", line.name), remedy)
+        }
+        None if line.drift.is_empty() => {
+            let facts = format!("{}: {} samples", line.name, batch.samples.len());
+            Finding::new("engine", "ok", facts, "")
+        }
+        None => {
+            let facts = format!("{}: families that differ: {}", line.name, line.drift);
+            Finding::new("engine", "ok", facts, "a newer gpuwho may know them")
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Inference engines, and the devices that they run on.
+
+use super::{Identity, Registries, SeriesClass, SubjectKind};
+use crate::attribute::quota::QuotaKey;
+use crate::catalog::MetricDef;
+use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::engines::EngineId;
+use crate::sample::EngineGpu;
+
+impl SubjectKind for EngineId {
+    const WORD: &'static str = "engine";
+    const ABOUT: &'static str = "an inference engine";
+    const BEGINS_WITH_AGENT: bool = false;
+    const CHANGES_BY_ITSELF: bool = true;
+
+    fn class(self, _: &MetricDef) -> SeriesClass {
+        SeriesClass::Collective
+    }
+
+    fn identity(self, registries: &Registries<'_>) -> Identity {
+        let engine = registries.engines.facts(self);
+        let owner = engine.as_ref().and_then(|engine| engine.owner);
+        let owner = owner.and_then(|owner| registries.ownership.owner(owner));
+        Identity { owner, engine, ..Identity::default() }
+    }
+
+    fn quota_key(self, _: &Registries<'_>, identity: &Identity) -> Option<QuotaKey> {
+        let owner = identity.engine.as_ref()?.owner?;
+        QuotaKey::of_owner(owner, &identity.owner.as_ref()?.owner)
+    }
+
+    fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+        let Some(engine) = &identity.engine else { return };
+        set.extend(&engine.labels);
+        if let Some(owner) = &identity.owner {
+            set.extend(&owner.attributes);
+        }
+        set.set_some(&attr::ENGINE_NAME, engine.name);
+        set.set_some(&attr::ENGINE_VERSION, engine.version.clone());
+        set.set_some(&attr::SERVER_ADDRESS, engine.address.clone());
+        set.set(&attr::SERVER_PORT, i64::from(engine.port));
+    }
+}
+
+impl SubjectKind for EngineGpu {
+    const WORD: &'static str = "engine_gpu";
+    const ABOUT: &'static str = "an inference engine on a device";
+    const BEGINS_WITH_AGENT: bool = false;
+    const CHANGES_BY_ITSELF: bool = true;
+
+    fn class(self, metric: &MetricDef) -> SeriesClass {
+        self.engine.class(metric)
+    }
+
+    fn identity(self, registries: &Registries<'_>) -> Identity {
+        let instance = |instance| registries.inventory.instance(instance);
+        Identity {
+            gpu: registries.inventory.get(self.gpu),
+            instance: self.instance.and_then(instance),
+            ..self.engine.identity(registries)
+        }
+    }
+
+    fn quota_key(self, registries: &Registries<'_>, identity: &Identity) -> Option<QuotaKey> {
+        self.engine.quota_key(registries, identity)
+    }
+
+    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+        identity.describe_device(set);
+        self.engine.describe(metric, identity, set);
+    }
+}
