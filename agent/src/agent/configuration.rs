@@ -134,6 +134,7 @@ mod tests {
         let vendors = DEVICES.iter().map(|vendor| format!("[{}]\nenabled = false\n", vendor.name));
         let vendors: String = vendors.collect();
         let off = started(&format!("[nccl]\nenabled = false\ninspector = false\n{vendors}"));
-        assert_eq!(off, ["device_users", "kmsg", "events", "agent"], "RAS asks what NCCL's finds");
+        let wanted = ["device_users", "engines", "kmsg", "events", "agent"];
+        assert_eq!(off, wanted, "RAS asks what NCCL's finds");
     }
 }

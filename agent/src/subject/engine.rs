@@ -21,7 +21,7 @@ impl SubjectKind for EngineId {
         let engine = registries.engines.facts(self);
         let owner = engine.as_ref().and_then(|engine| engine.owner);
         let owner = owner.and_then(|owner| registries.ownership.owner(owner));
-        Identity { engine, owner, ..Identity::default() }
+        Identity { owner, engine, ..Identity::default() }
     }
 
     fn quota_key(self, _: &Registries<'_>, identity: &Identity) -> Option<QuotaKey> {

@@ -230,7 +230,7 @@ fn answer(mut stream: TcpStream, mode: Mode, counts: &Counts) -> io::Result<()> 
         ),
         Mode::Gzip => {
             stream.write_all(format!("{text}content-encoding: gzip\r\n\r\n").as_bytes())?;
-            stream.write_all(&[0; 1 << 16])
+            stream.write_all(&vec![0; 1 << 16])
         }
         Mode::Html => stream.write_all(format!("{}\r\n<html></html>", ok("text/html")).as_bytes()),
     }

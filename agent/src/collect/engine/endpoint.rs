@@ -321,7 +321,7 @@ impl PagePath {
     fn advance(&mut self, error: &ReadError, paths: &[&str]) {
         match error {
             ReadError::Fetch(FetchError::Redirect { adds_slash: true, .. }) => {
-                self.has_slash = true
+                self.has_slash = true;
             }
             ReadError::Fetch(FetchError::Status(_) | FetchError::MediaType(_))
                 if !paths.is_empty() =>

@@ -90,8 +90,7 @@ impl Source for Settings {
             .map(|server| Endpoint::found(0, server, &shared).map(|(endpoint, _)| endpoint));
         let configured =
             self.endpoints.iter().map(|endpoint| Endpoint::configured(0, endpoint, &shared));
-        let findings: Vec<Finding> =
-            found.chain(configured).flatten().map(|endpoint| finding(endpoint)).collect();
+        let findings: Vec<Finding> = found.chain(configured).flatten().map(finding).collect();
         if findings.is_empty() {
             let facts = "no process that holds a device serves as a known engine does";
             let remedy = "name others in engines.endpoints";
