@@ -136,6 +136,7 @@ mod tests {
         let host = "[host]\nenabled = false\ncgroups = false";
         let nccl = "[nccl]\nenabled = false\ninspector = false";
         let off = started(&format!("{nccl}\n{host}\n{vendors}"));
-        assert_eq!(off, ["device_users", "kmsg", "events", "agent"], "RAS asks what NCCL's finds");
+        let wanted = ["device_users", "engines", "kmsg", "events", "agent"];
+        assert_eq!(off, wanted, "RAS asks what NCCL's finds");
     }
 }

@@ -3,6 +3,9 @@
 //! Reads one line at a time and keeps nothing. Both formats are taken liberally, as a scraper does:
 //! what one of them allows is allowed. A line that is neither is its own error only.
 
+mod cursor;
+
+use cursor::{Cursor, is_blank};
 use std::borrow::Cow;
 
 /// The longest line. vLLM's `cache_config_info` has some 1.5 kB.
@@ -125,7 +128,7 @@ pub fn line(bytes: &[u8]) -> Result<Line<'_>, LineError> {
     }
     let text = std::str::from_utf8(bytes).map_err(|_| LineError::NotText)?;
     let text = text.strip_suffix('\r').unwrap_or(text);
-    let mut at = Cursor { text, at: 0 };
+    let mut at = Cursor::new(text, 0);
     at.blanks();
     match at.peek() {
         None => Ok(Line::Nothing),
@@ -144,13 +147,13 @@ pub(super) fn value_and_rest(bytes: &[u8]) -> Result<f64, LineError> {
         _ => {
             let behind = std::str::from_utf8(behind).map_err(|_| LineError::NotText)?;
             let text = behind.strip_suffix('\r').unwrap_or(behind);
-            rest(&mut Cursor { text, at: 0 }).map(|_| value)
+            rest(&mut Cursor::new(text, 0)).map(|_| value)
         }
     }
 }
 
 fn comment(text: &str) -> Result<Line<'_>, LineError> {
-    let mut at = Cursor { text, at: 1 };
+    let mut at = Cursor::new(text, 1);
     at.blanks();
     let keyword = at.word();
     at.blanks();
@@ -200,7 +203,7 @@ fn sample(mut at: Cursor<'_>) -> Result<SampleLine<'_>, LineError> {
     if name.is_empty() || name.len() > MAX_NAME {
         return Err(LineError::Name);
     }
-    let value_at = at.at;
+    let value_at = at.place();
     let value = number(at.word().as_bytes()).ok_or(LineError::Value)?;
     let (time, has_exemplar) = rest(&mut at)?;
     Ok(SampleLine { name, labels, value_at, value, time, has_exemplar })
@@ -313,89 +316,6 @@ pub fn number(token: &[u8]) -> Option<f64> {
         }
     }
     std::str::from_utf8(token).ok()?.parse().ok()
-}
-
-fn is_blank(byte: u8) -> bool {
-    byte == b' ' || byte == b'\t'
-}
-
-/// A place in a line.
-struct Cursor<'a> {
-    text: &'a str,
-    /// Always between two characters.
-    at: usize,
-}
-
-impl<'a> Cursor<'a> {
-    fn peek(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
-    }
-
-    fn rest(&self) -> &'a str {
-        self.text.get(self.at..).unwrap_or_default()
-    }
-
-    fn take(&mut self, byte: u8) -> bool {
-        let is_next = self.peek() == Some(byte);
-        self.at += usize::from(is_next);
-        is_next
-    }
-
-    fn blanks(&mut self) {
-        self.while_(is_blank);
-    }
-
-    /// Up to the next blank.
-    fn word(&mut self) -> &'a str {
-        self.while_(|byte| !is_blank(byte))
-    }
-
-    /// A name without quotes; `:` only in names of series.
-    fn name(&mut self, with_colon: bool) -> &'a str {
-        if self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
-            return "";
-        }
-        self.while_(|byte| {
-            byte.is_ascii_alphanumeric() || byte == b'_' || (with_colon && byte == b':')
-        })
-    }
-
-    fn while_(&mut self, is_part: impl Fn(u8) -> bool) -> &'a str {
-        let rest = self.rest();
-        let end = rest.bytes().position(|byte| !is_part(byte)).unwrap_or(rest.len());
-        self.at += end;
-        rest.get(..end).unwrap_or_default()
-    }
-
-    /// Text in quotes, its escapes undone. An escape that there is not stays as it is.
-    fn quoted(&mut self) -> Option<Cow<'a, str>> {
-        if !self.take(b'"') {
-            return None;
-        }
-        let rest = self.rest();
-        let end = rest.bytes().position(|byte| byte == b'"' || byte == b'\\')?;
-        if rest.as_bytes().get(end) == Some(&b'"') {
-            self.at += end + 1;
-            return rest.get(..end).map(Cow::Borrowed);
-        }
-        let mut text = String::new();
-        let mut chars = rest.char_indices();
-        while let Some((place, c)) = chars.next() {
-            match c {
-                '"' => {
-                    self.at += place + 1;
-                    return Some(Cow::Owned(text));
-                }
-                '\\' => match chars.next()?.1 {
-                    'n' => text.push('\n'),
-                    escaped @ ('"' | '\\') => text.push(escaped),
-                    other => text.extend(['\\', other]),
-                },
-                c => text.push(c),
-            }
-        }
-        None
-    }
 }
 
 #[cfg(test)]
