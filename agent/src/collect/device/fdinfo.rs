@@ -36,7 +36,7 @@ struct Client {
 impl Clients {
     /// Reads the openers' files unless another device's reading in this tick already did. The lock
     /// is not held meanwhile, because reading a file may hang.
-    pub(super) fn refresh(&self, (paths, pids): (&Paths, &[u32]), now: u64, files: &mut Files) {
+    pub(super) fn refresh(&self, paths: &Paths, pids: &[u32], now: u64, files: &mut Files) {
         if self.lock().0.saturating_add(FRESH_NS) > now {
             return;
         }

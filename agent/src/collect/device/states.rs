@@ -126,7 +126,7 @@ impl DeviceStates {
             let unnamed = self.unnamed.get(&index).or_else(|| self.unnamed.values().next());
             let known =
                 known.iter().find(|known| info.as_ref().is_some_and(|i| i.uuid == known.uuid));
-            let unavailable = absence((known, self.vendor.drivers), unnamed, &self.paths);
+            let unavailable = absence(known, self.vendor.drivers, unnamed, &self.paths);
             row.set(unavailable.state, &unavailable.why);
         }
     }

@@ -132,13 +132,15 @@ pub(crate) fn search(
     wanted: &FileFilter,
 ) -> Result<Places, Errno> {
     match search {
-        Search::OpenBy { process, pid } => open_by((paths, *process, *pid), wanted),
+        Search::OpenBy { process, pid } => open_by(paths, *process, *pid, wanted),
         Search::Directory => in_directory(place.ok_or(Errno::BADF)?, wanted),
     }
 }
 
 fn open_by(
-    (paths, process, pid): (&Paths, ProcKey, u32),
+    paths: &Paths,
+    process: ProcKey,
+    pid: u32,
     wanted: &FileFilter,
 ) -> Result<Places, Errno> {
     let folder = paths.proc.join(format!("{}/fd", process.pid));

@@ -114,7 +114,8 @@ pub(super) fn partition_nodes(paths: &Paths) -> PartitionNodes {
 /// device that a process could use: a process without memory on a device counts only if it has a
 /// queue there.
 pub(super) fn processes(
-    (paths, parts): (&Paths, &[Part]),
+    paths: &Paths,
+    parts: &[Part],
     files: &mut Files,
     out: &mut Vec<ProcessValue>,
 ) {

@@ -31,7 +31,7 @@ pub(super) struct Accounts {
     there: BTreeMap<u32, There>,
     /// Processes in the driver's buffer that were reported, or that were there at the first look.
     reported: BTreeSet<u32>,
-    /// Whether the buffer was has_baseline at once.
+    /// Whether the buffer was read once.
     has_baseline: bool,
 }
 
@@ -95,7 +95,7 @@ impl Accounts {
             match stats.filter(|stats| !stats.is_running) {
                 Some(stats) => {
                     reported.insert(pid);
-                    reading.ended.push(ended((pid, there.place), Some(there.seen_ns), &stats));
+                    reading.ended.push(ended(pid, there.place, Some(there.seen_ns), &stats));
                 }
                 None if there.tries < MAX_TRIES => {
                     left.insert(pid, There { tries: there.tries + 1, ..there });
@@ -135,7 +135,7 @@ impl Accounts {
             let stats = caller.call(Call::Account, || device.accounting_stats_for(pid));
             if let Some(stats) = stats.filter(|stats| !stats.is_running) {
                 reported.insert(pid);
-                reading.ended.push(ended((pid, None), None, &stats));
+                reading.ended.push(ended(pid, None, None, &stats));
             }
         }
     }
@@ -159,11 +159,7 @@ fn account(device: &Device<'_>, pid: u32, caller: &mut NvmlCaller) -> Option<Vec
 }
 
 /// The final record of a process; `seen_ns` is set if it was listed.
-fn ended(
-    (pid, place): (u32, Option<Place>),
-    seen_ns: Option<u64>,
-    stats: &AccountingStats,
-) -> Ended {
+fn ended(pid: u32, place: Option<Place>, seen_ns: Option<u64>, stats: &AccountingStats) -> Ended {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let lasted = Duration::from_millis(stats.time);
     let started = Duration::from_micros(stats.start_time);
@@ -210,7 +206,7 @@ mod tests {
     #[test]
     fn an_account_is_in_base_units_and_ends_when_the_driver_says() {
         let start_us = 1_700_000_000_000_000;
-        let reported = ended((7, None), Some(5), &stats(start_us, 90_500));
+        let reported = ended(7, None, Some(5), &stats(start_us, 90_500));
         let expected = Ended {
             pid: 7,
             place: None,
@@ -228,7 +224,7 @@ mod tests {
     fn an_end_in_the_future_is_now() {
         let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         for start_time in [0, u64::MAX / 2_000] {
-            let reported = ended((7, None), None, &stats(start_time, 90_500));
+            let reported = ended(7, None, None, &stats(start_time, 90_500));
             assert!(reported.ended_ns >= nanos(before), "{reported:?}");
             assert!(reported.seen_ns < boot_time_ns(), "{reported:?}");
         }

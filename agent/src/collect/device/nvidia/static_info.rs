@@ -67,7 +67,7 @@ impl StaticInfo {
         let accounting = &mut self.accounting;
         self.modes.read(caller, out, |caller, out| {
             *accounting = modes(device, caller, out);
-            confidential((device, versions), caller, out);
+            confidential(device, versions, caller, out);
         });
         self.video.read(caller, out, |caller, out| video(device, caller, out));
         let joined = &mut self.fabric_facts;
@@ -235,7 +235,8 @@ fn compute_mode(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<Wire
 
 /// Exports nothing if confidential computing is off.
 fn confidential(
-    (device, versions): (&Device<'_>, &Versions),
+    device: &Device<'_>,
+    versions: &Versions,
     caller: &mut NvmlCaller,
     out: &mut Vec<WireValue>,
 ) {

@@ -11,7 +11,8 @@ use std::fs;
 /// Why a device is at no position: the library has a device without identity, another device took
 /// its place, or it is gone.
 pub(super) fn absence(
-    (known, drivers): (Option<&KnownDevice>, &[&str]),
+    known: Option<&KnownDevice>,
+    drivers: &[&str],
     unnamed: Option<&Unavailable>,
     paths: &Paths,
 ) -> Unavailable {
@@ -84,7 +85,7 @@ mod tests {
                 last_seen: 0,
                 replaced_by: None,
             };
-            let unavailable = absence((Some(&known), &["vendor-drm"]), None, &paths);
+            let unavailable = absence(Some(&known), &["vendor-drm"], None, &paths);
             assert_eq!(unavailable.state, DeviceState::Missing);
             unavailable.why
         };

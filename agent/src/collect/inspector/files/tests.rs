@@ -19,7 +19,7 @@ fn write_open(path: &Path) -> File {
 
 /// Inodes of this process's open files below a directory.
 fn found_open(pid: u32, folder: &Path) -> Vec<u64> {
-    let found = open_by((&Paths::default(), me(), pid), &all()).unwrap();
+    let found = open_by(&Paths::default(), me(), pid, &all()).unwrap();
     let device = fs::metadata(folder).unwrap().dev();
     let mut inodes: Vec<u64> = found
         .files
@@ -92,15 +92,15 @@ fn a_fifo_that_a_process_holds_open_is_refused() {
     let path = named(folder.path(), 910_004);
     mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let _both = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-    let found = open_by((&Paths::default(), me(), 910_004), &all()).unwrap();
+    let found = open_by(&Paths::default(), me(), 910_004, &all()).unwrap();
     assert_eq!((found.files.len(), found.refused), (0, 1));
 }
 
 #[test]
 fn a_process_that_is_gone_is_an_error_and_not_a_panic() {
-    let nobody = ProcKey { pid: u32::MAX - 1, start_ticks: 1 };
-    assert!(open_by((&Paths::default(), nobody, 1), &all()).is_err());
-    assert!(directory_of(&Paths::default(), nobody, Path::new("/")).is_err());
+    let ended = ProcKey { pid: u32::MAX - 1, start_ticks: 1 };
+    assert!(open_by(&Paths::default(), ended, 1, &all()).is_err());
+    assert!(directory_of(&Paths::default(), ended, Path::new("/")).is_err());
 }
 
 /// A `/proc` in which a process has its own root.

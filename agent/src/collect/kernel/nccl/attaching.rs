@@ -205,7 +205,7 @@ impl Attaching {
             let attached = if let Some(stuck) = self.stuck.on(library.stamp(), libraries) {
                 Err(stuck)
             } else {
-                let target = target((library, &place), self.numbers.get(key));
+                let target = target(library, &place, self.numbers.get(key));
                 probes.attach(&target, timed).map_err(|error| error.to_string())
             };
             match attached {
@@ -248,7 +248,7 @@ impl Attaching {
             let is_wanted = wanted.get(key) != Some(&Attach::Entries);
             if is_wanted && !self.timed.contains(key) && self.stuck.on(*file, libraries).is_none() {
                 let place = library.place();
-                probes.time_calls(&target((library, &place), self.numbers.get(key)), attached);
+                probes.time_calls(&target(library, &place, self.numbers.get(key)), attached);
                 self.timed.insert(*key);
             } else if !is_wanted && self.timed.remove(key) {
                 self.detaching.extend(attached.untime().into_iter().map(|hold| (*file, hold)));
@@ -337,6 +337,6 @@ impl Attaching {
     }
 }
 
-fn target<'a>((library, place): (&'a Library, &'a Path), number: Option<&u32>) -> Target<'a> {
+fn target<'a>(library: &'a Library, place: &'a Path, number: Option<&u32>) -> Target<'a> {
     Target { file: place, exports: &library.exports, number: number.copied().unwrap_or(0) }
 }

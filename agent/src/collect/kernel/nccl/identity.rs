@@ -74,7 +74,7 @@ impl Lineage {
             let identity = &communicator.identity;
             let is_counted = identity.origin == SHRUNK || followed.contains(&identity.parent);
             let child = known(identity.child).filter(|_| is_counted);
-            let (hash, base) = self.hash((*number, identity), child, &snapshot.completed);
+            let (hash, base) = self.hash(*number, identity, child, &snapshot.completed);
             let known = self.0.entry(*number).or_default();
             known.hash = known.hash.or(hash);
             known.base = known.base.or(base);
@@ -91,7 +91,7 @@ impl Lineage {
                 divided: divided.get(number).copied(),
                 reported: reported(number),
             };
-            match self.identified((*number, communicator), &place, processes) {
+            match self.identified(*number, communicator, &place, processes) {
                 Some(one) => found.push(one),
                 None => lost.push(*number),
             }
@@ -117,7 +117,8 @@ impl Lineage {
     /// The hash, and the base for grown children, for the `child`-th child of its parent.
     fn hash(
         &self,
-        (number, identity): (u64, &Identity),
+        number: u64,
+        identity: &Identity,
         child: Option<u32>,
         reported: &HashMap<u64, Completed>,
     ) -> (Option<CommunicatorHash>, Option<u64>) {
@@ -155,7 +156,8 @@ impl Lineage {
 
     fn identified(
         &self,
-        (number, communicator): (u64, &Communicator),
+        number: u64,
+        communicator: &Communicator,
         place: &Place,
         processes: &dyn Processes,
     ) -> Option<IdentifiedCommunicator> {
@@ -164,7 +166,7 @@ impl Lineage {
         let known_at_birth = self.0.get(&number);
         let born = known_at_birth.and_then(|born| born.hash);
         let hash = born.or(place.reported.and_then(|reported| reported.hash));
-        let nameless = nameless((process, identity.library), processes);
+        let nameless = nameless(process, identity.library, processes);
         let mut facts = MemberFacts { hash, ..nameless };
         if hash.is_some() {
             facts.name = known_at_birth.and_then(|born| born.name.clone());
@@ -268,7 +270,7 @@ fn is_followed(identity: &Identity, processes: &dyn Processes) -> bool {
 }
 
 /// A member with only its process and library.
-fn nameless((process, file): (ProcKey, u32), processes: &dyn Processes) -> MemberFacts {
+fn nameless(process: ProcKey, file: u32, processes: &dyn Processes) -> MemberFacts {
     let (version, library) = processes.library(process, file).unzip();
     MemberFacts { version, library, ..MemberFacts::new(process) }
 }

@@ -233,7 +233,7 @@ impl Libraries {
 
     /// Makes room for one more library, or returns why there is none.
     fn make_room(&mut self, process: ProcKey, tenant: &FileOwner) -> Result<(), String> {
-        let Some(affected) = room::one_more(&self.known, (process, tenant))? else { return Ok(()) };
+        let Some(affected) = room::one_more(&self.known, process, tenant)? else { return Ok(()) };
         let library = self.known.remove(&affected);
         for process in library.into_iter().flat_map(|library| library.users.into_keys()) {
             let why = "one of its collective libraries was dropped in favour of another tenant's";

@@ -105,8 +105,7 @@ impl Mapped {
         }
         let is_local = is_local(stat.stx_attributes_mask);
         if !is_local {
-            let mount = (process, stat.stx_mnt_id);
-            if let Some(kind) = may_hang(opener.paths, opener.trusted, mount) {
+            if let Some(kind) = may_hang(opener.paths, opener.trusted, process, stat.stx_mnt_id) {
                 return Err(NotRead::UserSpace(kind));
             }
         }

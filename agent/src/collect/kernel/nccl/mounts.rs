@@ -31,7 +31,8 @@ struct Mount {
 pub(super) fn may_hang(
     paths: &Paths,
     trusted: &[PathBuf],
-    (process, mount): (ProcKey, u64),
+    process: ProcKey,
+    mount: u64,
 ) -> Option<String> {
     let Some(mount) = find(paths, &process.pid.to_string(), |one| one.id == mount) else {
         return Some("unknown".to_owned());
@@ -165,7 +166,7 @@ mod tests {
         fs::write(paths.proc.join("1/mountinfo"), HOST).unwrap();
         fs::write(paths.proc.join("7/mountinfo"), format!("{HOST}{own}")).unwrap();
         let trusted: Vec<PathBuf> = trusted.iter().map(PathBuf::from).collect();
-        may_hang(&paths, &trusted, (PROCESS, id))
+        may_hang(&paths, &trusted, PROCESS, id)
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(super) fn report(out: &mut Batch, member: &Member, context: &MemberContext<'
     let id = member.id;
     out.push(metric::INFO.sample(id, (), 1));
     for ((operation, class), calls) in &member.calls {
-        report_calls(out, id, (*operation, *class), calls);
+        report_calls(out, id, *operation, *class, calls);
     }
     if let Some(sequence) = member.sequence {
         out.push(metric::SEQUENCE.sample(id, (), count(sequence)));
@@ -55,7 +55,7 @@ pub(super) fn report(out: &mut Batch, member: &Member, context: &MemberContext<'
     }
 }
 
-fn report_calls(out: &mut Batch, id: MemberId, (operation, class): (u32, u32), calls: &Calls) {
+fn report_calls(out: &mut Batch, id: MemberId, operation: u32, class: u32, calls: &Calls) {
     let Some(operation) = operation_of(operation) else { return };
     let dims = (operation, class_of(class));
     out.push(metric::CALLS.sample(id, dims, count(calls.count)));

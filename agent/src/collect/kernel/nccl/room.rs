@@ -18,7 +18,8 @@ const MAX_PER_HOST: usize = 512;
 /// drop, one of the tenant with the most; otherwise an error.
 pub(super) fn one_more(
     known: &HashMap<FileKey, Library>,
-    (process, tenant): (ProcKey, &FileOwner),
+    process: ProcKey,
+    tenant: &FileOwner,
 ) -> Result<Option<FileKey>, String> {
     let of_process = known.values().filter(|one| one.users.contains_key(&process));
     if of_process.count() >= MAX_PER_PROCESS {

@@ -69,7 +69,8 @@ struct ScannedProcess {
 
 impl ProcessScan {
     pub(super) fn new(
-        (files, paths): (TenantFiles, &Paths),
+        files: TenantFiles,
+        paths: &Paths,
         candidates: Candidates,
         began: Instant,
     ) -> Self {
@@ -108,7 +109,7 @@ impl ProcessScan {
             if seen.due <= now {
                 seen.due = after(self.began, step(now.saturating_duration_since(seen.since)), now);
                 open -= usize::from(seen.statm.is_some());
-                changed |= check_process(process, seen, (&mut self.libraries, &self.paths), now);
+                changed |= check_process(process, seen, &mut self.libraries, &self.paths, now);
                 seen.statm = seen.statm.take().filter(|_| open < MAX_OPEN);
                 open += usize::from(seen.statm.is_some());
             }
@@ -137,7 +138,8 @@ fn step(age: Duration) -> Duration {
 fn check_process(
     process: ProcKey,
     seen: &mut ScannedProcess,
-    (libraries, paths): (&mut Libraries, &Paths),
+    libraries: &mut Libraries,
+    paths: &Paths,
     now: Instant,
 ) -> bool {
     if seen.statm.is_none() {

@@ -9,7 +9,8 @@ use crate::catalog::nccl::GovernorLevel;
 pub(super) fn of(
     refused: Option<&str>,
     problem: Option<String>,
-    (files, decision): (u64, Option<(&ProbeBudget, String)>),
+    files: u64,
+    decision: Option<(&ProbeBudget, String)>,
 ) -> (SourceState, String, String) {
     if let Some(why) = refused {
         let remedy = "run gpuwho doctor to see what the kernel refuses";

@@ -57,10 +57,10 @@ pub(super) fn start(
     (files, paths): (&TenantFiles, &Paths),
     (candidates, ownership): (Candidates, Ownership),
     shared: Shared,
-    (board, desk): (StatusRegistry, Option<Arc<EventAggregator>>),
+    (board, aggregator): (StatusRegistry, Option<Arc<EventAggregator>>),
 ) -> io::Result<(Running, RescanHandle)> {
     let now = Instant::now();
-    let mut scan = ProcessScan::new((files.clone(), paths), candidates, now);
+    let mut scan = ProcessScan::new(files.clone(), paths, candidates, now);
     scan.libraries.trusted.clone_from(&settings.trusted_mounts);
     let watch = Watch {
         paths: paths.clone(),
@@ -71,7 +71,7 @@ pub(super) fn start(
         ownership,
         known: (Version::default(), HashSet::new()),
         numbers: HashMap::new(),
-        aggregator: desk,
+        aggregator,
         pending: PendingRescans::default(),
     };
     let pending = Arc::clone(&watch.pending);
@@ -242,7 +242,7 @@ impl Watch {
         let is_off = level == GovernorLevel::Full && self.attaching.is_idle();
         let level = if is_off { GovernorLevel::Off } else { level };
         let decision = least.map(|(owner, budget)| (budget, name(&self.ownership, owner)));
-        let state = state::of(self.attaching.refused(), found.problem(), (files, decision));
+        let state = state::of(self.attaching.refused(), found.problem(), files, decision);
         let detaching = self.attaching.detaching();
         let budget = if self.attaching.is_loaded() { self.budgets.budget() } else { 0 };
         self.shared.with(|known| {

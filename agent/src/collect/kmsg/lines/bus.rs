@@ -6,7 +6,6 @@
 //! between and after them where other versions differ. Errors are `Corrected` and `Uncorrected`
 //! (6.1) or `Correctable` and `Uncorrectable` (6.12), with or without a leading `AER: `; RAS lines
 //! have a leading `{sequence}` in 6.12 and none in 6.1.
-//! `{sequence}` before them in 6.12 and none in 6.1.
 
 use super::grammar;
 use crate::catalog::event::EventKind;

@@ -34,7 +34,7 @@ impl Scene {
         }
         let candidates = Box::new(|| PIDS.map(process).to_vec());
         let files = TenantFiles::direct(&paths);
-        Self { folder, read, scan: ProcessScan::new((files, &paths), candidates, now), now }
+        Self { folder, read, scan: ProcessScan::new(files, &paths, candidates, now), now }
     }
 
     /// The files that a check reads after this time, and whether a library gained or lost a user.
@@ -147,7 +147,7 @@ fn processes_that_came_one_by_one_share_their_wakes() {
     let count = move || listed.load(std::sync::atomic::Ordering::Relaxed);
     let candidates = Box::new(move || (0..count()).map(process).collect());
     let paths = Paths::under(folder.path());
-    let mut scan = ProcessScan::new((TenantFiles::direct(&paths), &paths), candidates, began);
+    let mut scan = ProcessScan::new(TenantFiles::direct(&paths), &paths, candidates, began);
     let mut now = began;
     for _ in 0..200 {
         now += Duration::from_millis(37);
