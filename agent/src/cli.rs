@@ -1,16 +1,18 @@
 //! The command line: what each command takes, and its exit code (0 done, 1 failed, 2 wrong usage
-//! or configuration).
+//! or configuration, 3 no accelerator).
 
 mod doctor;
+mod events;
 mod run;
+mod screen;
 mod show;
+mod who;
 
 use crate::agent::configuration::Configuration;
 use crate::agent::{sinks, sources};
 use crate::collect::kernel::PROBES;
 use crate::config::{ConfigError, Flags};
 use crate::text::printable_lines;
-use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,7 +20,12 @@ use std::process::ExitCode;
 const AFTER: &str = "\
 Settings come from the file (--config, else /etc/gpuwho/gpuwho.toml if it is there), then from the
 environment (GPUWHO_<SECTION>_<KEY>, and OTEL_EXPORTER_OTLP_* for the receiver), then from flags.
-`gpuwho config sample` prints every key with its default.";
+`gpuwho config sample` prints every key with its default.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 no accelerator or no driver for it.";
+
+/// The exit code where there is no accelerator to look at.
+const NO_DEVICE: u8 = 3;
 
 const USUAL_FILE: &str = "/etc/gpuwho/gpuwho.toml";
 
@@ -32,19 +39,7 @@ pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    who: WhoArgs,
-}
-
-#[derive(Debug, Args)]
-struct WhoArgs {
-    /// Print JSON instead of the table.
-    #[arg(long)]
-    json: bool,
-    /// The agent's socket; default: gpuwho.sock in paths.run.
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
-    #[command(flatten)]
-    common: Common,
+    who: who::WhoArgs,
 }
 
 #[derive(Clone, Debug, Default, Args)]
@@ -66,8 +61,10 @@ enum Command {
     Agent(AgentArgs),
     /// Read the named sources (all without names) and write what they give, without an agent.
     Collect(CollectArgs),
+    /// Print the last events of the devices: what they mean, what to do, whom they affect.
+    Events(events::EventsArgs),
     /// Say what works on this host, what does not, why, and what to do about it.
-    Doctor(DoctorArgs),
+    Doctor(doctor::DoctorArgs),
     /// Print every metric the agent can send.
     Metrics(MetricsArgs),
     /// Check a configuration file, or print a sample.
@@ -139,15 +136,6 @@ struct CollectArgs {
     common: Common,
     #[command(flatten)]
     output: Output,
-}
-
-#[derive(Debug, Args)]
-struct DoctorArgs {
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    common: Common,
 }
 
 #[derive(Debug, Args)]
@@ -283,9 +271,10 @@ fn said(error: &anyhow::Error) -> String {
 
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
-        None => show::who(&cli.who),
+        None => who::who(&cli.who),
         Some(Command::Agent(args)) => run::run(&args),
         Some(Command::Collect(mut args)) => run::collect(&mut args),
+        Some(Command::Events(args)) => events::events(&args),
         Some(Command::Doctor(args)) => doctor::doctor(&args),
         Some(Command::Metrics(args)) => show::metrics(&args),
         Some(Command::Config(args)) => show::config(&args.command),
@@ -320,13 +309,7 @@ impl Common {
 /// Writes to standard output, and of what others have named only what is printable; a reader that
 /// went away (`| head`) is not an error.
 fn print(text: &str) -> anyhow::Result<()> {
-    use std::io::Write as _;
-    match std::io::stdout().write_all(printable_lines(text).as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to standard output")
-        }
-        _ => Ok(()),
-    }
+    screen::write(&printable_lines(text)).map(drop)
 }
 
 #[cfg(test)]

@@ -7,9 +7,44 @@ use crate::host::{self, CgroupNamespace};
 use crate::privilege;
 use serde::Serialize;
 
+/// What a finding is about: the sections of `gpuwho doctor`, in their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Group {
+    /// Accelerators and their drivers.
+    Devices,
+    /// The kernel's evidence: privileges, BPF, the kernel log.
+    #[default]
+    Kernel,
+    /// Where the names of owners come from.
+    Names,
+    /// Where points go.
+    Receivers,
+    /// Inference engines, and NCCL.
+    Engines,
+    /// The running agent.
+    Agent,
+}
+
+impl Group {
+    /// The heading.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Devices => "devices",
+            Self::Kernel => "kernel",
+            Self::Names => "names",
+            Self::Receivers => "receivers",
+            Self::Engines => "engines",
+            Self::Agent => "agent",
+        }
+    }
+}
+
 /// One finding: answer first, reason second, remedy third.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
+    /// What it is about.
+    pub group: Group,
     /// What was looked at.
     pub subject: String,
     /// How it stands: `ok`, or a word like `absent`, `degraded`, `hung`.
@@ -29,13 +64,36 @@ impl Finding {
         remedy: impl Into<String>,
     ) -> Self {
         Self {
+            group: Group::default(),
             subject: subject.into(),
             state: state.into(),
             facts: facts.into(),
             remedy: remedy.into(),
         }
     }
+
+    /// The same in a group.
+    #[must_use]
+    pub fn of(self, group: Group) -> Self {
+        Self { group, ..self }
+    }
+
+    /// Whether something was asked for and does not work as it should. What is absent was not, and
+    /// an agent that does not run is no fault.
+    pub fn is_fault(&self) -> bool {
+        !["ok", ABSENT, NOT_RUNNING].contains(&&*self.state)
+    }
+
+    /// Whether it does not apply to this host.
+    pub fn is_absent(&self) -> bool {
+        self.state == ABSENT
+    }
 }
+
+/// The state of what is not on this host.
+pub const ABSENT: &str = "absent";
+/// The state of an agent that nobody has started.
+pub const NOT_RUNNING: &str = "not running";
 
 /// What a look at the host finds before any source: privileges and namespaces.
 pub fn host(settings: &Settings) -> Vec<Finding> {

@@ -6,6 +6,7 @@
 //! nothing happens.
 
 pub mod aggregator;
+pub mod recent;
 pub mod record;
 pub mod xid;
 

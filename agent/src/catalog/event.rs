@@ -99,6 +99,20 @@ impl EventKind {
         }
     }
 
+    /// Whether it is about a process and not about a device: who may not see the process does not
+    /// see the event.
+    pub fn is_about_process(self) -> bool {
+        matches!(
+            self,
+            Self::OomKill
+                | Self::ProcessEnded
+                | Self::PeerDead
+                | Self::PeerSilent
+                | Self::RankHung
+                | Self::GovernorChange
+        )
+    }
+
     /// What to do, where no table knows more; empty for what is no fault.
     pub fn action(self) -> &'static str {
         match self {

@@ -1,46 +1,14 @@
-//! The commands that ask and print: who, release, resume, forget, metrics, config.
+//! The commands that ask and print: release, resume, forget, metrics, config.
 
-use super::{
-    ConfigCommand, ForgetArgs, MetricsArgs, ReleaseArgs, SocketArgs, Usage, WhoArgs, print,
-};
-use crate::agent;
+use super::{ConfigCommand, ForgetArgs, MetricsArgs, ReleaseArgs, SocketArgs, Usage, print};
 use crate::agent::configuration::{self, Configuration};
 use crate::catalog::{self, document};
 use crate::collect::device::DEVICES;
-use crate::config::Settings;
-use crate::control::{self, ControlError, Reply, Request};
-use crate::who::HostReport;
+use crate::control::{self, Reply, Request};
 use anyhow::{Context as _, bail};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
-
-pub(super) fn who(args: &WhoArgs) -> anyhow::Result<ExitCode> {
-    let configuration = args.common.load(None)?;
-    let answer = match &args.socket {
-        Some(socket) => control::ask(socket, &Request::Who),
-        None => ask_who(&configuration.settings),
-    };
-    let who = match answer {
-        Ok(Reply::Who { who }) => *who,
-        Ok(other) => bail!("the agent answered {other:?} to a question about who"),
-        // Asked for a certain agent, only that agent's answer will do.
-        Err(error) if args.socket.is_some() => return Err(error.into()),
-        Err(ControlError::Connect { .. }) => agent::read_once(&configuration),
-        Err(error) => return Err(error.into()),
-    };
-    show(&who, args.json)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn show(who: &HostReport, json: bool) -> anyhow::Result<()> {
-    if json {
-        let mut text = serde_json::to_string_pretty(who).context("cannot write JSON")?;
-        text.push('\n');
-        return print(&text);
-    }
-    print(&who.render())
-}
 
 pub(super) fn release(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
     if args.length < Duration::from_secs(1) {
@@ -65,20 +33,9 @@ fn command(args: &SocketArgs, request: &Request) -> anyhow::Result<ExitCode> {
     match control::ask(&socket.with_file_name(control::ADMIN_SOCKET), request)? {
         Reply::Done { message } => print(&format!("{message}\n"))?,
         Reply::Refused { reason } => bail!("{reason}"),
-        other @ (Reply::Who { .. } | Reply::Busy) => bail!("the agent answered {other:?}"),
+        other => bail!("the agent answered {other:?} to a command"),
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Asks over root's own socket, which nobody else keeps busy, where this user may use it.
-pub(super) fn ask_who(settings: &Settings) -> Result<Reply, ControlError> {
-    let run = &settings.paths.run;
-    match control::ask(&run.join(control::ADMIN_SOCKET), &Request::Who) {
-        Err(ControlError::Connect { .. }) => {
-            control::ask(&run.join(control::SOCKET), &Request::Who)
-        }
-        answer => answer,
-    }
 }
 
 pub(super) fn metrics(args: &MetricsArgs) -> anyhow::Result<ExitCode> {

@@ -4,12 +4,13 @@
 
 use super::talk::{Step, Talk};
 use super::{Answer, Reply, Request};
+use crate::event::recent::EventReport;
 use crate::who::HostReport;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::net::UnixListener;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Talks that clients without privilege have at once; each costs a descriptor and its answer, some
 /// 100 KiB at most.
@@ -157,10 +158,8 @@ impl Server<'_> {
 
     fn to(&mut self, request: &Request, talk: &Talk) -> Reply {
         match (request, self.access) {
-            (Request::Who, access) => {
-                let show_others = matches!(access, Access::Public { show_others: true });
-                Reply::Who { who: Box::new(self.who(talk, show_others)) }
-            }
+            (Request::Who, _) => Reply::Who { who: Box::new(self.who(talk)) },
+            (Request::Events, _) => Reply::Events { events: Box::new(self.events(talk)) },
             _ if !talk.is_privileged => {
                 Reply::Refused { reason: "only root and the agent's own user may do this".into() }
             }
@@ -179,8 +178,24 @@ impl Server<'_> {
         }
     }
 
+    /// Whose processes alone this client may see named; `None` where it may see all.
+    fn viewer(&self, talk: &Talk) -> Option<u32> {
+        let sees_all = talk.is_privileged || self.access == Access::Public { show_others: true };
+        (!sees_all).then_some(talk.uid)
+    }
+
+    /// The events for this client.
+    fn events(&self, talk: &Talk) -> EventReport {
+        self.answer.events(self.viewer(talk))
+    }
+
     /// The table for this client.
-    fn who(&mut self, talk: &Talk, show_others: bool) -> HostReport {
+    fn who(&mut self, talk: &Talk) -> HostReport {
+        let events = self.events(talk).summary(SystemTime::now());
+        HostReport { events, ..self.table(talk) }
+    }
+
+    fn table(&mut self, talk: &Talk) -> HostReport {
         if talk.is_privileged {
             return self.answer.who();
         }
@@ -189,7 +204,10 @@ impl Server<'_> {
             Some(table) => table,
             None => (Instant::now(), self.answer.who()),
         };
-        let who = if show_others { table.1.clone() } else { table.1.as_seen_by(talk.uid) };
+        let who = match self.viewer(talk) {
+            Some(uid) => table.1.as_seen_by(uid),
+            None => table.1.clone(),
+        };
         self.table = Some(table);
         who
     }
