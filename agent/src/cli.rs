@@ -71,9 +71,9 @@ enum Command {
     Config(ConfigArgs),
     /// Make the agent close every device handle, so that a driver can be unloaded or a GPU reset.
     Release(ReleaseArgs),
-    /// Make the agent take the devices again before the release is over.
+    /// End a release early: open the devices again now.
     Resume(SocketArgs),
-    /// Make the agent miss a device no longer that is gone for good.
+    /// Stop reporting a removed device as missing.
     Forget(ForgetArgs),
     /// A vendor library's reader: the agent starts this itself.
     #[command(hide = true)]
@@ -140,6 +140,9 @@ struct CollectArgs {
 
 #[derive(Debug, Args)]
 struct MetricsArgs {
+    /// Only metrics with this in their names.
+    #[arg(value_name = "PART", conflicts_with_all = ["json", "markdown"])]
+    part: Option<String>,
     /// Print JSON.
     #[arg(long, conflicts_with = "markdown")]
     json: bool,
@@ -177,7 +180,7 @@ struct SocketArgs {
 
 #[derive(Debug, Args)]
 struct ReleaseArgs {
-    /// For how long; the agent then comes back by itself.
+    /// For how long, a day at most; the agent then opens them again by itself.
     #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = humantime::parse_duration)]
     length: std::time::Duration,
     #[command(flatten)]

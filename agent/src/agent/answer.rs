@@ -13,6 +13,7 @@ use crate::ids::InstanceId;
 use crate::who::{
     Device, Holder, HostReport, Instance, OwnerView, Process, SCHEMA, Source, Totals,
 };
+use humantime::format_duration;
 use std::time::Duration;
 
 /// Ended processes in one answer: a storm's worth, and still a small answer.
@@ -147,11 +148,16 @@ impl Answer for Core {
     }
 
     fn release(&self, length: Duration) -> String {
-        let closed = self.context.readers.all().iter().all(|reader| reader.release(Some(length)));
-        if closed {
-            format!("every device handle is closed; the agent comes back in {length:?}")
+        let readers = self.context.readers.all();
+        // Every one of them, also behind one that hangs.
+        let closed: Vec<bool> = readers.iter().map(|one| one.release(Some(length))).collect();
+        let time = format_duration(length);
+        if readers.iter().all(|reader| reader.snapshot().devices.is_empty()) {
+            format!("this agent has no device; it opens none for {time}")
+        } else if closed.contains(&false) {
+            "release requested; one reader is still blocked in a driver call".into()
         } else {
-            "the readers were told to let go, but one is still inside a driver call".into()
+            format!("every device handle is closed; the agent opens the devices again in {time}")
         }
     }
 
@@ -174,7 +180,11 @@ impl Answer for Core {
     }
 
     fn resume(&self) -> String {
-        self.context.readers.all().iter().for_each(Control::resume);
-        "the readers take the devices again at their next tick".into()
+        let readers = self.context.readers.all();
+        if !readers.iter().any(Control::released) {
+            return "no device is released".into();
+        }
+        readers.iter().for_each(Control::resume);
+        "the agent opens the devices again at its next reading".into()
     }
 }

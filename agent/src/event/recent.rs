@@ -1,7 +1,7 @@
-//! The last events, for `gpuwho events` and the table: at most [`MAX_EVENTS`] and [`MAX_BYTES`], the
-//! oldest go first. Who is not root sees of others what the table shows of them: how many.
+//! The last events, for `gpuwho events` and the table: at most [`MAX_EVENTS`] and [`MAX_BYTES`]. The
+//! least severe go first, of these the oldest: no number of ended processes hides a broken device. Who is not root sees of others what the table shows of them: how many.
 
-use super::{AffectedOwner, Event, Place, record};
+use super::{AffectedOwner, Event, Place, Severity, record};
 use crate::text::printable;
 use crate::who::OwnerView;
 use humantime::format_rfc3339_seconds;
@@ -118,6 +118,7 @@ struct Stored {
 #[derive(Debug)]
 struct StoredEvent {
     view: EventView,
+    severity: Severity,
     /// It is about a process and not about a device.
     is_about_process: bool,
     /// The process that its message names.
@@ -133,6 +134,7 @@ impl RecentEvents {
         let stored = StoredEvent {
             is_about_process: event.what.kind.is_about_process(),
             named: event.what.process.as_ref().map(|process| process.pid),
+            severity: event.what.severity,
             view,
             bytes,
         };
@@ -140,8 +142,10 @@ impl RecentEvents {
         all.bytes += bytes;
         all.events.push_back(stored);
         while all.events.len() > MAX_EVENTS || all.bytes > MAX_BYTES {
-            let Some(oldest) = all.events.pop_front() else { break };
-            all.bytes -= oldest.bytes;
+            let least = all.events.iter().map(|stored| stored.severity).min();
+            let oldest = all.events.iter().position(|stored| Some(stored.severity) == least);
+            let Some(gone) = oldest.and_then(|at| all.events.remove(at)) else { break };
+            all.bytes -= gone.bytes;
         }
     }
 

@@ -29,7 +29,13 @@ fn stored(kind: EventKind, named: Option<u32>, affected: &[(u32, u32)]) -> Store
     };
     let affected = affected.iter().map(owner).collect();
     let is_about_process = kind.is_about_process();
-    StoredEvent { view: EventView { affected, ..view }, is_about_process, named, bytes: 0 }
+    StoredEvent {
+        view: EventView { affected, ..view },
+        severity: Severity::Critical,
+        is_about_process,
+        named,
+        bytes: 0,
+    }
 }
 
 /// Whose names a user sees, how many not, and whether the driver's words.
@@ -55,6 +61,19 @@ fn the_last_events_are_kept_within_number_and_bytes() {
     let large = recent.report(String::new(), None).events;
     let size = large.iter().map(|event| serde_json::to_vec(event).unwrap().len()).sum::<usize>();
     assert!(size <= MAX_BYTES && large.len() > 100, "{size} bytes in {}", large.len());
+}
+
+#[test]
+fn a_tenant_whose_processes_end_without_a_pause_hides_no_broken_device() {
+    let recent = RecentEvents::default();
+    recent.push(&event(EventKind::Xid, 0));
+    for seconds in 1..1_000 {
+        let mut ended = event(EventKind::ProcessEnded, seconds);
+        ended.what.severity = Severity::Info;
+        recent.push(&ended);
+    }
+    let events = recent.report(String::new(), None).events;
+    assert_eq!((events.len(), events[0].code), (MAX_EVENTS, Some(79)));
 }
 
 #[test]
