@@ -65,7 +65,9 @@ pub(super) fn tick_loop(
             enricher.end_all(&mut out);
             context.aggregator.finish()
         };
-        reported.iter().for_each(|event| report(core, event));
+        for event in &reported {
+            report(core, event);
+        }
         let reported: Vec<Record> = reported.iter().flat_map(records).collect();
         if !reported.is_empty() {
             sinks::tell(sinks, &reported);

@@ -71,7 +71,7 @@ fn one(event: &EventView, screen: Screen) -> String {
         _ => Style::Plain,
     };
     let count = if event.count > 1 { format!(" ({} times)", event.count) } else { String::new() };
-    let head = format!("{}  {:<8}  {}{count}", event.time, event.severity, event.title());
+    let head = format!("{} {} {}{count}", event.time, event.severity, event.title());
     let head = screen.wrap(0, &head);
     let mut out = head.lines().fold(String::new(), |mut out, line| {
         // Writing to a String cannot fail.

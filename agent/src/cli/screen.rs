@@ -18,15 +18,17 @@ pub(super) enum Written {
     ReaderGone,
 }
 
+/// A terminal that does not say how wide it is.
+const DEFAULT_WIDTH: usize = 80;
+
 /// A terminal as wide as it is; else as wide as `COLUMNS` says, which `watch` sets; else as wide as
 /// may be.
 pub(super) fn of_stdout() -> Screen {
     let stdout = io::stdout();
-    if let Some((Width(width), _)) = terminal_size_of(&stdout) {
-        return Screen::new(width.into(), colours(&stdout));
-    }
-    let told = std::env::var("COLUMNS").ok().and_then(|width| width.parse().ok());
-    told.map_or_else(Screen::file, |width| Screen::new(width, false))
+    let measured = terminal_size_of(&stdout).map(|(Width(width), _)| width.into());
+    let told = || std::env::var("COLUMNS").ok().and_then(|width| width.parse().ok());
+    let default = if stdout.is_terminal() { DEFAULT_WIDTH } else { usize::MAX };
+    Screen::new(measured.or_else(told).unwrap_or(default), colours(&stdout))
 }
 
 /// Colours are for a terminal whose user has not said no (no-color.org).

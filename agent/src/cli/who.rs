@@ -10,7 +10,7 @@ use crate::who::{HostReport, Selection};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -52,7 +52,7 @@ pub(super) fn who(args: &WhoArgs) -> anyhow::Result<ExitCode> {
         return Ok(code);
     };
     loop {
-        let report = report(args, &configuration)?;
+        let report = watched(args, &configuration)?;
         let code = exit_code(&report);
         let report = args.selection.apply(report)?;
         let table = report.render(screen::of_stdout(), SystemTime::now());
@@ -86,6 +86,29 @@ fn report(args: &WhoArgs, configuration: &Configuration) -> anyhow::Result<HostR
         Reply::Who { who } => Ok(*who),
         other => bail!("the agent answered {other:?} to a question about who"),
     }
+}
+
+/// The same for a command that goes on: what reads by itself keeps threads and files, so that each
+/// time another process does it.
+fn watched(args: &WhoArgs, configuration: &Configuration) -> anyhow::Result<HostReport> {
+    let answer = match &args.socket {
+        Some(_) => return report(args, configuration),
+        None => ask(&configuration.settings, &Request::Who),
+    };
+    if let Ok(Reply::Who { who }) = answer {
+        return Ok(*who);
+    }
+    let mut command = Command::new(std::env::current_exe().context("no program of its own")?);
+    command.arg("--json");
+    let flags =
+        [("--config", &args.common.config), ("--nvidia-library", &args.common.nvidia_library)];
+    for (flag, path) in flags {
+        if let Some(path) = path {
+            command.arg(flag).arg(path);
+        }
+    }
+    let output = command.stderr(Stdio::inherit()).output().context("cannot start a reader")?;
+    serde_json::from_slice(&output.stdout).context("the reader gave no report")
 }
 
 /// Asks over root's own socket, which nobody else keeps busy, where this user may use it.

@@ -200,7 +200,7 @@ impl EventView {
             source: event.source.as_str().into(),
             gpu: gpu.map(|gpu| gpu.index),
             uuid: gpu.map(|gpu| gpu.uuid.to_string()),
-            pci_address: gpu.and_then(|gpu| gpu.pci_address.clone()).map(Into::into).or(place),
+            pci_address: gpu.and_then(|gpu| gpu.pci_address.clone()).or(place),
             code: what.code,
             code_name: advice.code_name.map(Into::into),
             meaning: advice.meaning.into(),

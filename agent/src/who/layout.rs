@@ -51,11 +51,6 @@ impl Screen {
         Self { width: width.clamp(MIN_WIDTH, MAX_WIDTH), is_coloured }
     }
 
-    /// What is no terminal: as wide as may be, without colours.
-    pub fn file() -> Self {
-        Self::new(MAX_WIDTH, false)
-    }
-
     /// Columns.
     pub fn width(self) -> usize {
         self.width
@@ -84,7 +79,8 @@ impl Screen {
                 _ => lines.push(word.into_owned()),
             }
         }
-        lines.iter().map(|line| format!("{:indent$}{line}\n", "")).collect()
+        let before = " ".repeat(indent);
+        lines.iter().flat_map(|line| [before.as_str(), line, "\n"]).collect()
     }
 }
 
@@ -166,6 +162,6 @@ mod tests {
     #[test]
     fn colours_are_for_terminals_alone() {
         assert_eq!(Screen::new(80, true).paint(Style::Bad, "lost"), "\x1b[31mlost\x1b[0m");
-        assert_eq!(Screen::file().paint(Style::Bad, "lost"), "lost");
+        assert_eq!(Screen::new(80, false).paint(Style::Bad, "lost"), "lost");
     }
 }

@@ -2,6 +2,9 @@
 //! in the same columns of memory and use. It takes the screen's width: names are elided in their
 //! middle first, then columns are left out from the right.
 
+mod columns;
+
+use self::columns::Columns;
 use super::layout::{self, Screen, Style, clean, left, right};
 use super::{Device, Holder, HostReport, Instance, OwnerView, Process};
 use crate::collect::device::DEVICES;
@@ -11,14 +14,6 @@ use std::time::SystemTime;
 
 /// Before the name of a model, and of an owner.
 const INDENT: usize = 5;
-/// Names shorter than this are of no use: columns go before.
-const MIN_NAME: usize = 20;
-/// Longest command name of Linux (`TASK_COMM_LEN`), and of a user that is shown whole.
-const MAX_COMMAND: usize = 15;
-const MAX_USER: usize = 12;
-/// What the kernel's own table says of a device's nodes begins so.
-const NODES: &str = "/dev/";
-
 /// One line, before its place is known.
 enum Row {
     Device {
@@ -53,22 +48,6 @@ struct Values {
     note: &'static str,
 }
 
-/// How wide each column is; 0 where it is left out.
-#[derive(Clone, Copy, Default)]
-struct Columns {
-    name: usize,
-    /// What devices and parts need to the left of memory, behind the indent.
-    span: usize,
-    state: usize,
-    user: usize,
-    pid: usize,
-    command: usize,
-    memory: usize,
-    busy: usize,
-    power: usize,
-    temperature: usize,
-}
-
 impl HostReport {
     /// The table a person reads on this screen at this time.
     pub fn render(&self, screen: Screen, now: SystemTime) -> String {
@@ -88,7 +67,9 @@ impl HostReport {
             out.push('\n');
             out.push_str(&columns.header(screen, rows.iter().any(Row::is_process)));
         }
-        rows.iter().for_each(|row| out.push_str(&row.render(&columns, screen)));
+        for row in &rows {
+            out.push_str(&row.render(&columns, screen));
+        }
         if !holders.is_empty() {
             out.push('\n');
             out.push_str(&screen.wrap(0, "Have a device open and are on no driver's list:"));
@@ -172,19 +153,28 @@ impl HostReport {
             remark(if is_bad { Style::Bad } else { Style::Warning }, &text);
         }
         let is_vendor = |name: &str| DEVICES.iter().any(|vendor| vendor.name == name);
-        let none = self.totals.devices == 0;
+        if self.totals.devices == 0 {
+            let looked = self
+                .sources
+                .iter()
+                .filter(|source| is_vendor(&source.name) && source.state == "absent");
+            let looked = looked.map(|source| format!("{} ({})", source.name, source.reason));
+            let looked = looked.collect::<Vec<_>>().join(" and ");
+            if !looked.is_empty() {
+                let text = format!("looked for {looked}; `gpuwho doctor --all` says what to do");
+                remark(Style::Plain, &text);
+            }
+        }
         let all_ok = self.totals.devices_ok == self.totals.devices;
         for source in &self.sources {
-            let is_shown = if !is_vendor(&source.name) {
-                source.is_failing()
-            } else if none {
-                // Why there is no device.
-                source.state != "ready"
+            // What is degraded for one device stands with the device; without any, names are missed
+            // by nobody.
+            let is_shown = if is_vendor(&source.name) {
+                all_ok || source.state != "degraded"
             } else {
-                // What is degraded for one device stands with the device.
-                source.is_failing() && (all_ok || source.state != "degraded")
+                self.totals.devices > 0
             };
-            if is_shown {
+            if is_shown && source.is_failing() {
                 let remedy = Some(&source.remedy).filter(|remedy| !remedy.is_empty());
                 let remedy = remedy.map_or(String::new(), |remedy| format!("; remedy: {remedy}"));
                 let (name, state, reason) = (&source.name, &source.state, &source.reason);
@@ -291,107 +281,6 @@ impl Row {
     }
 }
 
-impl Columns {
-    /// As wide as the rows would have them.
-    fn of(rows: &[Row], holders: &[Row]) -> Self {
-        let mut all = Self { state: 5, memory: 6, busy: 5, ..Self::default() };
-        let grow = |column: &mut usize, text: &str| *column = layout::width(text).max(*column);
-        for row in rows.iter().chain(holders) {
-            match row {
-                Row::Device { model, state, values, .. } => {
-                    grow(&mut all.state, state);
-                    all.span = all.span.max(layout::width(model) + 1 + all.state);
-                    grow(&mut all.power, &values.power);
-                    grow(&mut all.power, "POWER");
-                    grow(&mut all.temperature, &values.temperature);
-                    grow(&mut all.temperature, "TEMP");
-                }
-                Row::Process { owner, user, pid, command, .. } => {
-                    grow(&mut all.name, owner);
-                    all.user = layout::width(user).max(4).max(all.user).min(MAX_USER);
-                    all.pid = layout::width(pid).max(3).max(all.pid);
-                    all.command = layout::width(command).max(7).max(all.command).min(MAX_COMMAND);
-                }
-                Row::Part { name, .. } => grow(&mut all.span, name),
-                Row::Reason(_) => {}
-            }
-            if let Some(values) = row.values() {
-                grow(&mut all.memory, &values.memory);
-            }
-        }
-        all
-    }
-
-    /// The same in so much room.
-    fn fit(mut self, room: usize) -> Self {
-        let owner = self.name;
-        let drops: [fn(&mut Self) -> &mut usize; 5] = [
-            |columns| &mut columns.temperature,
-            |columns| &mut columns.power,
-            |columns| &mut columns.command,
-            |columns| &mut columns.user,
-            |columns| &mut columns.pid,
-        ];
-        for drop in drops {
-            self.name = owner.min(MIN_NAME);
-            if self.total() <= room {
-                break;
-            }
-            *drop(&mut self) = 0;
-        }
-        self.name = 0;
-        let beside = self.left() - INDENT;
-        let natural = owner.max(self.span.saturating_sub(beside));
-        self.name = natural.min(room.saturating_sub(self.total()));
-        self
-    }
-
-    /// Columns to the left of memory.
-    fn left(&self) -> usize {
-        let own = [self.user, self.pid, self.command].into_iter().filter(|wide| *wide > 0);
-        INDENT + self.name + own.map(|wide| wide + 1).sum::<usize>()
-    }
-
-    /// Columns that only devices have.
-    fn behind(&self) -> usize {
-        let own = [self.power, self.temperature].into_iter().filter(|wide| *wide > 0);
-        own.map(|wide| wide + 1).sum()
-    }
-
-    fn total(&self) -> usize {
-        self.left() + 1 + self.memory + 1 + self.busy + self.behind()
-    }
-
-    fn header(&self, screen: Screen, has_processes: bool) -> String {
-        let text = |text: &str| text.to_owned();
-        let device = Row::Device {
-            index: text("GPU"),
-            model: text("MODEL"),
-            state: text("STATE"),
-            values: Values {
-                memory: text("MEMORY"),
-                busy: text("UTIL"),
-                power: text("POWER"),
-                temperature: text("TEMP"),
-                note: "",
-            },
-        };
-        let process = Row::Process {
-            owner: text("OWNER"),
-            user: text("USER"),
-            pid: text("PID"),
-            command: text("COMMAND"),
-            values: Values { memory: text("MEMORY"), busy: text("UTIL"), ..Values::default() },
-        };
-        let rows = [Some(device), has_processes.then_some(process)];
-        let plain = Screen::new(screen.width(), false);
-        let lines = rows.iter().flatten().map(|row| row.render(self, plain));
-        lines
-            .map(|line| format!("{}\n", screen.paint(Style::Heading, line.trim_end_matches('\n'))))
-            .collect()
-    }
-}
-
 impl Device {
     /// The processes in one of its instances, or in none that is known.
     fn rows_in(&self, instance: Option<&Instance>) -> Vec<Row> {
@@ -430,7 +319,7 @@ fn nodes(all: &[String]) -> String {
     let is_device = |node: &&String| node.ends_with(|last: char| last.is_ascii_digit());
     let names: Vec<&String> = all.iter().filter(is_device).collect();
     let names = if names.is_empty() { all.iter().collect() } else { names };
-    let short = |node: &&String| node.strip_prefix(NODES).unwrap_or(node).to_owned();
+    let short = |node: &&String| node.rsplit('/').next().unwrap_or(node).to_owned();
     clean(&names.iter().map(short).collect::<Vec<_>>().join(" ")).into_owned()
 }
 

@@ -66,7 +66,7 @@ impl Node {
         let (program, socket) = (program::gpuwho().unwrap(), self.agent.socket());
         let (program, socket) = (program.display(), socket.display());
         let line = format!(
-            "stty cols {columns}; unset NO_COLOR; TERM=xterm {variables} {program} --socket {socket}"
+            "stty cols {columns} rows 40; unset NO_COLOR; TERM=xterm {variables} {program} --socket {socket}"
         );
         let output = Command::new("script").args(["-qec", &line, "/dev/null"]).output().unwrap();
         String::from_utf8(output.stdout).unwrap().replace('\r', "")
@@ -101,7 +101,7 @@ fn a_lost_device_has_no_value_and_what_happened_is_said_with_its_remedy() {
     assert!(expected.iter().all(|part| line.contains(part)), "{line}");
 
     let (code, events) = node.ask(&["events"]);
-    let expected = ["critical  XID 79 on GPU 3", "remedy: drain the node", "meaning: "];
+    let expected = ["critical XID 79 on GPU 3", "remedy: drain the node", "meaning: "];
     assert!(code == Some(0) && expected.iter().all(|part| events.contains(part)), "{events}");
     let report = node.json(&["events"]);
     let xid = report["events"].as_array().unwrap().iter().find(|event| event["code"] == 79);
@@ -178,6 +178,25 @@ fn watching_ends_when_the_reader_goes_away() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let titles = (&mut lines).map_while(Result::ok).filter(|line| line.contains(" accelerator"));
     assert_eq!(titles.take(2).count(), 2);
+    drop(lines);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn watching_without_an_agent_leaves_no_thread_behind() {
+    let folder = TempDir::new().unwrap();
+    let nvml = FakeNvml::install(folder.path(), "h100x8").unwrap();
+    let config = folder.path().join("gpuwho.toml");
+    let text = Config::default().to_toml(&folder.path().join("run"), Some(&nvml));
+    std::fs::write(&config, text).unwrap();
+    let mut command = Command::new(program::gpuwho().unwrap());
+    command.args(["--watch", "1", "--config"]).arg(&config);
+    let mut child = nvml.apply(&mut command).stdout(Stdio::piped()).spawn().unwrap();
+    let threads = || std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().count();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let frames = (&mut lines).map_while(Result::ok).filter(|line| line.contains(" on 8 accel"));
+    let counts: Vec<_> = frames.map(|_| threads()).take(3).collect();
+    assert_eq!(counts, [1; 3], "threads by frame");
     drop(lines);
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }

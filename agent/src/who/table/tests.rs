@@ -275,9 +275,15 @@ nvidia is hung: it is so; remedy: do this
 
 #[test]
 fn without_any_device_the_drivers_say_why() {
-    let sources = vec![source("nvidia", "absent"), source("nccl", "absent")];
+    let quiet = ["nvidia", "amd", "nccl"].map(|name| source(name, "absent"));
+    let sources = quiet.into_iter().chain([source("cri", "failed")]).collect();
     let table = at(80, &HostReport { sources, ..host(Vec::new()) });
-    let expected = "node1: no accelerator\n\nnvidia is absent: it is so; remedy: do this\n";
+    let expected = "\
+node1: no accelerator
+
+looked for nvidia (it is so) and amd (it is so); `gpuwho doctor --all` says what
+to do
+";
     assert_eq!(table, expected);
 }
 
