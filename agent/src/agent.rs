@@ -11,7 +11,7 @@ pub mod sources;
 mod tick_loop;
 mod upkeep;
 
-pub use doctor::diagnose;
+pub use doctor::{diagnose, of_device, of_source};
 pub use once::{collect, read_once};
 
 use self::core::Core;

@@ -1,16 +1,18 @@
 //! The command line: what each command takes, and its exit code (0 done, 1 failed, 2 wrong usage
-//! or configuration).
+//! or configuration, 3 no accelerator).
 
 mod doctor;
+mod events;
 mod run;
+mod screen;
 mod show;
+mod who;
 
 use crate::agent::configuration::Configuration;
 use crate::agent::{sinks, sources};
 use crate::collect::kernel::PROBES;
 use crate::config::{ConfigError, Flags};
 use crate::text::printable_lines;
-use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,7 +20,12 @@ use std::process::ExitCode;
 const AFTER: &str = "\
 Settings come from the file (--config, else /etc/gpuwho/gpuwho.toml if it is there), then from the
 environment (GPUWHO_<SECTION>_<KEY>, and OTEL_EXPORTER_OTLP_* for the receiver), then from flags.
-`gpuwho config sample` prints every key with its default.";
+`gpuwho config sample` prints every key with its default.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 no accelerator or no driver for it.";
+
+/// The exit code where there is no accelerator to look at.
+const NO_DEVICE: u8 = 3;
 
 const USUAL_FILE: &str = "/etc/gpuwho/gpuwho.toml";
 
@@ -32,19 +39,7 @@ pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    who: WhoArgs,
-}
-
-#[derive(Debug, Args)]
-struct WhoArgs {
-    /// Print JSON instead of the table.
-    #[arg(long)]
-    json: bool,
-    /// The agent's socket; default: gpuwho.sock in paths.run.
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
-    #[command(flatten)]
-    common: Common,
+    who: who::WhoArgs,
 }
 
 #[derive(Clone, Debug, Default, Args)]
@@ -66,17 +61,19 @@ enum Command {
     Agent(AgentArgs),
     /// Read the named sources (all without names) and write what they give, without an agent.
     Collect(CollectArgs),
+    /// Print the last events of the devices: what they mean, what to do, whom they affect.
+    Events(events::EventsArgs),
     /// Say what works on this host, what does not, why, and what to do about it.
-    Doctor(DoctorArgs),
+    Doctor(doctor::DoctorArgs),
     /// Print every metric the agent can send.
     Metrics(MetricsArgs),
     /// Check a configuration file, or print a sample.
     Config(ConfigArgs),
     /// Make the agent close every device handle, so that a driver can be unloaded or a GPU reset.
     Release(ReleaseArgs),
-    /// Make the agent take the devices again before the release is over.
+    /// End a release early: open the devices again now.
     Resume(SocketArgs),
-    /// Make the agent miss a device no longer that is gone for good.
+    /// Stop reporting a removed device as missing.
     Forget(ForgetArgs),
     /// A vendor library's reader: the agent starts this itself.
     #[command(hide = true)]
@@ -142,16 +139,10 @@ struct CollectArgs {
 }
 
 #[derive(Debug, Args)]
-struct DoctorArgs {
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    common: Common,
-}
-
-#[derive(Debug, Args)]
 struct MetricsArgs {
+    /// Only metrics with this in their names.
+    #[arg(value_name = "PART", conflicts_with_all = ["json", "markdown"])]
+    part: Option<String>,
     /// Print JSON.
     #[arg(long, conflicts_with = "markdown")]
     json: bool,
@@ -189,7 +180,7 @@ struct SocketArgs {
 
 #[derive(Debug, Args)]
 struct ReleaseArgs {
-    /// For how long; the agent then comes back by itself.
+    /// For how long, a day at most; the agent then opens them again by itself.
     #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = humantime::parse_duration)]
     length: std::time::Duration,
     #[command(flatten)]
@@ -283,9 +274,10 @@ fn said(error: &anyhow::Error) -> String {
 
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
-        None => show::who(&cli.who),
+        None => who::who(&cli.who),
         Some(Command::Agent(args)) => run::run(&args),
         Some(Command::Collect(mut args)) => run::collect(&mut args),
+        Some(Command::Events(args)) => events::events(&args),
         Some(Command::Doctor(args)) => doctor::doctor(&args),
         Some(Command::Metrics(args)) => show::metrics(&args),
         Some(Command::Config(args)) => show::config(&args.command),
@@ -320,13 +312,7 @@ impl Common {
 /// Writes to standard output, and of what others have named only what is printable; a reader that
 /// went away (`| head`) is not an error.
 fn print(text: &str) -> anyhow::Result<()> {
-    use std::io::Write as _;
-    match std::io::stdout().write_all(printable_lines(text).as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to standard output")
-        }
-        _ => Ok(()),
-    }
+    screen::write(&printable_lines(text)).map(drop)
 }
 
 #[cfg(test)]

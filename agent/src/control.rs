@@ -10,7 +10,9 @@ mod server;
 pub use lock::{Lock, LockError};
 pub use server::{Access, serve};
 
+use crate::event::recent::EventReport;
 use crate::who::HostReport;
+use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -38,6 +40,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 pub enum Request {
     /// Devices and their processes.
     Who,
+    /// The last events.
+    Events,
     /// Close every device handle for a time.
     Release {
         /// Seconds after which the agent opens the devices again.
@@ -60,6 +64,11 @@ pub enum Reply {
     Who {
         /// Devices and processes.
         who: Box<HostReport>,
+    },
+    /// The reply to [`Request::Events`].
+    Events {
+        /// The events that the client may see.
+        events: Box<EventReport>,
     },
     /// The request was carried out.
     Done {
@@ -106,6 +115,14 @@ pub enum ControlError {
         /// Why.
         source: io::Error,
     },
+    /// It is there and says nothing.
+    #[error("the agent on {path} (process {pid}) does not answer; it is stopped or stuck")]
+    Silent {
+        /// The socket.
+        path: PathBuf,
+        /// The agent.
+        pid: i32,
+    },
     /// The answer did not come or cannot be read.
     #[error("the agent on {path} gave no usable answer: {source}")]
     Answer {
@@ -120,6 +137,8 @@ pub enum ControlError {
 pub trait Answer: Send + Sync {
     /// The current devices and processes.
     fn who(&self) -> HostReport;
+    /// The last events as a user may see them; all of them without a user.
+    fn events(&self, viewer: Option<u32>) -> EventReport;
     /// Closes the devices for a time; returns what was done.
     fn release(&self, length: Duration) -> String;
     /// Opens them again; returns what was done.
@@ -167,7 +186,16 @@ pub fn listen(run: &Path, settings: Settings) -> Result<[UnixListener; 2], Contr
 
 /// Sends a request to the agent on `socket`.
 pub fn ask(socket: &Path, request: &Request) -> Result<Reply, ControlError> {
-    let until = Instant::now() + CLIENT_TIMEOUT;
+    ask_within(socket, request, CLIENT_TIMEOUT)
+}
+
+/// The same, with a deadline for the reply.
+pub fn ask_within(
+    socket: &Path,
+    request: &Request,
+    timeout: Duration,
+) -> Result<Reply, ControlError> {
+    let until = Instant::now() + timeout;
     loop {
         let reply = ask_once(socket, request, until)?;
         if reply != Reply::Busy {
@@ -197,7 +225,14 @@ fn ask_once(socket: &Path, request: &Request, until: Instant) -> Result<Reply, C
         }
         serde_json::from_str(&line).map_err(io::Error::from)
     };
-    exchange().map_err(|source| ControlError::Answer { path: socket.into(), source })
+    exchange().map_err(|source| match source.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            // Whoever called listen().
+            let pid = socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
+            ControlError::Silent { path: socket.into(), pid }
+        }
+        _ => ControlError::Answer { path: socket.into(), source },
+    })
 }
 
 #[cfg(test)]

@@ -7,9 +7,44 @@ use crate::host::{self, CgroupNamespace};
 use crate::privilege;
 use serde::Serialize;
 
+/// The sections of `gpuwho doctor`, in their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Group {
+    /// Accelerators and their drivers.
+    Devices,
+    /// The kernel's evidence: privileges, BPF, the kernel log.
+    #[default]
+    Kernel,
+    /// Sources of owners' names.
+    Names,
+    /// Receivers of points and events.
+    Receivers,
+    /// Inference engines, and NCCL.
+    Engines,
+    /// The running agent.
+    Agent,
+}
+
+impl Group {
+    /// The heading.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Devices => "devices",
+            Self::Kernel => "kernel",
+            Self::Names => "names",
+            Self::Receivers => "receivers",
+            Self::Engines => "engines",
+            Self::Agent => "agent",
+        }
+    }
+}
+
 /// One finding: the state, the facts, the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
+    /// The section it belongs to.
+    pub group: Group,
     /// What was checked.
     pub subject: String,
     /// Its state: `ok`, or a word like `absent`, `degraded`, `hung`.
@@ -29,13 +64,36 @@ impl Finding {
         remedy: impl Into<String>,
     ) -> Self {
         Self {
+            group: Group::default(),
             subject: subject.into(),
             state: state.into(),
             facts: facts.into(),
             remedy: remedy.into(),
         }
     }
+
+    /// The same in a group.
+    #[must_use]
+    pub fn of(self, group: Group) -> Self {
+        Self { group, ..self }
+    }
+
+    /// Whether something was asked for and does not work as it should. What is absent was not, and
+    /// an agent that does not run is no fault.
+    pub fn is_fault(&self) -> bool {
+        !["ok", ABSENT, NOT_RUNNING].contains(&&*self.state)
+    }
+
+    /// Whether it does not apply to this host.
+    pub fn is_absent(&self) -> bool {
+        self.state == ABSENT
+    }
 }
+
+/// The state of a feature that does not apply to this host.
+pub const ABSENT: &str = "absent";
+/// The state of an agent that is not started.
+pub const NOT_RUNNING: &str = "not running";
 
 /// Checks the host itself: privileges and namespaces.
 pub fn host(settings: &Settings) -> Vec<Finding> {

@@ -6,6 +6,7 @@
 //! nothing while no event occurs.
 
 pub mod aggregator;
+pub mod recent;
 pub mod record;
 pub mod xid;
 

@@ -1,29 +1,51 @@
 //! Who is on each accelerator, now: what `gpuwho` alone prints, and what the control socket
 //! answers.
 
+mod layout;
 mod others;
+mod selection;
 mod table;
 
+pub use layout::{Screen, Style};
 pub use others::Others;
+pub use selection::Selection;
 
-use crate::attribute::providers;
 use crate::attribute::{Method, ProcessAttribution};
 use crate::collect::status::SourceStatus;
+use crate::event::recent::Summary;
 use crate::text::printable;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The version of the JSON (`agent/docs/json.md`): grows with a change that breaks readers.
+pub const SCHEMA: u32 = 1;
+
+/// A rest of memory smaller than this part of the device is the driver's own.
+const DRIVER_PART: i64 = 100;
 
 /// The whole answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostReport {
+    /// [`SCHEMA`].
+    #[serde(default)]
+    pub schema: u32,
     /// Host name.
     pub host: String,
     /// The agent's version, or of the command that read for itself.
     pub version: String,
+    /// Sums over the devices.
+    #[serde(default)]
+    pub totals: Totals,
     /// Every device seen.
     pub devices: Vec<Device>,
-    /// Every process seen to hold a device, those that ended lately included.
+    /// Every living process that has a device open.
     pub holders: Vec<Holder>,
+    /// Processes that had a device open and ended a short while ago, the last to end first.
+    #[serde(default)]
+    pub ended: Vec<Holder>,
+    /// What the agent keeps of events.
+    #[serde(default)]
+    pub events: Summary,
     /// Every source of data.
     pub sources: Vec<Source>,
     /// Others' processes are left out of `devices` and `holders`.
@@ -34,7 +56,24 @@ pub struct HostReport {
     pub hidden_processes: usize,
 }
 
-/// A device.
+/// Sums over all devices that answer, and processes counted once however many devices they are on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Devices.
+    pub devices: usize,
+    /// Those of them that answer.
+    pub devices_ok: usize,
+    /// Processes on the drivers' lists, those that are not named included.
+    pub processes: usize,
+    /// Memory in use.
+    pub memory_used_bytes: Option<i64>,
+    /// Memory there is.
+    pub memory_limit_bytes: Option<i64>,
+    /// Power drawn.
+    pub power_watts: Option<f64>,
+}
+
+/// A device. Every value is absent while it does not answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Device {
     /// UUID.
@@ -55,6 +94,9 @@ pub struct Device {
     pub memory_used_bytes: Option<i64>,
     /// Memory there is.
     pub memory_limit_bytes: Option<i64>,
+    /// Memory in use that no listed process accounts for; absent where that is the driver's own.
+    #[serde(default)]
+    pub memory_unattributed_bytes: Option<i64>,
     /// Power drawn.
     pub power_watts: Option<f64>,
     /// Temperature of the die.
@@ -115,13 +157,14 @@ pub struct Holder {
     /// UUIDs of the MIG instances these nodes grant.
     #[serde(default)]
     pub instances: Vec<String>,
-    /// Whether it has ended.
-    pub exited: bool,
 }
 
 /// An owner, flat, as the table and JSON show it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OwnerView {
+    /// The workload in a few words: the pod, the job, the unit or the container.
+    #[serde(default)]
+    pub owner: Option<String>,
     /// PID on the host.
     pub pid: u32,
     /// When it started, in 1/100 s since boot: with the PID the process's identity. 0 where it is
@@ -184,7 +227,8 @@ impl OwnerView {
         let pod = owner.workload.pod.as_ref();
         let slurm = owner.workload.slurm.as_ref();
         let text = |text: &std::sync::Arc<str>| printable(text).into_owned();
-        Self {
+        let view = Self {
+            owner: None,
             pid: owner.process.pid,
             start_ticks: owner.process.start_ticks,
             comm: text(&owner.comm),
@@ -211,7 +255,8 @@ impl OwnerView {
                 .each()
                 .map(|(key, name)| (key.name.to_owned(), printable(name).into_owned()))
                 .collect(),
-        }
+        };
+        Self { owner: view.workload(), ..view }
     }
 
     /// A process the driver names and nothing else is known of.
@@ -219,23 +264,25 @@ impl OwnerView {
         Self { pid, comm: "?".into(), user: "?".into(), method: "none".into(), ..Self::default() }
     }
 
-    /// The workload in a few words: the pod, the job, the unit, the container or the user.
-    pub fn workload(&self) -> String {
+    fn workload(&self) -> Option<String> {
         if let Some(pod) = &self.pod {
+            // Of a pod without a name the UID is there, which does not say what it is.
+            let is_named = Some(pod) != self.pod_uid.as_ref();
+            let kind = if is_named { "" } else { "pod " };
             let namespace = self.namespace.as_ref().map_or(String::new(), |ns| format!("{ns}/"));
             let container = self.container.as_ref().map_or(String::new(), |c| format!(" [{c}]"));
-            return format!("{namespace}{pod}{container}");
+            return Some(format!("{kind}{namespace}{pod}{container}"));
         }
         if let Some(job) = &self.slurm_job {
             let step = self.slurm_step.as_ref().map_or(String::new(), |step| format!(".{step}"));
             let task =
                 self.slurm_task.as_ref().map_or(String::new(), |task| format!(" task {task}"));
-            return format!("slurm {job}{step}{task}");
+            return Some(format!("slurm {job}{step}{task}"));
         }
         if let Some(container) = &self.container_id {
-            return format!("container {}", container.get(..12).unwrap_or(container));
+            return Some(format!("container {}", container.get(..12).unwrap_or(container)));
         }
-        self.unit.clone().unwrap_or_else(|| "-".into())
+        self.unit.clone()
     }
 }
 
@@ -254,10 +301,9 @@ impl Source {
         }
     }
 
-    /// Whether a person who asks who is on the devices should hear of it.
-    fn is_amiss(&self) -> bool {
-        let is_default = self.state == "absent" && providers::is_provider(&self.name);
-        self.state != "ready" && !is_default
+    /// Whether it was asked for and does not work as it should. What is absent is not on this host.
+    pub fn is_failing(&self) -> bool {
+        self.state != "ready" && self.state != "absent"
     }
 }
 
@@ -276,10 +322,36 @@ impl Device {
         }
     }
 
-    /// How many processes are on it.
-    fn count(&self) -> usize {
-        self.processes.len() + self.others.as_ref().map_or(0, |others| others.processes)
+    /// Memory in use that no process on the driver's list accounts for.
+    #[must_use]
+    pub fn unattributed(&self) -> Option<i64> {
+        let listed = self.processes.iter().filter_map(|process| process.memory_bytes);
+        let rest = self.memory_used_bytes? - listed.fold(0, i64::saturating_add);
+        let is_drivers = rest <= self.memory_limit_bytes.unwrap_or(0) / DRIVER_PART;
+        (rest > 0 && !is_drivers).then_some(rest)
     }
+}
+
+impl Totals {
+    /// Of devices whose processes are all named.
+    pub fn of(devices: &[Device]) -> Self {
+        let processes = devices.iter().flat_map(|device| &device.processes);
+        let pids: BTreeSet<u32> = processes.map(|process| process.owner.pid).collect();
+        let sum = |of: fn(&Device) -> Option<i64>| devices.iter().filter_map(of).reduce(add);
+        let watts = devices.iter().filter_map(|device| device.power_watts);
+        Self {
+            devices: devices.len(),
+            devices_ok: devices.iter().filter(|device| device.state == "ok").count(),
+            processes: pids.len(),
+            memory_used_bytes: sum(|device| device.memory_used_bytes),
+            memory_limit_bytes: sum(|device| device.memory_limit_bytes),
+            power_watts: watts.reduce(|one, other| one + other),
+        }
+    }
+}
+
+fn add(one: i64, other: i64) -> i64 {
+    one.saturating_add(other)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod affected;
 mod library;
+mod readers;
 mod scene;
 
 use gpuwho_tests::agent::Otlp;

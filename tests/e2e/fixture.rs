@@ -48,8 +48,15 @@ pub(crate) fn without_kernel(agent: &Agent) -> Option<String> {
 
 /// A process among the holders, dead or alive, as soon as its owner is known.
 pub(crate) fn holder(who: &Value, pid: u32) -> Option<&Value> {
-    let mut holders = who["holders"].as_array()?.iter();
-    holders.find(|holder| holder["pid"] == pid && holder["method"] != "pending")
+    let living = who["holders"].as_array()?.iter();
+    let is_known = |holder: &&Value| holder["pid"] == pid && holder["method"] != "pending";
+    living.clone().find(is_known).or_else(|| ended(who, pid))
+}
+
+/// A process among those that have ended, as soon as its owner is known.
+pub(crate) fn ended(who: &Value, pid: u32) -> Option<&Value> {
+    let mut ended = who["ended"].as_array()?.iter();
+    ended.find(|holder| holder["pid"] == pid && holder["method"] != "pending")
 }
 
 /// Waits until a process is among the holders.

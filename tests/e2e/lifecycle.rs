@@ -1,4 +1,5 @@
 //! The agent's start and end, and receivers that are away.
 
 mod receivers;
+mod table;
 mod usage;

@@ -15,6 +15,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// The exit code of `gpuwho` where there is no accelerator.
+const NO_DEVICE: i32 = 3;
+
 /// The agent answers its socket in milliseconds once it runs; this is for a machine under load.
 const STARTS_WITHIN: Duration = Duration::from_secs(20);
 
@@ -287,7 +290,7 @@ impl Agent {
         self.run.join("gpuwho.sock")
     }
 
-    /// What `gpuwho --json` says.
+    /// What `gpuwho --json` says, also of a host without devices.
     pub fn who(&self) -> Result<Value, AgentError> {
         let output = Command::new(program::gpuwho()?)
             .arg("--json")
@@ -295,7 +298,7 @@ impl Agent {
             .arg(self.socket())
             .output()
             .map_err(|source| AgentError::Os { what: "gpuwho".to_owned(), source })?;
-        if !output.status.success() {
+        if ![Some(0), Some(NO_DEVICE)].contains(&output.status.code()) {
             return Err(AgentError::Ask(String::from_utf8_lossy(&output.stderr).into_owned()));
         }
         serde_json::from_slice(&output.stdout).map_err(|error| AgentError::Ask(error.to_string()))

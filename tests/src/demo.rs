@@ -171,7 +171,9 @@ fn welcome(options: &Options, sink: &str) -> String {
 /// What does not work as it should, from the agent's own account.
 fn notes(who: &Value) -> Vec<String> {
     let sources = who["sources"].as_array().map_or(&[][..], Vec::as_slice);
-    let told = sources.iter().filter(|source| source["state"] != "ready");
+    let told = sources
+        .iter()
+        .filter(|source| !["ready", "absent"].contains(&source["state"].as_str().unwrap_or("")));
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let note = |source: &Value| {
         let (name, state) = (text(&source["name"]), text(&source["state"]));

@@ -7,9 +7,13 @@ use crate::collect::device::snapshot::{
     Control, DeviceSnapshot, InstanceSnapshot, ProcessSnapshot, ReaderSnapshot,
 };
 use crate::control::Answer;
+use crate::event::recent::EventReport;
 use crate::host;
 use crate::ids::InstanceId;
-use crate::who::{Device, Holder, HostReport, Instance, OwnerView, Process, Source};
+use crate::who::{
+    Device, Holder, HostReport, Instance, OwnerView, Process, SCHEMA, Source, Totals,
+};
+use humantime::format_duration;
 use std::time::Duration;
 
 /// Ended processes in one answer: enough for a burst, and still a small answer.
@@ -19,57 +23,69 @@ impl Core {
     fn device(&self, read: DeviceSnapshot) -> Device {
         let info = self.context.inventory.get(read.gpu);
         let text = |text: Option<String>| text.unwrap_or_else(|| "?".into());
-        Device {
+        // What was read before says nothing of a device that does not answer now.
+        let is_ok = read.state == DeviceState::Ok;
+        let live = |value: Option<i64>| value.filter(|_| is_ok);
+        let device = Device {
             uuid: text(info.as_ref().map(|info| info.uuid.to_string())),
             index: info.as_ref().map_or(0, |info| info.index),
             model: text(info.as_ref().and_then(|info| info.model.clone())),
             state: read.state.as_str().into(),
             reason: read.reason,
             read_age_seconds: read.age.map(|age| age.as_secs_f64()),
-            utilization: read.utilization,
-            memory_used_bytes: read.memory_used,
-            memory_limit_bytes: read.memory_limit,
-            power_watts: read.power,
-            temperature_celsius: read.temperature,
-            instances: read.instances.iter().filter_map(|read| self.instance(read)).collect(),
-            processes: read.processes.iter().map(|process| self.process(process)).collect(),
+            utilization: read.utilization.filter(|_| is_ok),
+            memory_used_bytes: live(read.memory_used),
+            memory_limit_bytes: live(read.memory_limit),
+            memory_unattributed_bytes: None,
+            power_watts: read.power.filter(|_| is_ok),
+            temperature_celsius: read.temperature.filter(|_| is_ok),
+            instances: read
+                .instances
+                .iter()
+                .filter_map(|read| self.instance(read, is_ok))
+                .collect(),
+            processes: read.processes.iter().map(|process| self.process(process, is_ok)).collect(),
             others: None,
-        }
+        };
+        Device { memory_unattributed_bytes: device.unattributed(), ..device }
     }
 
-    fn instance(&self, read: &InstanceSnapshot) -> Option<Instance> {
+    fn instance(&self, read: &InstanceSnapshot, is_ok: bool) -> Option<Instance> {
         let info = self.context.inventory.instance(read.instance)?;
         Some(Instance {
             uuid: info.uuid.to_string(),
             gpu_instance: info.gpu_instance,
             compute_instance: info.compute_instance,
             profile: info.profile.clone(),
-            memory_used_bytes: read.memory_used,
-            memory_limit_bytes: read.memory_limit,
+            memory_used_bytes: read.memory_used.filter(|_| is_ok),
+            memory_limit_bytes: read.memory_limit.filter(|_| is_ok),
         })
     }
 
-    /// Processes that hold a device now, then those that ended a short while ago, the latest first.
+    /// Processes that hold a device now.
     fn holders(&self) -> Vec<Holder> {
+        let living = self.context.ownership.openers();
+        let readers: Vec<_> = self.context.readers.all().iter().map(Control::snapshot).collect();
+        living.iter().map(|owner| self.holder(owner, &readers)).collect()
+    }
+
+    /// Processes that ended a short while ago, the latest first. Another process may have the same
+    /// nodes by now.
+    fn ended(&self) -> Vec<Holder> {
         let mut ended = self.context.ownership.ended();
         ended.sort_by_key(|owner| std::cmp::Reverse(owner.exited_ns));
         ended.truncate(MAX_ENDED);
-        let living = self.context.ownership.openers();
-        let readers: Vec<_> = self.context.readers.all().iter().map(Control::snapshot).collect();
-        living.iter().chain(&ended).map(|owner| self.holder(owner, &readers)).collect()
+        ended.iter().map(|owner| self.holder(owner, &[])).collect()
     }
 
     fn holder(&self, owner: &ProcessAttribution, readers: &[ReaderSnapshot]) -> Holder {
-        let exited = owner.exited_ns.is_some();
-        // Another process may have the same nodes by now.
-        let living = readers.iter().filter(|_| !exited);
+        let granted = readers.iter();
         let granted =
-            living.flat_map(|reader| reader.granted(&owner.nodes, &self.context.inventory));
+            granted.flat_map(|reader| reader.granted(&owner.nodes, &self.context.inventory));
         Holder {
             owner: OwnerView::of(owner),
             nodes: owner.nodes.iter().map(ToString::to_string).collect(),
             instances: granted.filter_map(|instance| self.mig_uuid(instance)).collect(),
-            exited,
         }
     }
 
@@ -77,15 +93,15 @@ impl Core {
         self.context.inventory.instance(instance).map(|info| info.uuid.to_string())
     }
 
-    fn process(&self, listed: &ProcessSnapshot) -> Process {
+    fn process(&self, listed: &ProcessSnapshot, is_ok: bool) -> Process {
         let owner = listed.process.and_then(|process| self.context.ownership.attribution(process));
         Process {
             owner: owner
                 .map_or_else(|| OwnerView::unknown(listed.pid), |owner| OwnerView::of(&owner)),
             kind: listed.kind.map(|kind| kind.as_str().into()),
             instance: listed.instance.and_then(|instance| self.mig_uuid(instance)),
-            memory_bytes: listed.memory,
-            utilization: listed.utilization,
+            memory_bytes: listed.memory.filter(|_| is_ok),
+            utilization: listed.utilization.filter(|_| is_ok),
         }
     }
 }
@@ -95,16 +111,27 @@ impl Answer for Core {
         self.refresh();
         // Indexes are unique within one vendor.
         let devices = self.context.readers.all().into_iter().flat_map(|reader| {
-            let read = reader.snapshot().devices.into_iter();
+            let is_released = reader.released();
+            let read = reader.snapshot().devices.into_iter().map(|read| match read.state {
+                // Until the reader's next turn.
+                DeviceState::Ok if is_released => {
+                    DeviceSnapshot { state: DeviceState::Released, ..read }
+                }
+                _ => read,
+            });
             let mut devices: Vec<Device> = read.map(|read| self.device(read)).collect();
             devices.sort_by_key(|device| device.index);
             devices
         });
+        let devices: Vec<Device> = devices.collect();
         HostReport {
+            schema: SCHEMA,
             host: host::name(),
             version: env!("CARGO_PKG_VERSION").into(),
-            devices: devices.collect(),
+            totals: Totals::of(&devices),
+            devices,
             holders: self.holders(),
+            ended: self.ended(),
             sources: self
                 .context
                 .board
@@ -116,12 +143,21 @@ impl Answer for Core {
         }
     }
 
+    fn events(&self, viewer: Option<u32>) -> EventReport {
+        self.recent.report(host::name(), viewer)
+    }
+
     fn release(&self, length: Duration) -> String {
-        let closed = self.context.readers.all().iter().all(|reader| reader.release(Some(length)));
-        if closed {
-            format!("every device handle is closed; the agent comes back in {length:?}")
-        } else {
+        let readers = self.context.readers.all();
+        // All readers, also those after one that hangs.
+        let closed: Vec<bool> = readers.iter().map(|one| one.release(Some(length))).collect();
+        let time = format_duration(length);
+        if readers.iter().all(|reader| reader.snapshot().devices.is_empty()) {
+            format!("this agent has no device; it opens none for {time}")
+        } else if closed.contains(&false) {
             "release requested; one reader is still blocked in a driver call".into()
+        } else {
+            format!("every device handle is closed; the agent opens the devices again in {time}")
         }
     }
 
@@ -144,7 +180,11 @@ impl Answer for Core {
     }
 
     fn resume(&self) -> String {
-        self.context.readers.all().iter().for_each(Control::resume);
-        "the readers take the devices again at their next tick".into()
+        let readers = self.context.readers.all();
+        if !readers.iter().any(Control::released) {
+            return "no device is released".into();
+        }
+        readers.iter().for_each(Control::resume);
+        "the agent opens the devices again at its next reading".into()
     }
 }

@@ -14,6 +14,7 @@ use crate::collect::status::StatusRegistry;
 use crate::communicators::Communicators;
 use crate::config::Settings;
 use crate::event::aggregator::{self, EventAggregator};
+use crate::event::recent::RecentEvents;
 use crate::host::{self, CgroupNamespace};
 use crate::inventory::Inventory;
 use crate::inventory::register::DeviceStore;
@@ -34,6 +35,8 @@ pub(super) struct Core {
     series_limit: usize,
     pub(super) providers: MetadataProviders,
     job_allocations: JobAllocations,
+    /// The last events, for `gpuwho events`.
+    pub(super) recent: RecentEvents,
 }
 
 impl Core {
@@ -85,7 +88,8 @@ impl Core {
             engines: <_>::default(),
         };
         let (series_limit, job_allocations) = (settings.series_limit, JobAllocations::default());
-        Self { context, series_limit, providers, job_allocations }
+        let recent = RecentEvents::default();
+        Self { context, series_limit, providers, job_allocations, recent }
     }
 
     /// Starts the metadata providers, which name pods and containers.

@@ -2,24 +2,55 @@
 
 use super::configuration::Configuration;
 use super::read_once;
-use crate::diagnosis::{self, Finding};
+use crate::attribute::providers;
+use crate::collect::device::DEVICES;
+use crate::diagnosis::{self, Finding, Group};
+use crate::who::{Device, Source};
 
-/// Checks the host, each source, the metadata providers, each sink, and the devices.
-pub fn diagnose(configuration: &Configuration) -> Vec<Finding> {
+/// Checks the host, each source, the metadata providers, each sink, and, without an agent, the
+/// devices.
+pub fn diagnose(configuration: &Configuration, reads_devices: bool) -> Vec<Finding> {
     let settings = &configuration.settings;
     let mut findings = diagnosis::host(settings);
-    findings.extend(configuration.sources.iter().flat_map(|(_, row)| row.diagnose(settings)));
-    findings.extend(diagnosis::names(settings));
-    findings.extend(configuration.sinks.iter().flat_map(|(_, row)| row.diagnose()));
-    let who = read_once(configuration);
-    for source in who.sources {
-        let state = if source.state == "ready" { "ok" } else { &source.state };
-        findings.push(Finding::new(source.name, state, source.reason, source.remedy));
+    for (def, row) in &configuration.sources {
+        let found = row.diagnose(settings).into_iter();
+        findings.extend(found.map(|finding| finding.of(group_of(def.name))));
     }
-    for device in who.devices {
-        let facts = format!("{} {} {}", device.model, device.uuid, device.reason);
-        let subject = format!("device {}", device.index);
-        findings.push(Finding::new(subject, &device.state, facts.trim_end(), ""));
+    let names = diagnosis::names(settings).into_iter();
+    findings.extend(names.map(|finding| finding.of(Group::Names)));
+    let receivers = configuration.sinks.iter().flat_map(|(_, row)| row.diagnose());
+    findings.extend(receivers.map(|finding| finding.of(Group::Receivers)));
+    if reads_devices {
+        let who = read_once(configuration);
+        findings.extend(who.sources.into_iter().map(|source| of_source("", source)));
+        findings.extend(who.devices.iter().map(of_device));
     }
     findings
+}
+
+/// How a source stands; `whose` is before its name.
+pub fn of_source(whose: &str, source: Source) -> Finding {
+    let state = if source.state == "ready" { "ok" } else { &source.state };
+    let subject = format!("{whose}{}", source.name);
+    Finding::new(subject, state, source.reason, source.remedy).of(group_of(&source.name))
+}
+
+/// How a device stands.
+pub fn of_device(device: &Device) -> Finding {
+    let facts = format!("{} {} {}", device.model, device.uuid, device.reason);
+    let subject = format!("device {}", device.index);
+    Finding::new(subject, &device.state, facts.trim_end(), "").of(Group::Devices)
+}
+
+fn group_of(source: &str) -> Group {
+    let is_vendors = DEVICES.iter().any(|vendor| vendor.name == source);
+    if is_vendors || source == "nvml_events" {
+        Group::Devices
+    } else if providers::is_provider(source) {
+        Group::Names
+    } else if ["nccl", "collectives", "engine"].iter().any(|kind| source.starts_with(kind)) {
+        Group::Engines
+    } else {
+        Group::Kernel
+    }
 }

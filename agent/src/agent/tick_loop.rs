@@ -7,7 +7,9 @@ use crate::accounting::Accounting;
 use crate::catalog::agent::Stage;
 use crate::collect::schedule::{Event, Scheduler, thread_cpu};
 use crate::collect::source::Context;
+use crate::event::recent::EventView;
 use crate::event::record::{Record, records};
+use crate::event::{self, Severity};
 use crate::export::EnrichedBatch;
 use crate::sample::{Batch, SourcePart};
 use std::collections::HashSet;
@@ -63,6 +65,9 @@ pub(super) fn run(
             registry.end_all(&mut out);
             context.aggregator.finish()
         };
+        for event in &reported {
+            report(core, event);
+        }
         let reported: Vec<Record> = reported.iter().flat_map(records).collect();
         if !reported.is_empty() {
             sinks::export_events(sinks, &reported);
@@ -74,6 +79,19 @@ pub(super) fn run(
         context.gauges.series.store(registry.alive() as u64, Ordering::Relaxed);
         let reports = sinks.iter().map(|(name, sink)| (*name, sink.report())).collect();
         *context.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner) = reports;
+    }
+}
+
+/// Keeps an event for `gpuwho events`, and logs it where somebody must act: the one line that an
+/// operator without a receiver gets.
+fn report(core: &Core, event: &event::Event) {
+    core.recent.push(event);
+    if event.what.severity >= Severity::Critical {
+        let view = EventView::of(event);
+        let (meaning, remedy) = (&view.meaning, &view.remedy);
+        let (affected, driver) = (view.affected_words(), view.message.as_deref().unwrap_or(""));
+        let what = view.title();
+        tracing::error!(what, meaning, remedy, affected, driver, "a critical event");
     }
 }
 

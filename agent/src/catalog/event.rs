@@ -100,8 +100,21 @@ impl EventKind {
         }
     }
 
-    /// The action, unless a table of codes has a better one; empty for an event that is not a
-    /// fault.
+    /// Whether the event is about a process, not about a device: a user who may not see the process
+    /// does not see the event.
+    pub fn is_about_process(self) -> bool {
+        matches!(
+            self,
+            Self::OomKill
+                | Self::ProcessEnded
+                | Self::PeerDead
+                | Self::PeerSilent
+                | Self::RankHung
+                | Self::GovernorChange
+        )
+    }
+
+    /// The action, unless a table of codes has a better one; empty for an event that is not a fault.
     pub fn action(self) -> &'static str {
         match self {
             Self::Xid | Self::Sxid => "look the code up at the vendor; it is new to this agent",

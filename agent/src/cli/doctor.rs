@@ -1,68 +1,183 @@
 //! `gpuwho doctor`: what works on this host, what does not, why, and what to do about it.
 
-use super::{DoctorArgs, print, show};
+use super::{Common, print, screen, who};
 use crate::agent;
 use crate::agent::configuration::Configuration;
-use crate::control::{self, Reply};
-use crate::diagnosis::Finding;
+use crate::control::{self, ControlError, Reply, Request};
+use crate::diagnosis::{Finding, Group, NOT_RUNNING};
+use crate::who::{Screen, Style};
 use anyhow::Context as _;
-use std::fmt::Write as _;
+use clap::Args;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// Where the facts begin: behind a subject and a state.
+const SUBJECT: usize = 24;
+const STATE: usize = 12;
+/// Behind this aya quotes the kernel's verifier, whole.
+const VERIFIER: &str = "Verifier output";
+
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Show what does not apply to this host, too.
+    #[arg(long)]
+    all: bool,
+    /// Print the kernel's own words whole.
+    #[arg(short, long)]
+    verbose: bool,
+    /// The agent's socket, whose agent is asked for its devices; default: gpuwho.sock in paths.run.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
 pub(super) fn doctor(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
-    let findings = findings(&args.common.load(None)?);
+    let findings = findings(args, &args.common.load(None)?);
     if args.json {
         let text = serde_json::to_string_pretty(&findings).context("cannot write JSON")?;
         print(&format!("{text}\n"))?;
     } else {
-        print(&render(&findings))?;
+        screen::write(&render(&findings, args, screen::of_stdout()))?;
     }
-    Ok(ExitCode::SUCCESS)
+    let is_well = !findings.iter().any(Finding::is_fault);
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn findings(configuration: &Configuration) -> Vec<Finding> {
+fn findings(args: &DoctorArgs, configuration: &Configuration) -> Vec<Finding> {
     let settings = &configuration.settings;
-    let socket = settings.paths.run.join(control::SOCKET);
-    let mut findings = agent::diagnose(configuration);
-    let Ok(Reply::Who { who }) = show::ask_who(settings) else {
-        let facts = format!("none answers on {}", socket.display());
-        findings.push(Finding::new("agent", "absent", facts, "start one: gpuwho agent"));
-        return findings;
+    let (socket, answer) = match &args.socket {
+        Some(socket) => (socket.clone(), who::ask_that(socket, &Request::Who)),
+        None => (settings.paths.run.join(control::SOCKET), who::ask(settings, &Request::Who)),
     };
-    let facts = format!("version {} answers on {}", who.version, socket.display());
-    findings.push(Finding::new("agent", "ok", facts, ""));
-    for source in who.sources {
-        let state = if source.state == "ready" { "ok" } else { &source.state };
-        let subject = format!("agent: {}", source.name);
-        findings.push(Finding::new(subject, state, source.reason, source.remedy));
+    let mut findings = agent::diagnose(configuration, args.socket.is_none());
+    let of_agent = |state: &str, facts: String, remedy: &str| {
+        Finding::new("agent", state, facts, remedy).of(Group::Agent)
+    };
+    match answer {
+        Ok(Reply::Who { who: report }) => {
+            let facts = format!("version {} answers on {}", report.version, socket.display());
+            findings.push(of_agent("ok", facts, ""));
+            let of_source = |source| agent::of_source("agent: ", source).of(Group::Agent);
+            findings.extend(report.sources.into_iter().map(of_source));
+            if args.socket.is_some() {
+                findings.extend(report.devices.iter().map(agent::of_device));
+            }
+        }
+        Err(ControlError::Connect { .. }) if args.socket.is_none() => {
+            let facts = format!("none answers on {}", socket.display());
+            findings.push(of_agent(NOT_RUNNING, facts, "start one: gpuwho agent"));
+        }
+        Ok(other) => findings.push(of_agent("failed", format!("it answered {other:?}"), "")),
+        Err(error) => findings.push(of_agent("failed", error.to_string(), "")),
     }
+    findings.sort_by_key(|finding| finding.group);
     findings
 }
 
-fn render(findings: &[Finding]) -> String {
-    let width = findings.iter().map(|finding| finding.subject.len()).max().unwrap_or(0);
+fn render(findings: &[Finding], args: &DoctorArgs, screen: Screen) -> String {
     let mut out = String::new();
-    for finding in findings {
-        // Writing to a String cannot fail.
-        let _ =
-            writeln!(out, "{:<width$}  {:<9} {}", finding.subject, finding.state, finding.facts);
-        if !finding.remedy.is_empty() {
-            let _ = writeln!(out, "{:<width$}  remedy:   {}", "", finding.remedy);
+    let mut group = None;
+    for finding in findings.iter().filter(|finding| args.all || !finding.is_absent()) {
+        if group.replace(finding.group) != Some(finding.group) {
+            out.push_str(&screen.paint(Style::Heading, finding.group.as_str()));
+            out.push('\n');
         }
+        out.push_str(&line(finding, args.verbose, screen));
     }
+    out.push_str(&verdict(findings, args.all, screen));
     out
+}
+
+/// State first, then the reason, then the remedy.
+fn line(finding: &Finding, is_verbose: bool, screen: Screen) -> String {
+    let style = match (&*finding.state, finding.is_fault()) {
+        ("ok", _) => Style::Good,
+        (_, true) => Style::Bad,
+        _ => Style::Plain,
+    };
+    let facts = if is_verbose { &*finding.facts } else { brief(&finding.facts) };
+    let remedy = Some(&finding.remedy).filter(|remedy| !remedy.is_empty());
+    let remedy = remedy.map(|remedy| format!("remedy: {remedy}"));
+    let indent = 2 + SUBJECT + STATE;
+    let wrapped = |text: &str| screen.wrap(indent, text);
+    let text = [Some(wrapped(facts)), remedy.map(|remedy| wrapped(&remedy))];
+    let text: String = text.into_iter().flatten().collect();
+    let subject = format!("{:<SUBJECT$}", finding.subject);
+    let state = screen.paint(style, &format!("{:<STATE$}", finding.state));
+    let head = format!("  {subject}{state}");
+    let rest = text.get(indent..).unwrap_or("\n");
+    format!("{}\n", format!("{head}{rest}").trim_end())
+}
+
+/// Without the verifier's own words.
+fn brief(facts: &str) -> &str {
+    let end = facts.find(VERIFIER).unwrap_or(facts.len());
+    facts.get(..end).unwrap_or(facts).trim_end_matches([' ', '.', ':', ';'])
+}
+
+fn verdict(findings: &[Finding], shows_all: bool, screen: Screen) -> String {
+    let count = |is: fn(&Finding) -> bool| findings.iter().filter(|finding| is(finding)).count();
+    let (faults, absent) = (count(Finding::is_fault), count(Finding::is_absent));
+    let fine = count(|finding| finding.state == "ok");
+    let (style, verdict) = match faults {
+        0 => (Style::Good, "everything that was asked for works".to_owned()),
+        1 => (Style::Bad, "1 thing does not work as it should".to_owned()),
+        faults => (Style::Bad, format!("{faults} things do not work as they should")),
+    };
+    let all = if shows_all || absent == 0 { "" } else { " (--all shows them)" };
+    let text = format!("{verdict}; ok: {fine}, not on this host: {absent}{all}");
+    format!("\n{}\n", screen.paint(style, screen.wrap(0, &text).trim_end()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: DoctorArgs,
+    }
+
+    fn rendered(words: &[&str]) -> String {
+        let refused = "no fexit: refused (os error 1). Verifier output: : 0: R1=ctx() R10=fp0";
+        let findings = [
+            Finding::new("nvidia", "ok", "", "").of(Group::Devices),
+            Finding::new("device 3", "lost", "NVIDIA H100", "").of(Group::Devices),
+            Finding::new("amd", "absent", "no device", "install it").of(Group::Devices),
+            Finding::new("open hook", "degraded", refused, "run it with sudo"),
+        ];
+        let line = Line::try_parse_from(["doctor"].iter().chain(words)).unwrap();
+        render(&findings, &line.args, Screen::new(80, false))
+    }
 
     #[test]
-    fn a_finding_says_the_state_first_then_the_reason_then_the_remedy() {
-        let finding = Finding::new("nvidia", "absent", "no driver", "install it");
-        assert_eq!(
-            render(&[finding]),
-            "nvidia  absent    no driver\n        remedy:   install it\n"
-        );
+    fn what_does_not_apply_is_counted_and_not_shown() {
+        let expected = "\
+devices
+  nvidia                  ok
+  device 3                lost        NVIDIA H100
+kernel
+  open hook               degraded    no fexit: refused (os error 1)
+                                      remedy: run it with sudo
+
+2 things do not work as they should; ok: 1, not on this host: 1 (--all shows
+them)
+";
+        let text = rendered(&[]);
+        assert_eq!(text, expected, "\n{text}");
+    }
+
+    #[test]
+    fn everything_is_shown_to_who_asks_for_it() {
+        let text = rendered(&["--all"]);
+        assert!(text.contains("amd") && text.contains("remedy: install it"), "{text}");
+        assert!(!text.contains("--all") && !text.contains("R10"), "{text}");
+        assert!(rendered(&["-v"]).contains("R10=fp0"));
     }
 }

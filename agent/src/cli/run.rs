@@ -1,6 +1,8 @@
 //! The commands that read: agent, collect, and the agent's own children.
 
-use super::{AgentArgs, CollectArgs, FileReaderArgs, ReaderArgs, SelfTestArgs, Usage, print};
+use super::{
+    AgentArgs, CollectArgs, FileReaderArgs, ReaderArgs, SelfTestArgs, Usage, print, screen,
+};
 use crate::agent::{self, RunError};
 use crate::collect::device::{self, child};
 use crate::collect::kernel::PROBES;
@@ -122,11 +124,10 @@ fn self_tests() -> String {
 
 /// Logs go to standard error; a person's terminal gets colours, a file does not.
 fn start_log(settings: &Settings) -> anyhow::Result<Option<Telemetry>> {
-    use std::io::IsTerminal as _;
     let filter = EnvFilter::try_new(&settings.log).map_err(|error| {
         Usage(format!("`{}` is not a log level or filter: {error}; try info", settings.log))
     })?;
-    let colours = std::io::stderr().is_terminal();
+    let colours = screen::colours(&std::io::stderr());
     let (records, telemetry) = match &settings.telemetry {
         Some(otlp) => {
             let node = settings.names.kubernetes.node_name.as_deref();

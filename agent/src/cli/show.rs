@@ -1,50 +1,26 @@
-//! The commands that ask and print: who, release, resume, forget, metrics, config.
+//! The commands that ask and print: release, resume, forget, metrics, config.
 
 use super::{
-    ConfigCommand, ForgetArgs, MetricsArgs, ReleaseArgs, SocketArgs, Usage, WhoArgs, print,
+    ConfigCommand, ForgetArgs, MetricsArgs, ReleaseArgs, SocketArgs, Usage, print, screen,
 };
-use crate::agent;
 use crate::agent::configuration::{self, Configuration};
-use crate::catalog::{self, document};
+use crate::catalog::{self, MetricDef, document};
 use crate::collect::device::DEVICES;
-use crate::config::Settings;
-use crate::control::{self, ControlError, Reply, Request};
-use crate::who::HostReport;
+use crate::control::{self, Reply, Request};
+use crate::who::Screen;
 use anyhow::{Context as _, bail};
-use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-pub(super) fn who(args: &WhoArgs) -> anyhow::Result<ExitCode> {
-    let configuration = args.common.load(None)?;
-    let answer = match &args.socket {
-        Some(socket) => control::ask(socket, &Request::Who),
-        None => ask_who(&configuration.settings),
-    };
-    let who = match answer {
-        Ok(Reply::Who { who }) => *who,
-        Ok(other) => bail!("the agent answered {other:?} to a question about who"),
-        // Asked for a certain agent, only that agent's answer will do.
-        Err(error) if args.socket.is_some() => return Err(error.into()),
-        Err(ControlError::Connect { .. }) => agent::read_once(&configuration),
-        Err(error) => return Err(error.into()),
-    };
-    show(&who, args.json)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn show(who: &HostReport, json: bool) -> anyhow::Result<()> {
-    if json {
-        let mut text = serde_json::to_string_pretty(who).context("cannot write JSON")?;
-        text.push('\n');
-        return print(&text);
-    }
-    print(&who.render())
-}
+/// Longest release: who forgets to end it has an agent again the next day.
+const MAX_RELEASE: Duration = Duration::from_hours(24);
 
 pub(super) fn release(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
     if args.length < Duration::from_secs(1) {
         bail!(Usage("--for is shorter than a second; write something like 10m".into()));
+    }
+    if args.length > MAX_RELEASE {
+        bail!(Usage("--for is longer than a day, in which nothing would be read".into()));
     }
     command(&args.socket, &Request::Release { seconds: args.length.as_secs() })
 }
@@ -65,20 +41,9 @@ fn command(args: &SocketArgs, request: &Request) -> anyhow::Result<ExitCode> {
     match control::ask(&socket.with_file_name(control::ADMIN_SOCKET), request)? {
         Reply::Done { message } => print(&format!("{message}\n"))?,
         Reply::Refused { reason } => bail!("{reason}"),
-        other @ (Reply::Who { .. } | Reply::Busy) => bail!("the agent answered {other:?}"),
+        other => bail!("the agent answered {other:?} to a command"),
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Asks over root's own socket, which nobody else keeps busy, where this user may use it.
-pub(super) fn ask_who(settings: &Settings) -> Result<Reply, ControlError> {
-    let run = &settings.paths.run;
-    match control::ask(&run.join(control::ADMIN_SOCKET), &Request::Who) {
-        Err(ControlError::Connect { .. }) => {
-            control::ask(&run.join(control::SOCKET), &Request::Who)
-        }
-        answer => answer,
-    }
 }
 
 pub(super) fn metrics(args: &MetricsArgs) -> anyhow::Result<ExitCode> {
@@ -88,15 +53,28 @@ pub(super) fn metrics(args: &MetricsArgs) -> anyhow::Result<ExitCode> {
     } else if args.json {
         print(&format!("{}\n", document::json().context("cannot write JSON")?))?;
     } else {
-        let mut out = String::new();
-        for def in catalog::all() {
-            let kind = def.kind.as_str();
-            // Writing to a String cannot fail.
-            let _ = writeln!(out, "{:<34} {:<13} {:<10} {}", def.name, kind, def.unit, def.subject);
-        }
-        print(&out)?;
+        print(&listed(args.part.as_deref().unwrap_or_default(), screen::of_stdout())?)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The metrics with a part in their names, and what they are.
+fn listed(part: &str, screen: Screen) -> anyhow::Result<String> {
+    let line = |name: &str, kind: &str, unit: &str, subject: &str| {
+        format!("{name:<36} {kind:<13} {unit:<10} {subject}\n")
+    };
+    let mut out = line("METRIC", "KIND", "UNIT", "OF");
+    let all = catalog::all().filter(|def| def.name.contains(part));
+    let of = |def: &'static MetricDef| {
+        let head = line(def.name, def.kind.as_str(), def.unit, def.subject);
+        format!("{head}{}", screen.wrap(4, def.description))
+    };
+    let lines: Vec<String> = all.map(of).collect();
+    if lines.is_empty() {
+        bail!("no metric has `{part}` in its name");
+    }
+    out.extend(lines);
+    Ok(out)
 }
 
 pub(super) fn config(command: &ConfigCommand) -> anyhow::Result<ExitCode> {

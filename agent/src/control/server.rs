@@ -4,12 +4,13 @@
 
 use super::client::{Client, Step};
 use super::{Answer, Reply, Request};
+use crate::event::recent::EventReport;
 use crate::who::HostReport;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::net::UnixListener;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Unprivileged clients at once; each costs a descriptor and its answer, some 100 KiB at most.
 const MAX_CLIENTS: usize = 64;
@@ -159,10 +160,8 @@ impl Server<'_> {
 
     fn to(&mut self, request: &Request, client: &Client) -> Reply {
         match (request, self.access) {
-            (Request::Who, access) => {
-                let show_others = matches!(access, Access::Public { show_others: true });
-                Reply::Who { who: Box::new(self.who(client, show_others)) }
-            }
+            (Request::Who, _) => Reply::Who { who: Box::new(self.who(client)) },
+            (Request::Events, _) => Reply::Events { events: Box::new(self.events(client)) },
             _ if !client.is_privileged => {
                 Reply::Refused { reason: "only root and the agent's own user may do this".into() }
             }
@@ -181,8 +180,24 @@ impl Server<'_> {
         }
     }
 
+    /// Whose processes alone this client may see named; `None` where it may see all.
+    fn viewer(&self, client: &Client) -> Option<u32> {
+        let sees_all = client.is_privileged || self.access == Access::Public { show_others: true };
+        (!sees_all).then_some(client.uid)
+    }
+
+    /// The events for this client.
+    fn events(&self, client: &Client) -> EventReport {
+        self.answer.events(self.viewer(client))
+    }
+
     /// The table for this client.
-    fn who(&mut self, client: &Client, show_others: bool) -> HostReport {
+    fn who(&mut self, client: &Client) -> HostReport {
+        let events = self.events(client).summary(SystemTime::now());
+        HostReport { events, ..self.table(client) }
+    }
+
+    fn table(&mut self, client: &Client) -> HostReport {
         if client.is_privileged {
             return self.answer.who();
         }
@@ -191,7 +206,10 @@ impl Server<'_> {
             Some(table) => table,
             None => (Instant::now(), self.answer.who()),
         };
-        let who = if show_others { table.1.clone() } else { table.1.as_seen_by(client.uid) };
+        let who = match self.viewer(client) {
+            Some(uid) => table.1.as_seen_by(uid),
+            None => table.1.clone(),
+        };
         self.table = Some(table);
         who
     }

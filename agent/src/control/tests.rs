@@ -1,4 +1,5 @@
 use super::*;
+use crate::event::recent::EventView;
 use crate::who::{Device, OwnerView, Process};
 use std::io::Read as _;
 use std::sync::Arc;
@@ -12,6 +13,11 @@ impl Answer for Fixed {
         let processes = vec![process(1, 0), process(2, 65_534)];
         let devices = vec![Device { processes, ..Device::default() }];
         HostReport { host: "node1".into(), devices, ..HostReport::default() }
+    }
+
+    fn events(&self, viewer: Option<u32>) -> EventReport {
+        let title = |uid: u32| EventView { name: format!("seen by {uid}"), ..EventView::default() };
+        EventReport { events: viewer.map(title).into_iter().collect(), ..EventReport::default() }
     }
 
     fn release(&self, length: Duration) -> String {

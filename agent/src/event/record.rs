@@ -1,6 +1,6 @@
 //! Makes log records of an event: one for each affected owner, or a single one.
 
-use super::{Affected, AffectedOwner, Event, Peer, Place, xid};
+use super::{Affected, AffectedOwner, Event, Observation, Peer, Place, xid};
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::catalog::event::EventKind;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -114,17 +114,37 @@ fn decision(event: &Event, set: &mut AttrSet) {
     set.set_some(&attr::NCCL_VERSION, Some(&*decision.versions).filter(|one| !one.is_empty()));
 }
 
+/// What an event means and what to do about it; empty where nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// The vendor's name of the code.
+    pub code_name: Option<&'static str>,
+    /// What it means.
+    pub meaning: &'static str,
+    /// What to do.
+    pub action: &'static str,
+}
+
+/// What the vendor's table says of the code, else what is said of the kind.
+pub fn advice(what: &Observation) -> Advice {
+    let kind = what.kind;
+    let of_kind = Advice { code_name: None, meaning: kind.meaning(), action: kind.action() };
+    let code = what.code.filter(|_| kind == EventKind::Xid);
+    code.map(|code| xid::verdict(code, &what.message)).map_or(of_kind, |verdict| Advice {
+        code_name: verdict.row.map(|row| row.name),
+        meaning: verdict.row.map_or(of_kind.meaning, |row| row.meaning),
+        action: verdict.action.sentence(),
+    })
+}
+
 fn facts(event: &Event, set: &mut AttrSet) {
-    let kind = event.what.kind;
-    let (mut meaning, mut action) = (kind.meaning(), kind.action());
+    let Advice { code_name, meaning, action } = advice(&event.what);
     set.set_some(&attr::GPU_XID_CODE, event.what.code.map(i64::from));
-    let code = event.what.code.filter(|_| kind == EventKind::Xid);
+    set.set_some(&attr::GPU_XID_NAME, code_name);
+    let code = event.what.code.filter(|_| event.what.kind == EventKind::Xid);
     if let Some(verdict) = code.map(|code| xid::verdict(code, &event.what.message)) {
-        set.set_some(&attr::GPU_XID_NAME, verdict.row.map(|row| row.name));
         set.set_some(&attr::GPU_XID_UNIT, verdict.unit);
         set.set_some(&attr::GPU_XID_STATUS, verdict.status);
-        meaning = verdict.row.map_or(meaning, |row| row.meaning);
-        action = verdict.action.sentence();
     }
     set.set(&attr::EVENT_MEANING, meaning);
     set.set_some(&attr::EVENT_ACTION, Some(action).filter(|action| !action.is_empty()));

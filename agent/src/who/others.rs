@@ -6,6 +6,7 @@ use crate::attribute::providers;
 use crate::collect::device::DEVICES;
 use crate::collect::kernel::device_users;
 use crate::collect::kmsg;
+use crate::event::recent::Summary;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -50,15 +51,21 @@ impl HostReport {
         for holder in &self.holders {
             if is_own(&holder.owner) && holders.len() < MAX_OWN {
                 holders.push(holder.clone());
-            } else if !holder.exited {
+            } else {
                 hidden.insert(holder.owner.pid);
             }
         }
+        let ended = self.ended.iter().filter(|holder| is_own(&holder.owner));
         Self {
+            schema: self.schema,
             host: self.host.clone(),
             version: self.version.clone(),
+            totals: self.totals,
             devices,
             holders,
+            ended: ended.take(MAX_OWN).cloned().collect(),
+            // The server puts there what this user may see.
+            events: Summary::default(),
             sources: self.sources.iter().map(Source::without_names).collect(),
             others_hidden: true,
             hidden_processes: hidden.len(),
@@ -104,11 +111,8 @@ mod tests {
 
     #[test]
     fn a_user_is_told_the_own_processes_and_how_many_others_there_are() {
-        let holder = |uid, pid, exited| Holder {
-            owner: process(Some(uid), pid, 0).owner,
-            exited,
-            ..Holder::default()
-        };
+        let holder =
+            |uid, pid| Holder { owner: process(Some(uid), pid, 0).owner, ..Holder::default() };
         let processes =
             vec![process(Some(7), 70, 1), process(Some(8), 80, 2), process(None, 90, 4)];
         let source = |name: &str| Source {
@@ -119,18 +123,19 @@ mod tests {
         };
         let who = HostReport {
             devices: vec![Device { memory_used_bytes: Some(9), processes, ..Device::default() }],
-            holders: vec![holder(7, 71, false), holder(8, 80, false), holder(8, 81, true)],
+            holders: vec![holder(7, 71), holder(8, 80)],
+            ended: vec![holder(7, 72), holder(8, 81)],
             sources: vec![source("nvidia"), source("nccl")],
             ..HostReport::default()
         };
         let seen = who.as_seen_by(7);
+        let text = serde_json::to_string(&seen).unwrap();
         let others = Others { processes: 2, memory_bytes: Some(6), utilization: Some(0.5) };
         assert_eq!(seen.devices[0].processes, [process(Some(7), 70, 1)]);
         assert_eq!(seen.devices[0].others, Some(others));
         assert_eq!(seen.devices[0].memory_used_bytes, Some(9));
-        assert_eq!(seen.holders, [holder(7, 71, false)]);
+        assert_eq!((seen.holders, seen.ended), (vec![holder(7, 71)], vec![holder(7, 72)]));
         assert_eq!((seen.others_hidden, seen.hidden_processes), (true, 2));
-        let text = serde_json::to_string(&seen).unwrap();
         // The driver's reason stays; that of a source about processes does not.
         assert_eq!(text.matches("comm-80").count(), 1, "{text}");
         assert_eq!(text.matches("comm-81").count() + text.matches("comm-90").count(), 0, "{text}");
@@ -143,34 +148,5 @@ mod tests {
         let seen = HostReport { devices: vec![device], ..HostReport::default() }.as_seen_by(7);
         assert_eq!((seen.devices[0].processes.len(), seen.hidden_processes), (256, 1_744));
         assert!(serde_json::to_vec(&seen).unwrap().len() < 200_000);
-    }
-
-    #[test]
-    fn what_a_user_sees_fits_eighty_columns_and_says_what_is_hidden() {
-        let mut mine = process(Some(7), 4_194_304, 40 << 30);
-        mine.owner.comm = "python3".into();
-        mine.owner.slurm_job = Some("4711".into());
-        mine.owner.slurm_step = Some("0".into());
-        let device = Device {
-            model: "NVIDIA H100 80GB HBM3".into(),
-            state: "ok".into(),
-            processes: vec![mine, process(Some(8), 80, 2 << 30)],
-            ..Device::default()
-        };
-        let who =
-            HostReport { host: "node1".into(), devices: vec![device], ..HostReport::default() };
-        let table = who.as_seen_by(7).render();
-        let expected = "\
-node1: 2 processes on 1 accelerator
-
-GPU  MODEL                       UTIL          MEMORY    POWER   TEMP
-  0  NVIDIA H100 80GB HBM3          -               -        -      -
-       slurm 4711.0                 python3         4194304   40.0 GiB   25 %
-       1 process of others                                     2.0 GiB   25 %
-
-1 process of others is not named (agent.show_others); root sees all
-";
-        assert_eq!(table, expected, "\n{table}");
-        assert!(table.lines().all(|line| line.chars().count() <= 80), "\n{table}");
     }
 }

@@ -1,146 +1,332 @@
-//! The table that a person reads.
+//! The table that a person reads: a line for each device and, under it, one for each owner's process
+//! in the same columns of memory and use. It takes the screen's width: names are elided in their
+//! middle first, then columns are left out from the right.
 
+mod columns;
+
+use self::columns::Columns;
+use super::layout::{self, Screen, Style, clean, left, right};
 use super::{Device, Holder, HostReport, Instance, OwnerView, Process};
+use crate::collect::device::DEVICES;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::time::SystemTime;
+
+/// Before the name of a model, and of an owner.
+const INDENT: usize = 5;
+/// One line, before its place is known.
+enum Row {
+    Device {
+        index: String,
+        model: String,
+        state: String,
+        values: Values,
+    },
+    Process {
+        owner: String,
+        user: String,
+        pid: String,
+        command: String,
+        values: Values,
+    },
+    /// Of what no single process is: a MIG instance, others' processes, a rest.
+    Part {
+        name: String,
+        values: Values,
+    },
+    /// A sentence about the device above.
+    Reason(String),
+}
+
+/// What stands in the columns that devices and processes share, and behind them.
+#[derive(Default)]
+struct Values {
+    memory: String,
+    busy: String,
+    power: String,
+    temperature: String,
+    note: &'static str,
+}
 
 impl HostReport {
-    /// The table a person reads.
-    pub fn render(&self) -> String {
-        let mut out = String::new();
-        let processes: usize = self.devices.iter().map(Device::count).sum();
-        // Writing to a String cannot fail, so the results below are of no interest.
-        let _ = writeln!(
-            out,
-            "{}: {} on {}",
-            self.host,
-            plural(processes, "process", "processes"),
-            plural(self.devices.len(), "accelerator", "accelerators")
-        );
-        if !self.devices.is_empty() {
-            let _ = writeln!(
-                out,
-                "\nGPU  MODEL                       UTIL          MEMORY    POWER   TEMP"
-            );
+    /// The table a person reads on this screen at this time.
+    pub fn render(&self, screen: Screen, now: SystemTime) -> String {
+        let rows: Vec<Row> = self.devices.iter().flat_map(Self::rows).collect();
+        let held = self.only_held();
+        let holders = held.iter().map(|holder| Row::process(&holder.owner, Values::default()));
+        let holders: Vec<Row> = holders.collect();
+        let mut columns = Columns::of(&rows, &holders);
+        if self.others_hidden {
+            // All that are named are the reader's own.
+            columns.user = 0;
         }
-        for device in &self.devices {
-            device.render(&mut out, self.others_hidden);
-        }
-        let only_held: Vec<_> =
-            self.holders.iter().filter(|h| !h.exited && !self.listed(h)).collect();
-        if !only_held.is_empty() {
-            let _ = writeln!(out, "\nhold a device node, not on the driver's list:");
-        }
-        for holder in only_held {
-            let nodes = holder.nodes.join(" ");
-            let _ = writeln!(out, "{}", row(&holder.owner, &nodes, self.others_hidden));
-        }
-        if self.hidden_processes > 0 {
-            let processes = plural(self.hidden_processes, "process", "processes");
-            let are = if self.hidden_processes == 1 { "is" } else { "are" };
-            let _ = writeln!(
-                out,
-                "\n{processes} of others {are} not named (agent.show_others); root sees all"
-            );
-        }
-        for source in self.sources.iter().filter(|source| source.is_amiss()) {
-            let _ = write!(out, "\n{} is {}: {}", source.name, source.state, source.reason);
-            if !source.remedy.is_empty() {
-                let _ = write!(out, "\n  remedy: {}", source.remedy);
-            }
-        }
-        if !out.ends_with('\n') {
+        let columns = columns.fit(screen.width());
+        let title = screen.wrap(0, &self.title(screen.width()));
+        let mut out = format!("{}\n", screen.paint(Style::Heading, title.trim_end()));
+        if !rows.is_empty() {
             out.push('\n');
+            out.push_str(&columns.header(screen, rows.iter().any(Row::is_process)));
         }
+        for row in &rows {
+            out.push_str(&row.render(&columns, screen));
+        }
+        if !holders.is_empty() {
+            out.push('\n');
+            out.push_str(&screen.wrap(0, "Have a device open and are on no driver's list:"));
+        }
+        for (holder, row) in held.iter().zip(&holders) {
+            let room = screen.width().saturating_sub(columns.left() + 2);
+            let line = row.left(&columns, screen);
+            let line = format!("{line}  {}", layout::elide(&nodes(&holder.nodes), room));
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "{}", line.trim_end());
+        }
+        out.push_str(&self.remarks(screen, now));
         out
     }
 
-    fn listed(&self, holder: &Holder) -> bool {
-        let mut processes = self.devices.iter().flat_map(|device| &device.processes);
-        processes.any(|process| process.owner.pid == holder.owner.pid)
+    fn title(&self, width: usize) -> String {
+        let Self { host, totals, .. } = self;
+        let processes = plural(totals.processes, "process", "processes");
+        let devices = plural(totals.devices, "accelerator", "accelerators");
+        let silent = totals.devices - totals.devices_ok.min(totals.devices);
+        let silent = if silent == 0 { String::new() } else { format!(", {silent} not answering") };
+        let text = if totals.devices == 0 {
+            ": no accelerator".to_owned()
+        } else {
+            format!(": {processes} on {devices}{silent}")
+        };
+        format!("{}{text}", layout::elide(&clean(host), width / 2))
+    }
+
+    fn rows(device: &Device) -> Vec<Row> {
+        let mut rows = vec![Row::device(device)];
+        if device.state != "ok" {
+            let age = device.read_age_seconds.map(|age| format!("last read {age:.0} s ago"));
+            let reason = Some(device.reason.clone()).filter(|reason| !reason.is_empty());
+            let words: Vec<_> = [age, reason].into_iter().flatten().collect();
+            rows.extend((!words.is_empty()).then(|| Row::Reason(words.join(": "))));
+        }
+        rows.extend(device.rows_in(None));
+        for instance in &device.instances {
+            rows.push(Row::instance(instance));
+            rows.extend(device.rows_in(Some(instance)));
+        }
+        if let Some(others) = &device.others {
+            let name = format!("{} of others", plural(others.processes, "process", "processes"));
+            let values = use_of(others.memory_bytes, others.utilization);
+            rows.push(Row::Part { name, values });
+        }
+        if let Some(bytes) = device.memory_unattributed_bytes {
+            let values = use_of(Some(bytes), None);
+            rows.push(Row::Part { name: "unattributed".into(), values });
+        }
+        rows
+    }
+
+    /// Who has a device open and is not on the driver's list, by PID.
+    fn only_held(&self) -> Vec<&Holder> {
+        let processes = self.devices.iter().flat_map(|device| &device.processes);
+        let listed: BTreeSet<u32> = processes.map(|process| process.owner.pid).collect();
+        let is_listed = |holder: &&Holder| listed.contains(&holder.owner.pid);
+        let mut held: Vec<_> = self.holders.iter().filter(|held| !is_listed(held)).collect();
+        held.sort_by_key(|holder| holder.owner.pid);
+        held
+    }
+
+    /// What stands under the table: what is hidden, what has happened, what does not work.
+    fn remarks(&self, screen: Screen, now: SystemTime) -> String {
+        let mut out = String::new();
+        let mut remark = |style: Style, text: &str| {
+            for line in screen.wrap(0, text).lines() {
+                let _ = writeln!(out, "{}", screen.paint(style, line));
+            }
+        };
+        if self.hidden_processes > 0 {
+            let processes = plural(self.hidden_processes, "process", "processes");
+            let are = if self.hidden_processes == 1 { "is" } else { "are" };
+            let text = "not named (agent.show_others); root sees all";
+            remark(Style::Plain, &format!("{processes} of others {are} {text}"));
+        }
+        if let Some(text) = self.events.sentence(now) {
+            let is_bad = self.events.critical > 0;
+            remark(if is_bad { Style::Bad } else { Style::Warning }, &text);
+        }
+        let is_vendor = |name: &str| DEVICES.iter().any(|vendor| vendor.name == name);
+        if self.totals.devices == 0 {
+            let looked = self
+                .sources
+                .iter()
+                .filter(|source| is_vendor(&source.name) && source.state == "absent");
+            let looked = looked.map(|source| format!("{} ({})", source.name, source.reason));
+            let looked = looked.collect::<Vec<_>>().join(" and ");
+            if !looked.is_empty() {
+                let text = format!("looked for {looked}; `gpuwho doctor --all` says what to do");
+                remark(Style::Plain, &text);
+            }
+        }
+        let all_ok = self.totals.devices_ok == self.totals.devices;
+        for source in &self.sources {
+            // What is degraded for one device stands with the device; without any, names are missed
+            // by nobody.
+            let is_shown = if is_vendor(&source.name) {
+                all_ok || source.state != "degraded"
+            } else {
+                self.totals.devices > 0
+            };
+            if is_shown && source.is_failing() {
+                let remedy = Some(&source.remedy).filter(|remedy| !remedy.is_empty());
+                let remedy = remedy.map_or(String::new(), |remedy| format!("; remedy: {remedy}"));
+                let (name, state, reason) = (&source.name, &source.state, &source.reason);
+                remark(Style::Warning, &format!("{name} is {state}: {reason}{remedy}"));
+            }
+        }
+        if out.is_empty() { out } else { format!("\n{out}") }
+    }
+}
+
+impl Row {
+    fn device(device: &Device) -> Self {
+        let watts = |watts: f64| format!("{watts:.0} W");
+        let celsius = |celsius: f64| format!("{celsius:.0} C");
+        let values = Values {
+            memory: part_of(device.memory_used_bytes, device.memory_limit_bytes),
+            busy: device.utilization.map_or("-".into(), percent),
+            power: device.power_watts.map_or("-".into(), watts),
+            temperature: device.temperature_celsius.map_or("-".into(), celsius),
+            note: "",
+        };
+        let (model, state) = (clean(&device.model).into(), clean(&device.state).into());
+        Self::Device { index: device.index.to_string(), model, state, values }
+    }
+
+    fn instance(instance: &Instance) -> Self {
+        let compute = instance.compute_instance.map_or(String::new(), |ci| format!("/{ci}"));
+        let profile = clean(instance.profile.as_deref().unwrap_or("?"));
+        let name = format!("MIG {}{compute} {profile}", instance.gpu_instance);
+        let memory = part_of(instance.memory_used_bytes, instance.memory_limit_bytes);
+        Self::Part { name, values: Values { memory, ..Values::default() } }
+    }
+
+    fn process(owner: &OwnerView, values: Values) -> Self {
+        Self::Process {
+            owner: clean(owner.owner.as_deref().unwrap_or("-")).into(),
+            user: clean(&owner.user).into(),
+            pid: owner.pid.to_string(),
+            command: clean(&owner.comm).into(),
+            values,
+        }
+    }
+
+    fn is_process(&self) -> bool {
+        matches!(self, Self::Process { .. })
+    }
+
+    fn values(&self) -> Option<&Values> {
+        match self {
+            Self::Device { values, .. }
+            | Self::Process { values, .. }
+            | Self::Part { values, .. } => Some(values),
+            Self::Reason(_) => None,
+        }
+    }
+
+    /// What is to the left of memory.
+    fn left(&self, columns: &Columns, screen: Screen) -> String {
+        let wide = columns.left();
+        match self {
+            Self::Device { index, model, state, .. } => {
+                let model = left(model, wide.saturating_sub(INDENT + 1 + columns.state));
+                let state = screen.paint(style_of(state), &left(state, columns.state));
+                format!("{index:>3}  {model} {state}")
+            }
+            Self::Process { owner, user, pid, command, .. } => {
+                let mut line = format!("{:INDENT$}{}", "", left(owner, columns.name));
+                let cells = [
+                    (left(user, columns.user), columns.user),
+                    (right(pid, columns.pid), columns.pid),
+                    (left(command, columns.command), columns.command),
+                ];
+                for (cell, _) in cells.iter().filter(|(_, wide)| *wide > 0) {
+                    let _ = write!(line, " {cell}");
+                }
+                left(&line, wide)
+            }
+            Self::Part { name, .. } => left(&format!("{:INDENT$}{name}", ""), wide),
+            Self::Reason(_) => String::new(),
+        }
+    }
+
+    fn render(&self, columns: &Columns, screen: Screen) -> String {
+        if let Self::Reason(text) = self {
+            return screen.wrap(INDENT, text);
+        }
+        let mut line = self.left(columns, screen);
+        if let Some(values) = self.values() {
+            let cells = [(&values.memory, columns.memory), (&values.busy, columns.busy)];
+            let device =
+                [(&values.power, columns.power), (&values.temperature, columns.temperature)];
+            let is_device = matches!(self, Self::Device { .. });
+            let device = device.into_iter().filter(|_| is_device);
+            for (cell, wide) in cells.into_iter().chain(device).filter(|(_, wide)| *wide > 0) {
+                let _ = write!(line, " {}", right(cell, wide));
+            }
+            let room = screen.width().saturating_sub(columns.total());
+            let room = room + columns.behind();
+            if !values.note.is_empty() && room > values.note.len() {
+                let _ = write!(line, "  {}", values.note);
+            }
+        }
+        format!("{}\n", line.trim_end())
     }
 }
 
 impl Device {
-    fn render(&self, out: &mut String, is_narrow: bool) {
-        let memory = part_of(self.memory_used_bytes, self.memory_limit_bytes);
-        let _ = write!(
-            out,
-            "{:>3}  {:<26}{:>6}{:>16}{:>9}{:>7}",
-            self.index,
-            self.model,
-            self.utilization.map_or("-".into(), percent),
-            memory,
-            self.power_watts.map_or("-".into(), |watts| format!("{watts:.0} W")),
-            self.temperature_celsius.map_or("-".into(), |celsius| format!("{celsius:.0} C")),
-        );
-        if self.state != "ok" {
-            let _ = write!(out, "  {}", self.state);
-            if let Some(age) = self.read_age_seconds {
-                let _ = write!(out, ", last read {age:.0} s ago");
-            }
-            if !self.reason.is_empty() {
-                let _ = write!(out, ": {}", self.reason);
-            }
-        }
-        out.push('\n');
-        let known = |uuid: &String| self.instances.iter().any(|instance| instance.uuid == *uuid);
-        let outside = |process: &&Process| !process.instance.as_ref().is_some_and(known);
-        let render = |process: &Process, out: &mut String| process.render(out, is_narrow);
-        self.processes.iter().filter(outside).for_each(|process| render(process, out));
-        for instance in &self.instances {
-            instance.render(out);
-            let inside = |process: &&Process| process.instance.as_ref() == Some(&instance.uuid);
-            self.processes.iter().filter(inside).for_each(|process| render(process, out));
-        }
-        if let Some(others) = &self.others {
-            let processes = plural(others.processes, "process", "processes");
-            let (memory, busy) = use_of(others.memory_bytes, others.utilization);
-            let processes = format!("{processes} of others");
-            let line = format!("       {processes:<54}{memory:>9} {busy:>6}");
-            let _ = writeln!(out, "{}", line.trim_end());
-        }
-    }
-}
-
-impl Instance {
-    fn render(&self, out: &mut String) {
-        let compute = self.compute_instance.map_or(String::new(), |ci| format!("/{ci}"));
-        let name = format!("MIG {}{compute}", self.gpu_instance);
-        let profile = self.profile.as_deref().unwrap_or("?");
-        let memory = part_of(self.memory_used_bytes, self.memory_limit_bytes);
-        let line = format!("     {name:<10}{profile:<16}{:>6}{memory:>16}", "-");
-        let _ = writeln!(out, "{}", line.trim_end());
+    /// The processes in one of its instances, or in none that is known.
+    fn rows_in(&self, instance: Option<&Instance>) -> Vec<Row> {
+        let known = |uuid: &&String| self.instances.iter().any(|known| known.uuid == **uuid);
+        let place = |process: &Process| process.instance.as_ref().filter(known).cloned();
+        let uuid = instance.map(|instance| instance.uuid.clone());
+        let inside = self.processes.iter().filter(|process| place(process) == uuid);
+        let row = |process: &Process| {
+            let values = use_of(process.memory_bytes, process.utilization);
+            Row::process(&process.owner, Values { note: process.note(), ..values })
+        };
+        inside.map(row).collect()
     }
 }
 
 impl Process {
-    fn render(&self, out: &mut String, is_narrow: bool) {
-        let (memory, busy) = use_of(self.memory_bytes, self.utilization);
-        let note = match self.kind.as_deref() {
-            Some("mps_server") => "  MPS server",
-            Some("mps") => "  MPS",
+    fn note(&self) -> &'static str {
+        match self.kind.as_deref() {
+            Some("mps_server") => "MPS server",
+            Some("mps") => "MPS",
             _ => "",
-        };
-        let rest = format!("{memory:>9} {busy:>6}{note}");
-        let _ = writeln!(out, "{}", row(&self.owner, &rest, is_narrow));
+        }
     }
 }
 
-/// Where only the own processes are named, the user needs no column.
-fn row(owner: &OwnerView, rest: &str, is_narrow: bool) -> String {
-    let (workload, comm, pid) = (owner.workload(), &owner.comm, owner.pid);
-    let row = if is_narrow {
-        format!("       {workload:<28} {comm:<15} {pid:>7}  {rest}")
-    } else {
-        format!("       {workload:<38} {:<10} {comm:<15} {pid:>7}  {rest}", owner.user)
-    };
-    row.trim_end().to_owned()
+fn style_of(state: &str) -> Style {
+    match state {
+        "ok" => Style::Good,
+        "released" | "replaced" => Style::Warning,
+        _ => Style::Bad,
+    }
 }
 
-/// Memory and time, as a process's row ends.
-fn use_of(memory: Option<i64>, busy: Option<f64>) -> (String, String) {
+/// Nodes of devices, without those that belong to all of a driver's.
+fn nodes(all: &[String]) -> String {
+    let is_device = |node: &&String| node.ends_with(|last: char| last.is_ascii_digit());
+    let names: Vec<&String> = all.iter().filter(is_device).collect();
+    let names = if names.is_empty() { all.iter().collect() } else { names };
+    let short = |node: &&String| node.rsplit('/').next().unwrap_or(node).to_owned();
+    clean(&names.iter().map(short).collect::<Vec<_>>().join(" ")).into_owned()
+}
+
+/// Memory and time of a process.
+fn use_of(memory: Option<i64>, busy: Option<f64>) -> Values {
     let memory = memory.map_or(String::new(), |bytes| format!("{:.1} GiB", gib(bytes)));
-    (memory, busy.map_or(String::new(), percent))
+    Values { memory, busy: busy.map_or(String::new(), percent), ..Values::default() }
 }
 
 /// Used memory of all there is.
@@ -159,125 +345,9 @@ fn percent(ratio: f64) -> String {
     format!("{:.0} %", ratio * 100.0)
 }
 
-fn plural(count: usize, one: &str, many: &str) -> String {
+pub(super) fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::who::Source;
-
-    fn person(pid: u32, comm: &str) -> OwnerView {
-        OwnerView { pid, comm: comm.into(), user: "alice".into(), ..OwnerView::default() }
-    }
-
-    #[test]
-    fn the_table_names_the_device_then_who_is_on_it() {
-        let pod = OwnerView {
-            namespace: Some("ml".into()),
-            pod: Some("trainer-0".into()),
-            container: Some("pytorch".into()),
-            ..person(4711, "python3")
-        };
-        let who = HostReport {
-            host: "node1".into(),
-            devices: vec![Device {
-                index: 0,
-                model: "NVIDIA H100 80GB HBM3".into(),
-                state: "ok".into(),
-                utilization: Some(0.87),
-                memory_used_bytes: Some(60 << 30),
-                memory_limit_bytes: Some(80 << 30),
-                power_watts: Some(512.4),
-                processes: vec![Process {
-                    owner: pod,
-                    memory_bytes: Some(40 << 30),
-                    utilization: Some(0.5),
-                    ..Process::default()
-                }],
-                ..Device::default()
-            }],
-            ..HostReport::default()
-        };
-        let expected = "\
-node1: 1 process on 1 accelerator
-
-GPU  MODEL                       UTIL          MEMORY    POWER   TEMP
-  0  NVIDIA H100 80GB HBM3       87 %   60.0/80.0 GiB    512 W      -
-       ml/trainer-0 [pytorch]                 alice      python3            4711   40.0 GiB   50 %
-";
-        assert_eq!(who.render(), expected, "\n{}", who.render());
-    }
-
-    #[test]
-    fn processes_stand_under_their_instance_and_mps_is_said() {
-        let process = |pid, instance: Option<&str>, kind: &str| Process {
-            owner: person(pid, "python3"),
-            kind: Some(kind.into()),
-            instance: instance.map(Into::into),
-            memory_bytes: Some(3 << 30),
-            utilization: None,
-        };
-        let instance = |uuid: &str, gpu_instance, used: i64| Instance {
-            uuid: uuid.into(),
-            gpu_instance,
-            compute_instance: Some(0),
-            profile: Some("3g.20gb".into()),
-            memory_used_bytes: Some(used << 30),
-            memory_limit_bytes: Some(20 << 30),
-        };
-        let device = Device {
-            model: "NVIDIA A100-SXM4-40GB".into(),
-            state: "ok".into(),
-            memory_used_bytes: Some(9 << 30),
-            memory_limit_bytes: Some(40 << 30),
-            instances: vec![instance("MIG-a", 1, 3), instance("MIG-b", 2, 6)],
-            processes: vec![
-                process(10, Some("MIG-b"), "compute"),
-                process(11, None, "mps_server"),
-                process(12, Some("MIG-a"), "mps"),
-            ],
-            ..Device::default()
-        };
-        let mut table = String::new();
-        device.render(&mut table, false);
-        let expected = "  \
-  0  NVIDIA A100-SXM4-40GB          -    9.0/40.0 GiB        -      -
-       -                                      alice      python3              11    3.0 GiB         MPS server
-     MIG 1/0   3g.20gb              -    3.0/20.0 GiB
-       -                                      alice      python3              12    3.0 GiB         MPS
-     MIG 2/0   3g.20gb              -    6.0/20.0 GiB
-       -                                      alice      python3              10    3.0 GiB
-";
-        assert_eq!(table, expected, "\n{table}");
-    }
-
-    #[test]
-    fn a_holder_without_work_on_the_driver_s_list_is_shown() {
-        let holder = Holder {
-            owner: person(7, "idle"),
-            nodes: vec!["/dev/nvidia0".into()],
-            ..Holder::default()
-        };
-        let who = HostReport { holders: vec![holder], ..HostReport::default() };
-        assert!(who.render().contains("not on the driver's list"), "{}", who.render());
-    }
-
-    #[test]
-    fn a_source_that_is_not_well_says_why_and_what_to_do() {
-        let source = Source {
-            name: "nvidia".into(),
-            state: "absent".into(),
-            reason: "no libnvidia-ml.so.1".into(),
-            remedy: "install the driver".into(),
-            ..Source::default()
-        };
-        let who = HostReport { sources: vec![source], ..HostReport::default() };
-        let table = who.render();
-        assert!(
-            table.contains("nvidia is absent: no libnvidia-ml.so.1\n  remedy: install"),
-            "{table}"
-        );
-    }
-}
+mod tests;

@@ -126,8 +126,9 @@ fn one_number_in_50_pods_and_jobs_is_never_taken_for_another() {
     wait_for_holder(&agent, last.pid());
 
     let who = agent.who().unwrap();
+    let holders = ["holders", "ended"].map(|key| who[key].as_array().unwrap());
     let all: Vec<&Value> =
-        who["holders"].as_array().unwrap().iter().filter(|holder| holder["pid"] == pid).collect();
+        holders.into_iter().flatten().filter(|holder| holder["pid"] == pid).collect();
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for found in &all {
         let start = found["start_ticks"].as_u64().unwrap();

@@ -1,7 +1,7 @@
 //! Whose a process is, as `gpuwho --json` says it, for processes that really open device nodes.
 
 use crate::fixture::{
-    SEEN_WITHIN, TRAINER, holder, owner, wait_for_holder, watch, watch_with, without_kernel,
+    SEEN_WITHIN, TRAINER, ended, holder, owner, wait_for_holder, watch, watch_with, without_kernel,
 };
 use gpuwho_tests::agent::Config;
 use gpuwho_tests::stage::{Driver, Expected, Group, PodSpec, Qos, Stage};
@@ -28,7 +28,7 @@ fn a_holder_has_the_owner_its_cgroup_says() {
         let worker = Worker::on(group, &[1]).unwrap();
         let found = wait_for_holder(&agent, worker.pid());
         assert_eq!(owner(&found), group.expected, "in {}: {found:#}", group.path);
-        assert_eq!(found["exited"], false);
+        assert_eq!(ended(&agent.who().unwrap(), worker.pid()), None);
         assert_eq!(found["comm"], "python3");
     }
 }
@@ -53,9 +53,8 @@ fn flash_is_owned(stage: &Stage, group: &Group) {
         skip!("{reason}");
     }
     let pid = Worker::flash(group, &[0], FLASH).unwrap();
-    let found = agent.wait_for("the end of a short holder", SEEN_WITHIN, |who| {
-        holder(who, pid).filter(|holder| holder["exited"] == true).cloned()
-    });
+    let found =
+        agent.wait_for("the end of a short holder", SEEN_WITHIN, |who| ended(who, pid).cloned());
     let found = found.unwrap();
     assert_eq!(owner(&found), group.expected, "{found:#}");
 }
@@ -167,10 +166,8 @@ fn without_bpf_scans_find_holders_where_they_go_and_their_end() {
     assert_eq!(moved.unwrap(), second.expected);
     let pid = worker.pid();
     worker.stop();
-    let ended = agent.wait_for("the end", SEEN_WITHIN, |who| {
-        holder(who, pid).filter(|holder| holder["exited"] == true).map(owner)
-    });
-    assert_eq!(ended.unwrap(), second.expected);
+    let last = agent.wait_for("the end", SEEN_WITHIN, |who| ended(who, pid).map(owner));
+    assert_eq!(last.unwrap(), second.expected);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 mod restarts;
 
-use crate::fixture::{SEEN_WITHIN, TRAINER, holder, owner, wait_for_holder, without_kernel};
+use crate::fixture::{SEEN_WITHIN, TRAINER, ended, holder, owner, wait_for_holder, without_kernel};
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::containerd::{self, Container, ContainerSpec, Containerd, Pod, PodSpec, Run};
 use gpuwho_tests::nvml::FakeNvml;
@@ -195,8 +195,8 @@ fn a_pod_that_is_deleted_keeps_its_names_and_the_next_of_its_name_has_its_own() 
     assert_ne!(second.expected.pod_uid, expected.pod_uid);
     scene.wait_for_names(second.pid, &second.expected);
     scene.wait_for_readings(TICKS / 2);
-    let ended = wait_for_holder(&scene.agent, pid);
-    assert_eq!((owner(&ended), &ended["exited"]), (expected, &true.into()), "{ended:#}");
+    let look = |who: &Value| ended(who, pid).map(owner);
+    assert_eq!(scene.agent.wait_for("its end", SEEN_WITHIN, look).unwrap(), expected);
     let uid = &second.expected.pod_uid.clone().unwrap();
     let of_both = scene.points().into_iter().filter(|point| {
         point["attributes"]["process.pid"] == pid && point["attributes"]["k8s.pod.uid"] == **uid
@@ -217,8 +217,7 @@ fn a_process_that_lives_40_ms_is_named() {
     let flash = Script { comm, hold, ..worker(0) };
     assert_eq!(container.exec_worker(&flash).unwrap().code, 0);
     let look = |who: &Value| {
-        let mut holders = who["holders"].as_array()?.iter();
-        let flash = holders.find(|held| held["comm"] == "flash" && held["exited"] == true)?;
+        let flash = who["ended"].as_array()?.iter().find(|held| held["comm"] == "flash")?;
         Some(flash.clone()).filter(|held| owner(held) == container.expected)
     };
     let found = scene.agent.wait_for("the short process's names", SEEN_WITHIN, look).unwrap();

@@ -75,6 +75,9 @@ fn a_wrong_word_on_the_command_line_is_named() {
     refused(&["agent", "--log", "lod=?"], 2, &["lod=?"]);
     refused(&["collect", "nvidai", "--once"], 2, &["nvidai", "nvidia"]);
     refused(&["release", "--for", "0s"], 2, &["--for", "10m"]);
+    refused(&["release", "--for", "10y"], 2, &["--for", "a day"]);
+    refused(&["--watch", "0"], 2, &["--watch", "1..=3600"]);
+    refused(&["events", "--since", "yesterday"], 2, &["--since"]);
 }
 
 #[test]
@@ -98,11 +101,12 @@ fn a_sink_that_cannot_be_opened_fails_with_its_path() {
 }
 
 #[test]
-fn a_host_without_a_driver_is_a_state_and_not_an_error() {
+fn a_host_without_a_driver_has_an_exit_code_of_its_own() {
     let ran = gpuwho(&["--nvidia-library", "/nonexistent/libnvidia-ml.so.1"]);
-    assert_eq!(ran.code, Some(0), "{}", ran.text);
-    let expected = ["nvidia is absent", "/nonexistent/libnvidia-ml.so.1", "remedy: "];
+    assert_eq!(ran.code, Some(3), "{}", ran.text);
+    let expected = ["no accelerator", "/nonexistent/libnvidia-ml.so.1", "gpuwho doctor --all"];
     assert!(expected.iter().all(|part| ran.text.contains(part)), "{}", ran.text);
+    assert!(!ran.text.contains("amd is absent"), "{}", ran.text);
 }
 
 #[test]
@@ -115,6 +119,15 @@ fn a_library_that_is_none_is_named() {
         2,
         &["nvidia.library", library.to_str().unwrap(), "is not a shared library"],
     );
+}
+
+#[test]
+fn metrics_are_listed_with_what_they_are_and_found_by_a_part_of_their_name() {
+    let ran = gpuwho(&["metrics", "gpu.power.limit"]);
+    let expected = ["METRIC", "UNIT", "gpu.power.limit"];
+    assert!(expected.iter().all(|part| ran.text.contains(part)), "{}", ran.text);
+    assert!(ran.text.lines().count() > 2 && !ran.text.contains("gpu.energy"), "{}", ran.text);
+    refused(&["metrics", "no.such"], 1, &["no metric has `no.such`"]);
 }
 
 #[test]
@@ -138,7 +151,7 @@ fn without_privilege_it_works_and_says_what_it_cannot_do() {
     fs::copy(program::gpuwho().unwrap(), &program).unwrap();
     open(folder.path());
     let ran = run(Command::new(&program).arg("doctor").uid(NOBODY).gid(NOBODY).current_dir("/"));
-    assert_eq!(ran.code, Some(0), "{}", ran.text);
+    assert_eq!(ran.code, Some(1), "{}", ran.text);
     let expected = ["not root", "sudo", "CAP_BPF", "/proc"];
     assert!(expected.iter().all(|part| ran.text.contains(part)), "{}", ran.text);
 }

@@ -2,7 +2,7 @@
 
 mod socket;
 
-use crate::fixture::{TRAINER, holder, wait_for_holder, watch_with};
+use crate::fixture::{TRAINER, ended, holder, wait_for_holder, watch_with};
 use crate::points::{ALONE, Told, of_process, words};
 use gpuwho_tests::agent::Config;
 use gpuwho_tests::attacker::{self, NOBODY};
@@ -294,7 +294,7 @@ fn a_process_whose_name_is_no_text_is_not_told_to_have_ended() {
     }
     let who = agent.who().unwrap();
     let found = holder(&who, attack.pid()).unwrap();
-    assert_eq!((&found["exited"], &found["comm"]), (&false.into(), &"\u{fffd}\u{fffd}A".into()));
+    assert_eq!((ended(&who, attack.pid()), &found["comm"]), (None, &"\u{fffd}\u{fffd}A".into()));
 }
 
 #[test]

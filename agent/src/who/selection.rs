@@ -1,0 +1,219 @@
+//! What of the report a person wants to see: `--gpu`, `--user`, `--pod`, `--namespace`, `--job`,
+//! `--sort`.
+
+use super::{HostReport, OwnerView, Process, Totals};
+use clap::{Args, ValueEnum};
+use std::cmp::Reverse;
+
+/// Which devices and whose processes, and in which order.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Selection {
+    /// Only these devices: index or UUID; may be repeated.
+    #[arg(long, value_name = "GPU", value_delimiter = ',')]
+    gpu: Vec<String>,
+    /// Only this user's processes: name or number.
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+    /// Only processes of the pods whose name begins so.
+    #[arg(long, value_name = "NAME")]
+    pod: Option<String>,
+    /// Only processes of this Kubernetes namespace.
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// Only processes of this Slurm job.
+    #[arg(long, value_name = "ID")]
+    job: Option<String>,
+    /// Order of the processes on a device.
+    #[arg(long, value_name = "KEY", default_value = "memory")]
+    sort: SortKey,
+}
+
+/// An order of processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum SortKey {
+    /// The largest memory first.
+    #[default]
+    Memory,
+    /// The busiest first.
+    Util,
+    /// By PID.
+    Pid,
+    /// By owner.
+    Owner,
+    /// By user.
+    User,
+}
+
+/// A device that is not there.
+#[derive(Debug, thiserror::Error)]
+#[error("no device `{asked}`; there are: {present}")]
+pub struct NoSuchDevice {
+    asked: String,
+    present: String,
+}
+
+impl Selection {
+    /// The part of a report that was asked for, with totals of its own.
+    pub fn apply(&self, mut report: HostReport) -> Result<HostReport, NoSuchDevice> {
+        report.devices.iter_mut().for_each(|device| self.sort.sort(&mut device.processes));
+        for asked in &self.gpu {
+            let is_there = |device: &super::Device| is_named(device, asked);
+            if !report.devices.iter().any(is_there) {
+                let all = report.devices.iter().map(|device| device.index.to_string());
+                let present = all.collect::<Vec<_>>().join(", ");
+                return Err(NoSuchDevice { asked: asked.clone(), present });
+            }
+        }
+        if !self.gpu.is_empty() {
+            let is_asked =
+                |device: &super::Device| self.gpu.iter().any(|gpu| is_named(device, gpu));
+            report.devices.retain(is_asked);
+        }
+        if self.is_about_owners() {
+            for device in &mut report.devices {
+                device.processes.retain(|process| self.is_owner(&process.owner));
+                // Others' and the rest are nobody's who was asked for.
+                device.others = None;
+                device.memory_unattributed_bytes = None;
+            }
+            if self.gpu.is_empty() {
+                report.devices.retain(|device| !device.processes.is_empty());
+            }
+            report.holders.retain(|holder| self.is_owner(&holder.owner));
+            report.ended.retain(|holder| self.is_owner(&holder.owner));
+            report.hidden_processes = 0;
+        }
+        if self.is_about_owners() || !self.gpu.is_empty() {
+            let hidden = report.devices.iter().filter_map(|device| device.others.as_ref());
+            let hidden: usize = hidden.map(|others| others.processes).sum();
+            report.totals = Totals::of(&report.devices);
+            report.totals.processes += hidden;
+            if !self.gpu.is_empty() {
+                report.holders.clear();
+            }
+        }
+        Ok(report)
+    }
+
+    fn is_about_owners(&self) -> bool {
+        [&self.user, &self.pod, &self.namespace, &self.job].into_iter().any(Option::is_some)
+    }
+
+    fn is_owner(&self, owner: &OwnerView) -> bool {
+        let is = |asked: &Option<String>, has: Option<&String>| {
+            asked.as_ref().is_none_or(|asked| has == Some(asked))
+        };
+        let uid = owner.uid.map(|uid| uid.to_string());
+        let has_pod = |asked: &String| owner.pod.as_ref().is_some_and(|pod| pod.starts_with(asked));
+        (is(&self.user, Some(&owner.user)) || is(&self.user, uid.as_ref()))
+            && self.pod.as_ref().is_none_or(has_pod)
+            && is(&self.namespace, owner.namespace.as_ref())
+            && is(&self.job, owner.slurm_job.as_ref())
+    }
+}
+
+fn is_named(device: &super::Device, asked: &str) -> bool {
+    device.uuid == asked || device.index.to_string() == asked
+}
+
+impl SortKey {
+    fn sort(self, processes: &mut [Process]) {
+        processes.sort_by_key(|process| process.owner.pid);
+        match self {
+            Self::Memory => processes.sort_by_key(|process| Reverse(process.memory_bytes)),
+            Self::Util => processes.sort_by(|one, other| {
+                let busy = |process: &Process| process.utilization.unwrap_or(-1.0);
+                busy(other).total_cmp(&busy(one))
+            }),
+            Self::Pid => {}
+            Self::Owner => {
+                processes.sort_by(|one, other| one.owner.owner.cmp(&other.owner.owner));
+            }
+            Self::User => processes.sort_by(|one, other| one.owner.user.cmp(&other.owner.user)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::who::{Device, Holder, Others};
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        selection: Selection,
+    }
+
+    fn process(pid: u32, uid: u32, pod: Option<&str>, memory: i64) -> Process {
+        let owner = OwnerView {
+            pid,
+            uid: Some(uid),
+            user: format!("user{uid}"),
+            pod: pod.map(Into::into),
+            namespace: pod.map(|_| "ml".into()),
+            slurm_job: pod.is_none().then(|| "4242".into()),
+            ..OwnerView::default()
+        };
+        Process { owner, memory_bytes: Some(memory), ..Process::default() }
+    }
+
+    fn report() -> HostReport {
+        let device = |index, processes| Device {
+            uuid: format!("GPU-{index}"),
+            index,
+            processes,
+            others: Some(Others { processes: 3, ..Others::default() }),
+            memory_unattributed_bytes: Some(5),
+            ..Device::default()
+        };
+        let devices = vec![
+            device(0, vec![process(1, 7, Some("trainer-0"), 1), process(2, 8, None, 4)]),
+            device(1, vec![process(1, 7, Some("trainer-0"), 2)]),
+        ];
+        let held =
+            |pid, uid| Holder { owner: process(pid, uid, None, 0).owner, ..Holder::default() };
+        let holders = vec![held(1, 7), held(2, 8)];
+        HostReport { devices, holders, ..HostReport::default() }
+    }
+
+    /// PIDs by device, processes in all, holders.
+    fn select(words: &[&str]) -> (Vec<Vec<u32>>, usize, usize) {
+        let line = Line::try_parse_from(["gpuwho"].iter().chain(words)).unwrap();
+        let chosen = line.selection.apply(report()).unwrap();
+        let pids = |device: &Device| device.processes.iter().map(|on| on.owner.pid).collect();
+        let devices = chosen.devices.iter().map(pids).collect();
+        (devices, chosen.totals.processes, chosen.holders.len())
+    }
+
+    #[test]
+    fn owners_are_chosen_by_what_they_are_called() {
+        let trainer = (vec![vec![1], vec![1]], 1, 1);
+        for words in [["--user", "user7"], ["--user", "7"]] {
+            assert_eq!(select(&words), trainer, "{words:?}");
+        }
+        let of_pod = (vec![vec![1], vec![1]], 1, 0);
+        for words in [["--pod", "trainer"], ["--namespace", "ml"]] {
+            assert_eq!(select(&words), of_pod, "{words:?}");
+        }
+        assert_eq!(select(&["--job", "4242"]), (vec![vec![2]], 1, 2));
+        assert_eq!(select(&["--job", "42"]), (vec![], 0, 0), "not a part of a job's number");
+    }
+
+    #[test]
+    fn devices_are_chosen_by_index_or_uuid_and_one_that_is_not_there_is_named() {
+        assert_eq!(select(&["--gpu", "1"]).0, [vec![1]]);
+        assert_eq!(select(&["--gpu", "GPU-1,0"]).0, [vec![2, 1], vec![1]]);
+        let line = Line::try_parse_from(["gpuwho", "--gpu", "9"]).unwrap();
+        let error = line.selection.apply(report()).unwrap_err().to_string();
+        assert_eq!(error, "no device `9`; there are: 0, 1");
+    }
+
+    #[test]
+    fn processes_are_in_the_order_that_was_asked_for() {
+        assert_eq!(select(&[]).0, [vec![2, 1], vec![1]], "the largest first");
+        assert_eq!(select(&["--sort", "pid"]).0, [vec![1, 2], vec![1]]);
+        assert_eq!(select(&["--sort", "user"]).0, [vec![1, 2], vec![1]]);
+    }
+}
