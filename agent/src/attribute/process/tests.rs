@@ -112,7 +112,8 @@ fn a_stat_file_of_another_form_is_no_process() {
     let path = host.paths.proc.join("7/stat");
     let whole = std::fs::read_to_string(&path).unwrap();
     let longer = whole.replace("python", &"a".repeat(MAX_STAT));
-    let more = [format!("{whole}\u{e9}"), whole.replace(") ", ") \n"), longer];
+    let nameless = whole.replacen(" (", "(", 1);
+    let more = [format!("{whole}\u{e9}"), whole.replace(") ", ") \n"), longer, nameless];
     let cut =
         ["", "7 (python)", "7 (python) ", "(python) S 1", "7 \u{e9}(a) S 1", "7 )python( S 1"];
     for broken in cut.into_iter().chain(more.iter().map(String::as_str)) {
