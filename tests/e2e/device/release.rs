@@ -188,7 +188,7 @@ fn a_thread_that_nothing_ends_is_said_and_no_second_reader_is_started_beside_it(
     let stuck = workers.map(|thread| thread.file_name().into_string().unwrap()).min().unwrap();
     let Some(frozen) = Frozen::new(&stuck) else { skip!("the v1 freezer") };
     let said = host.release("1s");
-    assert!(said.contains("still inside a driver call"), "{said}");
+    assert!(said.contains("still blocked in a driver call"), "{said}");
     let why = format!("reader process {reader} is still inside");
     let reported = until(WITHIN, || host.wait(5, "hung").contains(&why).then_some(()));
     assert!(reported.is_some(), "{}", host.wait(5, "hung"));
