@@ -2,6 +2,7 @@
 //! least severe go first, of these the oldest: no number of ended processes hides a broken device. Who is not root sees of others what the table shows of them: how many.
 
 use super::{AffectedOwner, Event, Place, Severity, record};
+use crate::catalog::event::EventKind;
 use crate::text::printable;
 use crate::who::OwnerView;
 use humantime::format_rfc3339_seconds;
@@ -215,7 +216,7 @@ impl EventView {
     /// Which device and which code, in a few words.
     pub fn title(&self) -> String {
         let what = match self.code {
-            Some(code) if self.name == "gpu.xid" => format!("XID {code}"),
+            Some(code) if self.name == EventKind::Xid.as_str() => format!("XID {code}"),
             Some(code) => format!("{} {code}", self.name),
             None => self.name.clone(),
         };

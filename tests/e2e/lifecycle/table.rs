@@ -192,7 +192,8 @@ fn watching_without_an_agent_leaves_no_thread_behind() {
     let mut command = Command::new(program::gpuwho().unwrap());
     command.args(["--watch", "1", "--config"]).arg(&config);
     let mut child = nvml.apply(&mut command).stdout(Stdio::piped()).spawn().unwrap();
-    let threads = || std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().count();
+    let tasks = format!("/proc/{}/task", child.id());
+    let threads = || std::fs::read_dir(&tasks).unwrap().count();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let frames = (&mut lines).map_while(Result::ok).filter(|line| line.contains(" on 8 accel"));
     let counts: Vec<_> = frames.map(|_| threads()).take(3).collect();
