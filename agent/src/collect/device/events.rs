@@ -153,7 +153,7 @@ impl EventListener {
     pub(super) fn receive(&self, from: Option<impl Read + Send + 'static>) {
         let (Some(from), Some(source)) = (from, &self.0.vendor.events) else { return };
         let Some((aggregator, board)) = self.0.to.get().cloned() else { return };
-        let to = Listener { source, aggregator: aggregator, board };
+        let to = Listener { source, aggregator, board };
         let child = self.0.children.fetch_add(1, Ordering::Relaxed) + 1;
         let received = Arc::clone(&self.0);
         let name = format!("events:{}", received.vendor.name);

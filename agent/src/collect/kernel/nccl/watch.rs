@@ -79,7 +79,7 @@ pub(super) fn start(
     let thread =
         thread::Builder::new().name(THREAD.into()).spawn(move || watch.run(&woken, &board))?;
     let wake = Arc::new(wake);
-    let waker = RescanHandle { wake: Arc::downgrade(&wake), pending: pending };
+    let waker = RescanHandle { wake: Arc::downgrade(&wake), pending };
     Ok((Running { wake: Some(wake), thread: Some(thread) }, waker))
 }
 
