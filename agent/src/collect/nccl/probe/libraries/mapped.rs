@@ -105,11 +105,10 @@ impl Mapped {
             return Err(NotRead::NoFile);
         }
         let is_local = is_local(stat.stx_attributes_mask);
-        if !is_local {
-            let mount = stat.stx_mnt_id;
-            if let Some(kind) = may_hang(opener.paths, opener.trusted, process, mount) {
-                return Err(NotRead::UserSpace(kind));
-            }
+        if !is_local
+            && let Some(kind) = may_hang(opener.paths, opener.trusted, process, stat.stx_mnt_id)
+        {
+            return Err(NotRead::UserSpace(kind));
         }
         let key = FileKey { device: (stat.stx_dev_major, stat.stx_dev_minor), inode: stat.stx_ino };
         Ok(Self { file, key, stamp: stamp(&stat), is_local })

@@ -117,7 +117,7 @@ fn another_service_is_rejected_and_its_text_is_sanitised() {
         client.get_mut().write_all(b"HTTP/1.1 400\x1b[31m Bad\r\n").unwrap();
     };
     let error = served(LONG, web).unwrap_err();
-    assert_eq!(error.to_string(), "`HTTP/1.1 400[31m Bad` is no answer of NCCL's");
+    assert_eq!(error.to_string(), "`HTTP/1.1 400[31m Bad` is not an answer of NCCL");
 }
 
 #[test]
