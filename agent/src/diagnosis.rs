@@ -17,7 +17,7 @@ pub enum Group {
     #[default]
     Kernel,
     /// Sources of owners' names.
-    Names,
+    Metadata,
     /// Receivers of points and events.
     Receivers,
     /// Inference engines, and NCCL.
@@ -32,7 +32,7 @@ impl Group {
         match self {
             Self::Devices => "devices",
             Self::Kernel => "kernel",
-            Self::Names => "names",
+            Self::Metadata => "names",
             Self::Receivers => "receivers",
             Self::Engines => "engines",
             Self::Agent => "agent",

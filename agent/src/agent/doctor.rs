@@ -17,7 +17,7 @@ pub fn diagnose(configuration: &Configuration, reads_devices: bool) -> Vec<Findi
         findings.extend(found.map(|finding| finding.of(group_of(def.name))));
     }
     let names = diagnosis::names(settings).into_iter();
-    findings.extend(names.map(|finding| finding.of(Group::Names)));
+    findings.extend(names.map(|finding| finding.of(Group::Metadata)));
     let receivers = configuration.sinks.iter().flat_map(|(_, row)| row.diagnose());
     findings.extend(receivers.map(|finding| finding.of(Group::Receivers)));
     if reads_devices {
@@ -47,7 +47,7 @@ fn group_of(source: &str) -> Group {
     if is_vendors || source == "nvml_events" {
         Group::Devices
     } else if providers::is_provider(source) {
-        Group::Names
+        Group::Metadata
     } else if ["nccl", "collectives", "engine"].iter().any(|kind| source.starts_with(kind)) {
         Group::Engines
     } else {

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 /// How long an agent may be silent before that is said, and the devices are read without it.
 const SILENT: Duration = Duration::from_secs(2);
 /// And how long one is waited for that was asked for by its socket.
-const PATIENCE: Duration = Duration::from_secs(10);
+const AGENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(super) struct WhoArgs {
@@ -127,7 +127,7 @@ pub(super) fn ask_that(socket: &Path, request: &Request) -> Result<Reply, Contro
     match control::ask_within(socket, request, SILENT) {
         Err(error @ ControlError::Silent { .. }) => {
             screen::remark(&format!("{error}; waiting"));
-            control::ask_within(socket, request, PATIENCE.saturating_sub(SILENT))
+            control::ask_within(socket, request, AGENT_TIMEOUT.saturating_sub(SILENT))
         }
         answer => answer,
     }

@@ -357,8 +357,7 @@ impl Collector for Inspector {
         if self.files.is_empty() {
             self.displaced.clear();
         }
-        // Files are closed, because an open file pins its file system, and with it perhaps a
-        // volume.
+        // Files are closed, because an open file pins its file system, perhaps a volume.
         self.files.retain(|_, source| !gone.contains(&source.process));
     }
 
