@@ -77,7 +77,7 @@ fn at_once(idle: bool) {
 }
 
 impl Node {
-    /// A runtime with some containers, and suppliers that have had their first look.
+    /// A runtime with some containers, and providers that have had their first look.
     fn new(containers: u32) -> Self {
         let (host, runtime) = (Host::new(), Runtime::default());
         let socket = host.paths.proc.with_file_name("cri.sock");
@@ -88,10 +88,10 @@ impl Node {
         kubernetes.cri = vec![socket];
         let settings =
             Settings { paths: host.paths.clone(), kubernetes, containers: Containers::default() };
-        let mut suppliers =
+        let mut providers =
             MetadataProviders::start_for(settings, &ownership, &StatusRegistry::default());
-        suppliers.start().unwrap();
-        suppliers.wait(WITHIN);
+        providers.start().unwrap();
+        providers.wait(WITHIN);
         Self { host, ownership, runtime }
     }
 
@@ -109,7 +109,7 @@ fn is_named(owner: &ProcessAttribution) -> bool {
     pod.is_some_and(|pod| pod.name.is_some() && pod.container.is_some())
 }
 
-/// What the newest thread of the suppliers has used.
+/// What the newest thread of the providers has used.
 fn thread_nanos() -> f64 {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten().map(|entry| entry.path());
     let names = |task: &std::path::PathBuf| {

@@ -4,7 +4,7 @@
 //!
 //! CPU time of the thread that does the work, the best and the median of many ticks. Attribution is
 //! what there would not be without owners: the lookups of the enrich stage, and the table's own
-//! work once a tick. The ledger and the encoder stand beside it for scale.
+//! work once a tick. The accounting and the encoder are listed beside it for scale.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and may stop")]
 

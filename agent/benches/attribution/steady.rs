@@ -128,7 +128,7 @@ pub(crate) fn measure() {
     costs.refresh.print("job grants, once a tick");
     sweep.print("search in /proc, once in 30 s");
     costs.enrich.print("enrich, owners included");
-    costs.accounting.print("ledger");
+    costs.accounting.print("accounting");
     costs.sort.print("sort");
     costs.encode.print("encode");
     let searches = TICK as f64 / SWEEP as f64;
@@ -171,12 +171,10 @@ impl Tick {
         let seconds = u64::from(number) * TICK;
         let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + seconds);
         let mut batch = scene::batch(&self.gpus, &self.processes, at, number);
-        let Self {
-            ownership, inventory, accounting: ledger, registry: enricher, encoder, out, ..
-        } = self;
-        costs.accounting.of(|| ledger.account(&mut batch, ownership, inventory));
+        let Self { ownership, inventory, accounting, registry, encoder, out, .. } = self;
+        costs.accounting.of(|| accounting.account(&mut batch, ownership, inventory));
         costs.lookups.of(|| look_up(&batch, ownership));
-        costs.enrich.of(|| enricher.enrich(&batch, out));
+        costs.enrich.of(|| registry.enrich(&batch, out));
         costs.sort.of(|| out.points.sort_by_key(|point| std::ptr::from_ref(point.metric).addr()));
         let mut bytes = 0;
         costs.encode.of(|| encoder.encode(out, &mut |body, _| bytes += black_box(body).len()));

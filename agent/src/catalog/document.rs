@@ -273,7 +273,7 @@ mod tests {
         let all: usize = all().filter(|def| link(def)).map(MetricDef::series_per_subject).sum();
         assert_eq!(nvlink.map(|each| each * 36), Some(all));
         assert_eq!(rows.iter().filter_map(count).count(), rows.len(), "{rows:#?}");
-        assert_eq!(rows.len(), 15, "{rows:#?}");
+        assert_eq!(rows.len(), 17, "{rows:#?}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How many events there were: the desk's counts as counters. A look at memory a tick.
+//! How many events there were: the aggregator's counts as counters. It reads memory once a tick.
 
 use super::Collector;
 use super::source::{Alone, Context, Source, SourceDef};
@@ -48,9 +48,9 @@ pub struct EventCounters {
 }
 
 impl EventCounters {
-    /// Counts what passes the desk.
-    pub fn new(desk: Arc<EventAggregator>) -> Self {
-        Self { aggregator: desk, begun: HashSet::new(), before: SystemTime::now(), lost: 0 }
+    /// Counts what passes the aggregator.
+    pub fn new(aggregator: Arc<EventAggregator>) -> Self {
+        Self { aggregator, begun: HashSet::new(), before: SystemTime::now(), lost: 0 }
     }
 }
 

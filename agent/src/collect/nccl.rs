@@ -268,9 +268,14 @@ impl Source for Status {
         let loaded = move || lists.iter().flat_map(|list| list()).collect();
         let candidates = in_turns(context.board.clone(), self.settings.every, Box::new(loaded));
         let communicators = &context.communicators;
-        let desk = Arc::clone(&context.aggregator);
-        let source =
-            ras::start(self.settings.clone(), &context.files, communicators, candidates, desk)?;
+        let aggregator = Arc::clone(&context.aggregator);
+        let source = ras::start(
+            self.settings.clone(),
+            &context.files,
+            communicators,
+            candidates,
+            aggregator,
+        )?;
         Ok(vec![Box::new(source)])
     }
 

@@ -54,7 +54,7 @@ fn arrived(points: &[ReceivedPoint], name: &str, attrs: &[(&str, &str)]) -> Vec<
 
 /// The line of `gpuwho doctor` about a source or a device.
 fn line<'a>(doctor: &'a str, subject: &str) -> &'a str {
-    let mut lines = doctor.lines();
+    let mut lines = doctor.lines().map(str::trim_start);
     lines
         .find(|line| line.starts_with(&format!("{subject} ")))
         .unwrap_or_else(|| panic!("{doctor}"))

@@ -8,15 +8,15 @@ use super::tree::{Source, Tree};
 /// from the code.
 const RETIRED: &[(&[&str], &str)] = &[
     (&["Parties", "party", "parties", "by_party", "of_party"], "Owner, owners"),
-    (&["PartyId", "party_id"], "OwnerId"),
+    (&["PartyId", "party_id", "Party", "GpuParty"], "OwnerId, Owner, GpuOwner"),
     (&["PartyFacts"], "OwnerFacts"),
     (&["Person"], "OwnerView"),
-    (&["Desk"], "EventAggregator, ProviderContext or ReaderServer"),
+    (&["Desk", "desk"], "EventAggregator, ProviderContext or ReaderServer"),
     (&["Happening", "Happenings", "happening", "happenings"], "Observation"),
     (&["Witness", "witness", "witnesses"], "EventSource, ProcessEvidence"),
     (&["Victims", "victims", "struck"], "AffectedOwner, affected"),
     (&["Supplier", "supplier", "is_supplier"], "Provider"),
-    (&["Suppliers", "start_suppliers"], "MetadataProviders, providers"),
+    (&["Suppliers", "suppliers", "SUPPLIERS", "start_suppliers"], "MetadataProviders, providers"),
     (&["Wants"], "LookupQueue"),
     (&["Questions"], "Lookups"),
     (&["Names"], "MetadataCache, NcclNames or SymbolNames"),
@@ -50,14 +50,17 @@ const RETIRED: &[(&[&str], &str)] = &[
     (&["Identities"], "PidCache"),
     (&["Lives"], "PidfdSet"),
     (&["Ends"], "ExitDetector"),
-    (&["Grants", "GrantId", "GrantWords"], "AllocationRegistry, AllocationId, AllocationDetails"),
+    (
+        &["Grants", "GrantId", "GrantWords", "GpuGrant", "JobGrants"],
+        "AllocationRegistry, AllocationId, AllocationDetails",
+    ),
     (&["Beside"], "PinnedResources"),
     (&["Claimed"], "DraDevice"),
-    (&["Ledger"], "Accounting"),
+    (&["Ledger", "ledger"], "Accounting"),
     (&["Crew", "crew_of"], "Occupancy"),
     (&["seat"], "slot"),
     (&["Presences"], "DeviceOpeners"),
-    (&["Enricher"], "SeriesRegistry"),
+    (&["Enricher", "enricher"], "SeriesRegistry"),
     (&["Looked"], "ScanOutcome, SubjectLookup"),
     (&["Ceiling"], "SeriesLimit"),
     (&["Gauges"], "SelfStats"),
@@ -75,7 +78,7 @@ const RETIRED: &[(&[&str], &str)] = &[
     (&["Study"], "JobInspector"),
     (&["Belief", "belief"], "TrustPolicy"),
     (&["usual", "is_usual"], "default"),
-    (&["PATIENCE"], "TIMEOUT, timeout"),
+    (&["PATIENCE", "USUAL_LIMIT", "MAX_PARTIES"], "TIMEOUT, DEFAULT_LIMIT, MAX_OWNERS"),
 ];
 
 /// How retired identifiers begin, and what their successors begin with.

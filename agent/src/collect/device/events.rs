@@ -164,7 +164,7 @@ impl EventListener {
             }
         });
         if let Err(error) = received {
-            tracing::warn!(%error, "cannot hear the library's events");
+            tracing::warn!(%error, "cannot receive the library's events");
         }
     }
 }

@@ -342,8 +342,8 @@ impl Collector for Inspector {
     }
 
     fn collect(&mut self, out: &mut Batch) {
-        let holders: Vec<ProcKey> =
-            self.ownership.openers().iter().map(|owner| owner.process).collect();
+        let openers = self.ownership.openers();
+        let holders: Vec<ProcKey> = openers.iter().map(|one| one.process).collect();
         self.ranks.begin(&self.communicators);
         self.scan(&holders);
         self.read(out);
@@ -391,10 +391,8 @@ pub fn diagnose(settings: &Settings) -> (SourceState, String) {
             return (SourceState::Degraded, facts);
         }
     }
-    let rate = settings.rate;
-    let facts =
-        format!("files of processes that hold a device are found; {rate} bytes a second are read");
-    (SourceState::Ready, facts)
+    let what = "finds the files of processes that hold a device";
+    (SourceState::Ready, format!("{what}; reads {} bytes a second", settings.rate))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ fn the_unit_the_daemonset_and_the_readme_name_the_capabilities_that_the_agent_us
     let used: BTreeSet<_> = NEEDS.iter().map(|need| short(need.name)).collect();
     let unit = directive("CapabilityBoundingSet").iter().map(|name| short(name)).collect();
     let daemonset = added().into_iter().collect();
-    let (_, readme) = README.split_once("What the agent may do").unwrap();
+    let (_, readme) = README.split_once("The agent needs root with").unwrap();
     let (readme, _) = readme.split_once("\n\n").unwrap();
     let readme = readme.split('`').filter(|word| word.starts_with("CAP_")).map(short).collect();
     for (who, names) in [("unit", unit), ("DaemonSet", daemonset), ("README", readme)] {

@@ -1019,7 +1019,7 @@ fn an_owner_of_ten_thousand_communicators_gets_half_of_the_entries_until_its_pro
     assert_eq!(reported.members(ranks[0].child.id()).len(), share);
     let report = source.nccl.report();
     assert_eq!(report.state, SourceState::Degraded);
-    let refused = "holds all places that it may: refused";
+    let refused = "uses all map entries that it may: refused";
     assert!(report.reason.contains(refused), "{report:?}");
     drop(ranks);
     source.read();
