@@ -117,8 +117,8 @@ fn an_amd_nodes_values_and_owners_arrive() {
     assert!(table.contains("AMD Instinct MI300X") && table.contains("trainer-0"), "{table}");
     drop(agent);
     let file = stage.folder().join("gpuwho.toml").display().to_string();
-    let doctor = run(&["doctor", "--config", &file]);
-    assert!(line(&doctor, "amd").contains(" ok "), "{doctor}");
+    let doctor = run(&["doctor", "--all", "--config", &file]);
+    assert!(line(&doctor, "amd").contains(" ok"), "{doctor}");
     assert!(line(&doctor, "nvidia").contains(" absent "), "{doctor}");
 }
 
