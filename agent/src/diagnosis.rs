@@ -72,6 +72,11 @@ impl Finding {
         }
     }
 
+    /// A feature that the configuration switches off: it does not apply to this host.
+    pub fn switched_off(subject: &str, key: &str) -> Self {
+        Self::new(subject, ABSENT, format!("switched off ({key})"), "")
+    }
+
     /// The same in a group.
     #[must_use]
     pub fn of(self, group: Group) -> Self {

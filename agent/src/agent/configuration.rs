@@ -93,6 +93,7 @@ mod tests {
     use super::*;
     use crate::collect::device::DEVICES;
     use crate::collect::kernel::device_users;
+    use crate::diagnosis::Finding;
 
     fn load(text: &str) -> Configuration {
         let folder = tempfile::tempdir().unwrap();
@@ -138,5 +139,23 @@ mod tests {
         let off = started(&format!("{nccl}\n{host}\n{vendors}"));
         let wanted = ["device_users", "engines", "kmsg", "events", "agent"];
         assert_eq!(off, wanted, "RAS asks what NCCL's finds");
+    }
+
+    #[test]
+    fn a_source_that_is_switched_off_is_no_fault() {
+        let mut text = String::new();
+        for name in ["nccl", "host", "engines"].into_iter().chain(DEVICES.iter().map(|v| v.name)) {
+            text += &format!("[{name}]\nenabled = false\n");
+            text += match name {
+                "nccl" => "inspector = false\nras = false\n",
+                "host" => "cgroups = false\n",
+                _ => "",
+            };
+        }
+        let all = load(&text);
+        let off = all.sources.iter().filter(|(_, source)| !source.is_enabled());
+        let found: Vec<_> = off.flat_map(|(_, source)| source.diagnose(&all.settings)).collect();
+        assert!(found.len() >= 6, "{found:?}");
+        assert!(!found.iter().any(Finding::is_fault), "{found:?}");
     }
 }

@@ -54,7 +54,7 @@ impl Source for CgroupSource {
 
     fn diagnose(&self, settings: &Settings) -> Vec<Finding> {
         if !self.is_enabled {
-            return vec![Finding::new(NAME, "off", "host.cgroups is false", "")];
+            return vec![Finding::switched_off(NAME, "host.cgroups")];
         }
         let found = Roots::find(&settings.paths).describe();
         let is_absent = || {

@@ -85,7 +85,7 @@ impl Source for HostSource {
 
     fn diagnose(&self, settings: &Settings) -> Vec<Finding> {
         if !self.is_enabled {
-            return vec![Finding::new(NAME, "off", "host.enabled is false", "")];
+            return vec![Finding::switched_off(NAME, "host.enabled")];
         }
         let mut host = HostMetrics::new(&settings.paths);
         host.collect(&mut Batch::new(NAME, std::time::SystemTime::now()));

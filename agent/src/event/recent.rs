@@ -1,5 +1,6 @@
 //! The last events, for `gpuwho events` and the table: at most [`MAX_EVENTS`] and [`MAX_BYTES`]. The
-//! least severe go first, of these the oldest: no number of ended processes hides a broken device. Who is not root sees of others what the table shows of them: how many.
+//! least severe are evicted first, of these the oldest, so that ended processes never hide a broken
+//! device. Users other than root see of other owners only their number, as in the table.
 
 use super::{AffectedOwner, Event, Place, Severity, record};
 use crate::catalog::event::EventKind;

@@ -64,7 +64,7 @@ impl Source for Settings {
     /// Finds the engines and reads each once.
     fn diagnose(&self, settings: &config::Settings) -> Vec<Finding> {
         if !self.enabled {
-            return vec![Finding::new(NAME, "absent", "switched off (engines.enabled)", "")];
+            return vec![Finding::switched_off(NAME, "engines.enabled")];
         }
         let paths = &settings.paths;
         let ownership = Ownership::with_settings(paths, settings.attribution.clone());
