@@ -13,11 +13,13 @@ use crate::collect::sockets::own_network;
 use crate::collect::source::{Alone, Context, Source, SourceDef};
 use crate::config;
 use crate::diagnosis::Finding;
+use crate::engines::Engines;
+use crate::paths::Paths;
 use crate::sample::{Batch, SourcePart};
 use crate::tenant_files::TenantFiles;
 use std::io;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The row.
 pub const SOURCE: SourceDef = SourceDef {
@@ -39,16 +41,8 @@ impl Source for Settings {
     }
 
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
-        let shared = Shared {
-            paths: context.paths.clone(),
-            ownership: context.ownership.clone(),
-            engines: Arc::clone(&context.engines),
-            endpoints: <_>::default(),
-            large: <_>::default(),
-            own_network: own_network(&context.paths),
-            interval: context.interval,
-            every: self.every,
-        };
+        let engines = Arc::clone(&context.engines);
+        let shared = self.shared(&context.paths, &context.ownership, engines, context.interval);
         let mut collectors: Vec<Box<dyn Collector>> = Vec::new();
         let mut part = 1;
         for endpoint in &self.endpoints {
@@ -72,16 +66,7 @@ impl Source for Settings {
         for evidence in Tracker::default().scan(paths, &nodes) {
             ownership.observe(evidence);
         }
-        let shared = Shared {
-            paths: paths.clone(),
-            ownership: ownership.clone(),
-            engines: Arc::default(),
-            endpoints: <_>::default(),
-            large: <_>::default(),
-            own_network: own_network(paths),
-            interval: settings.interval,
-            every: self.every,
-        };
+        let shared = self.shared(paths, &ownership, Arc::default(), settings.interval);
         // A person waits for it, and can interrupt.
         let files = TenantFiles::direct(paths);
         let found = Finder::new(&files, &ownership, &self.namespaces).find(Instant::now());
@@ -97,6 +82,28 @@ impl Source for Settings {
             return vec![Finding::new(NAME, "absent", facts, remedy)];
         }
         findings
+    }
+}
+
+impl Settings {
+    /// What the finder and the endpoints share, before anything is found.
+    fn shared(
+        &self,
+        paths: &Paths,
+        ownership: &Ownership,
+        engines: Arc<Engines>,
+        interval: Duration,
+    ) -> Shared {
+        Shared {
+            paths: paths.clone(),
+            ownership: ownership.clone(),
+            engines,
+            endpoints: <_>::default(),
+            large: <_>::default(),
+            own_network: own_network(paths),
+            interval,
+            every: self.every,
+        }
     }
 }
 
