@@ -143,16 +143,16 @@ mod tests {
 
     #[test]
     fn a_source_that_is_switched_off_is_no_fault() {
-        let mut text = String::new();
-        for name in ["nccl", "host", "engines"].into_iter().chain(DEVICES.iter().map(|v| v.name)) {
-            text += &format!("[{name}]\nenabled = false\n");
-            text += match name {
+        let off = |name| {
+            let more = match name {
                 "nccl" => "inspector = false\nras = false\n",
                 "host" => "cgroups = false\n",
                 _ => "",
             };
-        }
-        let all = load(&text);
+            format!("[{name}]\nenabled = false\n{more}")
+        };
+        let names = ["nccl", "host", "engines"].into_iter().chain(DEVICES.iter().map(|v| v.name));
+        let all = load(&names.map(off).collect::<String>());
         let off = all.sources.iter().filter(|(_, source)| !source.is_enabled());
         let found: Vec<_> = off.flat_map(|(_, source)| source.diagnose(&all.settings)).collect();
         assert!(found.len() >= 6, "{found:?}");

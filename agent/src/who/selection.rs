@@ -56,7 +56,8 @@ impl Selection {
     /// The part of a report that was asked for, with totals of its own.
     pub fn apply(&self, mut report: HostReport) -> Result<HostReport, NoSuchDevice> {
         report.devices.iter_mut().for_each(|device| self.sort.sort(&mut device.processes));
-        for asked in &self.gpu {
+        // Without any device the table says that, which is the answer.
+        for asked in self.gpu.iter().filter(|_| !report.devices.is_empty()) {
             let is_there = |device: &super::Device| is_named(device, asked);
             if !report.devices.iter().any(is_there) {
                 let all = report.devices.iter().map(|device| device.index.to_string());
@@ -208,6 +209,8 @@ mod tests {
         let line = Line::try_parse_from(["gpuwho", "--gpu", "9"]).unwrap();
         let error = line.selection.apply(report()).unwrap_err().to_string();
         assert_eq!(error, "no device `9`; there are: 0, 1");
+        let none = HostReport { devices: Vec::new(), ..report() };
+        assert_eq!(line.selection.apply(none).unwrap().devices, Vec::new());
     }
 
     #[test]
