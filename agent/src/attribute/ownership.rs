@@ -25,7 +25,7 @@ use crate::tenant_files::TenantFiles;
 use ends::ExitDetector;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 /// The table, shared by the source that fills it and the enrich stage that reads it.
@@ -39,6 +39,8 @@ struct Shared {
     table: RwLock<Table>,
     allocations: AllocationRegistry,
     latency: Mutex<Histogram>,
+    /// Notified, and its mutex held, after each result of a resolution.
+    resolved: (Mutex<()>, Condvar),
     ends: ExitDetector,
     refusals: Refusals,
 }
@@ -75,6 +77,9 @@ const MAX_RETRIES: usize = 256;
 /// Repetitions of a resolution. One thread observes and one provides names, so two are enough;
 /// facts that the resolvers reject would otherwise repeat it without end.
 const MAX_REPEATS: usize = 2;
+/// How long a lookup waits for the owner that another thread is resolving: its reads wait for the
+/// user database for at most 200 ms.
+const FIRST_RESULT: Duration = Duration::from_millis(500);
 
 impl Ownership {
     /// Creates an empty table that reads the host's files at `paths`.
@@ -104,6 +109,7 @@ impl Ownership {
             table: RwLock::default(),
             allocations: AllocationRegistry::default(),
             latency: Mutex::new(Histogram::new(LATENCY_BOUNDS)),
+            resolved: Default::default(),
             ends: ExitDetector::default(),
             refusals: Refusals::default(),
         }))
@@ -155,7 +161,9 @@ impl Ownership {
     }
 
     /// The same for all PIDs of a driver's list, without unknown ones; and whether the result is
-    /// valid until the [`Version`] changes, because all of them are known and alive.
+    /// valid until the [`Version`] changes, because all of them are known and alive. Waits for the
+    /// first result of those that another thread has just found: half an owner would be another
+    /// series.
     pub(crate) fn processes(
         &self,
         pids: &[u32],
@@ -163,6 +171,7 @@ impl Ownership {
     ) -> (BTreeMap<u32, ProcKey>, bool) {
         let find = |pid: &u32| Some((*pid, self.process(*pid, seen_at_ns)?));
         let found: BTreeMap<_, _> = pids.iter().filter_map(find).collect();
+        self.wait_for_first_results(&found);
         let table = self.read();
         let is_stable =
             found.len() == pids.len() && found.values().all(|key| table.is_living(*key));
@@ -349,6 +358,17 @@ impl Ownership {
         self.read().attribution(living.key).map(|owner| owner.process)
     }
 
+    /// Waits until the processes have an owner or are known to have none, for a limited time.
+    fn wait_for_first_results(&self, processes: &BTreeMap<u32, ProcKey>) {
+        let is_unresolved = || {
+            let table = self.read();
+            processes.values().any(|process| table.is_unresolved(*process))
+        };
+        let (mutex, resolved) = &self.0.resolved;
+        let guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(resolved.wait_timeout_while(guard, FIRST_RESULT, |()| is_unresolved()));
+    }
+
     /// Finds the owner, and repeats that if a provider delivered facts before the entry was
     /// updated, so that the provider could not see that the entry needed them.
     fn resolve(&self, resolution: Resolution) {
@@ -373,6 +393,8 @@ impl Ownership {
         resolution.attribution.owner =
             self.0.host.owners.of(&resolution.attribution, |uid| self.0.host.users.name(uid));
         let opened_ns = self.write().apply(resolution);
+        drop(self.0.resolved.0.lock());
+        self.0.resolved.1.notify_all();
         if let Some(opened_ns) = opened_ns {
             let took_ns = self.0.clock.now().saturating_sub(opened_ns);
             let mut latency = self.0.latency.lock().unwrap_or_else(PoisonError::into_inner);

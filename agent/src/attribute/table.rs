@@ -67,6 +67,11 @@ impl Table {
         self.living.contains_key(&process)
     }
 
+    /// Whether a process has no result of a resolution yet: another thread is at its first.
+    pub(crate) fn is_unresolved(&self, process: ProcKey) -> bool {
+        self.entry(process).is_some_and(ProcessEntry::is_unresolved)
+    }
+
     /// The number of live processes.
     pub(crate) fn holding(&self) -> usize {
         self.living.len()

@@ -3,6 +3,7 @@ use crate::attribute::delegated::SelfClaims;
 use crate::attribute::fake::{FakeHost, opened, v2};
 use crate::attribute::{KernelCgroups, Method, Workload};
 use crate::catalog::attributes::AttrSet;
+use std::thread;
 
 pub(super) const SECOND: u64 = 1_000_000_000;
 const UID: &str = "aaaaaaaa-0000-4000-8000-000000000001";
@@ -36,6 +37,24 @@ pub(super) fn line(path: &str) -> String {
 
 fn text(set: &AttrSet) -> Vec<String> {
     set.iter().map(|(key, value)| format!("{}={value}", key.name)).collect()
+}
+
+#[test]
+fn a_drivers_list_waits_for_the_owner_that_another_thread_is_resolving() {
+    let host = FakeHost::new();
+    host.start(KEY, "python3", &line(&job_path(7)));
+    let table = table(&host);
+    let resolution = table.write().opened(&opened(KEY, 5, 9 * SECOND), &[]).unwrap();
+    let method_seen = thread::scope(|scope| {
+        let tick = scope.spawn(|| {
+            table.processes(&[KEY.pid], 10 * SECOND);
+            table.attribution(KEY).unwrap().method
+        });
+        thread::sleep(Duration::from_millis(50));
+        table.resolve(resolution);
+        tick.join().unwrap()
+    });
+    assert_eq!(method_seen, Method::Proc);
 }
 
 #[test]

@@ -72,6 +72,11 @@ impl ProcessEntry {
         self.attribution.method == Method::Pending || (!self.attribution.is_named() && !is_tried)
     }
 
+    /// Whether no resolution has had a result yet.
+    pub(super) fn is_unresolved(&self) -> bool {
+        self.attribution.method == Method::Pending && self.tries == 0
+    }
+
     pub(super) fn resolution(&self, moved: bool) -> Resolution {
         Resolution {
             attribution: ProcessAttribution {
