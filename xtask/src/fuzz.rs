@@ -1,5 +1,6 @@
 //! Coverage-guided fuzzing of the parsers that read what others than the host's root can write.
-//! On demand: the same claims are property tests in `cargo xtask test`. What is found stays in
+//! On demand: the same claims are property tests in `cargo xtask test`, and the CI's clippy checks
+//! the targets. What is found stays in
 //! `target/fuzz` with the corpus, and a failure prints the file that shows it again.
 
 use crate::{place, shell};
@@ -39,8 +40,15 @@ pub(crate) fn fuzz(request: &Request) -> Result<()> {
     let host = shell::capture(&mut shell::program("rustc", ["-vV"]))?;
     let host = host.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default();
     // For a named target, so that build scripts and macros are not instrumented.
-    let mut build =
-        shell::cargo(["build", "--release", "--manifest-path", "tests/fuzz/Cargo.toml"]);
+    let mut build = shell::cargo([
+        "build",
+        "-p",
+        "gpuwho-fuzz",
+        "--features",
+        "libfuzzer",
+        "--profile",
+        "fuzz",
+    ]);
     build.args(["--target", host, "--target-dir"]).arg(&folder).env("RUSTFLAGS", COVERAGE);
     shell::run(&mut build)?;
     for name in wanted {
@@ -49,7 +57,7 @@ pub(crate) fn fuzz(request: &Request) -> Result<()> {
         for path in [&corpus, &found] {
             fs::create_dir_all(path).with_context(|| format!("making {}", path.display()))?;
         }
-        let program = folder.join(host).join("release").join(&name);
+        let program = folder.join(host).join("fuzz").join(&name);
         let mut run = shell::program(&program, [format!("-max_total_time={}", request.seconds)]);
         run.arg(format!("-artifact_prefix={}/", found.display()));
         run.args(["-max_len=8192", "-print_final_stats=1"]).arg(&corpus);
@@ -58,14 +66,6 @@ pub(crate) fn fuzz(request: &Request) -> Result<()> {
         shell::run(run.args(seeds.is_dir().then_some(seeds)))?;
     }
     Ok(())
-}
-
-/// Fails where the targets' lock file, which the workspace's build does not touch, lacks something.
-pub(crate) fn check() -> Result<()> {
-    let args = ["metadata", "--format-version", "1", "--manifest-path", "tests/fuzz/Cargo.toml"];
-    let found = shell::capture(&mut shell::cargo(args)).map(drop);
-    found
-        .context("run `cargo metadata --manifest-path tests/fuzz/Cargo.toml` and commit Cargo.lock")
 }
 
 /// The names of all targets.

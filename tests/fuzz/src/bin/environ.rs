@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use gpuwho::attribute::slurm::Claims;
+use gpuwho::attribute::slurm::SlurmEnv;
 use gpuwho::collect::nccl::inspector::fuzz::environment;
 use libfuzzer_sys::fuzz_target;
 use std::io::{self, Read};
@@ -25,11 +25,11 @@ impl Read for Slowly<'_> {
 fuzz_target!(|bytes: &[u8]| {
     assert_eq!(environment(bytes), environment(Slowly(bytes)));
     for end in [0, b'\n'] {
-        let Ok(at_once) = Claims::read(bytes, end) else { continue };
-        assert_eq!(Claims::read(Slowly(bytes), end).ok(), Some(at_once.clone()));
+        let Ok(at_once) = SlurmEnv::read(bytes, end) else { continue };
+        assert_eq!(SlurmEnv::read(Slowly(bytes), end).ok(), Some(at_once.clone()));
         // `SLURM_JOB_ID=7` and the like: what no name precedes is nothing.
         if !bytes.windows(6).any(|word| word == b"SLURM_") {
-            let mut nothing = Claims::default();
+            let mut nothing = SlurmEnv::default();
             nothing.truncated = at_once.truncated;
             assert_eq!(at_once, nothing);
         }

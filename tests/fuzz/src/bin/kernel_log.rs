@@ -3,12 +3,12 @@
 
 #![no_main]
 
-use gpuwho::collect::kmsg::fuzz::{log, reported};
+use gpuwho::collect::kmsg::fuzz::{as_records, log};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
     log(text);
-    let records = reported(text);
+    let records = as_records(text);
     assert!(records.lines().count() <= text.split('\n').count());
     log(&records);
 });
