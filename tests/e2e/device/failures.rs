@@ -184,6 +184,8 @@ fn an_empty_scenario_is_a_driver_without_devices() {
     };
     sick.wait("the source's state", absent);
     let table = sick.ask(&[]);
-    assert!(table.contains("no accelerator\n\nlooked for "), "{table}");
+    // Between them may be what other programs of this host have open.
+    assert!(table.contains("no accelerator\n\n"), "{table}");
+    assert!(table.contains("\nlooked for "), "{table}");
     assert!(table.contains("nvidia (the driver lists no device)"), "{table}");
 }

@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use serde_json::Value;
 use std::fs::{self, Permissions};
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -152,7 +153,12 @@ fn crash(folder: &Path, comm: &str, file: &str, log: &mut Log) -> bool {
     }
     let mut crash = Command::new(program);
     crash.args(["crash", comm]).stdin(Stdio::null()).stdout(Stdio::null());
-    let mut crash = crash.spawn().unwrap();
+    // Another test's child may still have the copy open for writing, until it executes.
+    let mut crash = until(TOLD_WITHIN, || match crash.spawn() {
+        Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => None,
+        started => Some(started.unwrap()),
+    })
+    .unwrap();
     let pid = crash.id();
     let status = crash.wait().unwrap();
     assert_eq!(status.signal(), Some(libc::SIGSEGV), "{status}");

@@ -57,7 +57,7 @@ struct Told {
 }
 
 /// The most memory that a process has had, in kB.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Peak {
     all: u64,
     /// Pages of files: nearly all of the program, which the agent's processes share.
@@ -272,7 +272,10 @@ fn peaks(pid: u32) -> BTreeMap<u32, Peak> {
     let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).ok();
     let children: String = tasks.filter_map(of).collect();
     let pids = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
-    [pid].into_iter().chain(pids).filter_map(|pid| Some((pid, peak(pid)?))).collect()
+    let own = peak(pid).unwrap();
+    let of = |pid| Some((pid, peak(pid)?)).filter(|(_, peak)| *peak != own);
+    // A child with the same figures has not executed its program yet: its memory is its parent's.
+    pids.filter_map(of).chain([(pid, own)]).collect()
 }
 
 /// Of a process that has not ended.
