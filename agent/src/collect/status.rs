@@ -235,12 +235,23 @@ impl SourceStatus {
     }
 }
 
+/// Without the kernel's verifier's own words, which aya quotes whole behind this.
+pub fn brief(facts: &str) -> &str {
+    let end = facts.find("Verifier output").unwrap_or(facts.len());
+    facts.get(..end).unwrap_or(facts).trim_end_matches([' ', '.', ':', ';'])
+}
+
+/// Logs our own sentence; the kernel's or a library's text is for debugging. What is there and what
+/// is not at the start is summed up once, by the agent.
 fn log_change(source: &str, before: Option<SourceState>, report: &Report) {
     let state = report.state.as_str();
-    let (reason, remedy) = (report.reason.as_str(), report.remedy.as_str());
+    let (reason, remedy) = (brief(&report.reason), report.remedy.as_str());
+    if reason.len() < report.reason.trim_end_matches('.').len() {
+        tracing::debug!(source, whole = report.reason, "the kernel's own words");
+    }
     match (report.state, before) {
         (SourceState::Ready | SourceState::Absent, None) => {
-            tracing::info!(source, state, reason, "source started");
+            tracing::debug!(source, state, reason, "source started");
         }
         (SourceState::Ready | SourceState::Absent, Some(before)) => {
             tracing::info!(source, state, before = before.as_str(), reason, "source changed");
@@ -265,6 +276,13 @@ mod tests {
         let status = board.all().remove("nvidia").unwrap();
         assert_eq!(status.report.state, SourceState::Hung);
         assert_eq!((status.cpu_seconds, status.durations.count()), (Some(0.5), 1));
+    }
+
+    #[test]
+    fn the_verifiers_words_are_cut_off() {
+        let refused = "no fexit: refused (os error 1). Verifier output: : 0: R1=ctx()";
+        assert_eq!(brief(refused), "no fexit: refused (os error 1)");
+        assert_eq!(brief("ready."), "ready");
     }
 
     #[test]
