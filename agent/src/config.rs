@@ -205,13 +205,11 @@ fn interval(
 ) -> Result<Duration, ConfigError> {
     let is_ours_set = flags.interval.is_some() || env("GPUWHO_AGENT_INTERVAL").is_some();
     let theirs = env(OTEL_INTERVAL).filter(|text| !is_ours_set && !text.trim().is_empty());
-    let (key, interval) = match &theirs {
-        Some(text) => (OTEL_INTERVAL, milliseconds(text)?),
-        None => {
-            let key = if flags.interval.is_some() { "--interval" } else { "agent.interval" };
-            let text = flags.interval.clone().or(file);
-            (key, duration("agent.interval", text, DEFAULT_INTERVAL)?)
-        }
+    let (key, interval) = if let Some(text) = &theirs {
+        (OTEL_INTERVAL, milliseconds(text)?)
+    } else {
+        let key = "agent.interval";
+        (key, duration(key, flags.interval.clone().or(file), DEFAULT_INTERVAL)?)
     };
     let wrong = |problem| {
         let remedy = "use 1s or longer; 10s is the default".into();

@@ -171,6 +171,7 @@ impl SeriesRegistry {
         };
         batch.samples.retain(|(_, sample)| {
             self.selection.wants(sample.metric)
+                && !self.selection.is_detail(sample)
                 && (!self.selection.is_unused(sample) || has_begun(sample))
         });
     }

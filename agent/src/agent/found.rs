@@ -84,7 +84,8 @@ pub(super) fn log_receivers(configuration: &Configuration, open: &[&'static str]
     let facts = findings.filter(|finding| finding.state == "ok").map(|finding| finding.facts);
     let to: Vec<String> = facts.collect();
     let sinks = open.iter().map(|name| name.trim_start_matches("sink:")).collect::<Vec<_>>();
-    tracing::info!(to = to.join("; "), "exports by {}", sinks.join(", "));
+    let to = (!to.is_empty()).then(|| to.join("; "));
+    tracing::info!(to, "exports by {}", sinks.join(", "));
 }
 
 #[cfg(test)]

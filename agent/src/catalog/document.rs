@@ -108,7 +108,7 @@ const SERIES: &str = "
 
 `metrics.level` decides how much is exported: `basic`, `default` or `all`; `metrics.include` and
 `metrics.exclude` add and remove metrics by pattern. Below `all`, sets of states have one series for each
-state in which the subject was, here counted as one.
+state in which the subject was, here counted as one, and processes only their multiprocessor time.
 
 These are upper bounds for a device that supports everything; unsupported metrics are not sent, so most
 devices have fewer. The number of processes, owners and ranks is not bounded here, but all series together
@@ -169,7 +169,8 @@ fn series(out: &mut String) {
     let mut counts: Vec<(&str, [usize; 3])> = Vec::new();
     for def in super::all() {
         let (of, all) = series_of(def);
-        let unused = if level::is_sparse(def) { all - all.min(1) } else { 0 };
+        let is_one = level::is_sparse(def) || level::is_detailed(def);
+        let unused = if is_one { all - all.min(1) } else { 0 };
         let count = Level::ALL.map(|level| match level {
             level if Level::of(def) > level => 0,
             Level::All => all,
@@ -230,7 +231,7 @@ fn metric(out: &mut String, def: &'static MetricDef) {
 }
 
 /// A doc comment's lines as one paragraph.
-fn paragraph(text: &str) -> String {
+pub fn paragraph(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

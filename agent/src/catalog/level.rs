@@ -2,7 +2,7 @@
 //!
 //! Each level contains the one before. A metric that no list names is at `default`.
 
-use super::{MetricDef, agent, board, device, event, gpm, link, process, share, wear};
+use super::{MetricDef, agent, board, cgroup, device, event, gpm, link, process, share, wear};
 
 /// How much is exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +37,12 @@ impl Level {
     }
 }
 
+/// Whether only the first value of this metric's dimension is exported below [`Level::All`]: of a
+/// process its multiprocessor time, which every driver reports, not its memory controller and codecs.
+pub fn is_detailed(metric: &'static MetricDef) -> bool {
+    *metric == *process::UTILIZATION.def()
+}
+
 /// Whether a 0 of this metric says nothing until there was another value: a state that the subject
 /// was never in, a unit of the device that was never used. Below [`Level::All`] these have no series.
 /// Never true of counters, because the first increase of a counter needs the 0 before it.
@@ -44,12 +50,7 @@ pub fn is_sparse(metric: &'static MetricDef) -> bool {
     metric.is_state_set() || SPARSE.contains(&metric)
 }
 
-static SPARSE: &[&MetricDef] = &[
-    device::UTILIZATION.def(),
-    process::UTILIZATION.def(),
-    gpm::MEDIA_ACTIVE.def(),
-    gpm::INSTANCE_MEDIA_ACTIVE.def(),
-];
+static SPARSE: &[&MetricDef] = &[device::UTILIZATION.def()];
 
 static BASIC: &[&MetricDef] = &[
     device::INFO.def(),
@@ -111,7 +112,12 @@ static ALL_ONLY: &[&MetricDef] = &[
     link::NVLINK_RAW_IO.def(),
     link::NVLINK_FEC.def(),
     link::LINK_BIT_ERRORS.def(),
+    gpm::MEDIA_ACTIVE.def(),
+    gpm::INSTANCE_MEDIA_ACTIVE.def(),
+    cgroup::PRESSURE_TIME.def(),
     share::OWNER_PROCESSES.def(),
+    share::ACCOUNTED_TIME.def(),
+    share::ACCOUNTED_ENERGY.def(),
     agent::STAGE_CPU.def(),
     agent::SOURCE_ERRORS.def(),
     agent::SOURCE_RESTARTS.def(),
@@ -165,9 +171,8 @@ mod tests {
     fn a_device_has_few_series_at_the_basic_level() {
         let of_device = |level| {
             let defs = all().filter(move |def| def.subject == "gpu" && Level::of(def) <= level);
-            let each = |def: &'static MetricDef| match is_sparse(def) {
-                true => 1,
-                false => def.series_per_subject(),
+            let each = |def: &'static MetricDef| {
+                if is_sparse(def) { 1 } else { def.series_per_subject() }
             };
             defs.map(each).sum::<usize>()
         };

@@ -77,7 +77,7 @@ fn listed(part: &str, screen: Screen) -> anyhow::Result<String> {
     let of = |def: &'static MetricDef| {
         let level = Level::of(def).as_str();
         let head = line(def.name, def.kind.as_str(), def.unit, level, def.subject);
-        format!("{head}{}", screen.wrap(4, def.description))
+        format!("{head}{}", screen.wrap(4, &document::paragraph(def.description)))
     };
     let lines: Vec<String> = all.map(of).collect();
     if lines.is_empty() {

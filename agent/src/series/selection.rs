@@ -1,6 +1,6 @@
 //! Which metrics are exported: a level of the catalogue, and patterns that add to it or take away.
 
-use crate::catalog::level::{Level, is_sparse};
+use crate::catalog::level::{Level, is_detailed, is_sparse};
 use crate::catalog::{self, MetricDef};
 use crate::sample::{Sample, Value};
 
@@ -63,6 +63,11 @@ impl Selection {
     /// Whether a metric is exported.
     pub fn wants(&self, metric: &'static MetricDef) -> bool {
         self.wanted.get(usize::from(catalog::index_of(metric))).is_none_or(|wanted| *wanted)
+    }
+
+    /// Whether a sample is of a dimension that this level does not have.
+    pub(super) fn is_detail(&self, sample: &Sample) -> bool {
+        self.is_sparse && is_detailed(sample.metric) && sample.dims.first() != Some(&0)
     }
 
     /// Whether a sample is left out unless its series has begun.
@@ -150,7 +155,10 @@ mod tests {
     #[test]
     fn below_the_highest_level_a_state_that_never_was_has_no_series() {
         use crate::catalog::device::{DeviceState, Task};
+        use crate::catalog::process::{ProcessTask, UTILIZATION};
         use crate::ids::GpuId;
+        use crate::ids::ProcKey;
+        use crate::sample::GpuProcess;
         let gpu = GpuId(0);
         let default = Selection::new(Level::Default, &[], &[]).unwrap();
         let is_unused = |sample: Sample| default.is_unused(&sample);
@@ -158,6 +166,11 @@ mod tests {
         assert!(!is_unused(device::STATE.sample(gpu, DeviceState::Lost, 1)));
         assert!(!is_unused(device::UTILIZATION.sample(gpu, Task::General, 0.0)), "idle is a value");
         assert!(is_unused(device::UTILIZATION.sample(gpu, Task::Encoder, 0.0)));
+        let process =
+            GpuProcess { gpu, instance: None, process: ProcKey { pid: 1, start_ticks: 1 } };
+        let of = |task| UTILIZATION.sample(process, task, 0.5);
+        let is_detail = |task| default.is_detail(&of(task));
+        assert!(!is_detail(ProcessTask::Sm) && is_detail(ProcessTask::Memory));
         assert!(!Selection::all().is_unused(&device::STATE.sample(gpu, DeviceState::Ok, 0)));
     }
 }

@@ -71,7 +71,7 @@ fn series_of_complete_ticks(file: &Path) -> usize {
             .map(|point| format!("{}{}", point["metric"], point["attributes"]))
             .collect();
         last = series.len();
-        (pids.len() == 64 && ticks.len() > 8).then(|| series.len())
+        (pids.len() == 64 && ticks.len() > 8).then_some(last)
     });
     series.unwrap_or_else(|| panic!("not all processes came; {last} series"))
 }

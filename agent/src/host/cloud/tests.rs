@@ -34,6 +34,12 @@ fn known(region: &str, zone: &str, machine: &str) -> Facts {
     Facts { region: text(region), zone: text(zone), machine: text(machine) }
 }
 
+/// A service that answers only a request with this header.
+fn asked_with(header: &'static str, answer: Vec<u8>) -> SocketAddr {
+    let refusal = status("403 Forbidden");
+    serve(move |head| if head.contains(header) { answer.clone() } else { refusal.clone() })
+}
+
 /// IMDSv2: a token by PUT, without which nothing is said.
 fn aws(head: &str) -> Vec<u8> {
     if head.starts_with("put /latest/api/token ") {
@@ -56,19 +62,12 @@ fn aws_is_asked_with_a_token() {
 
 #[test]
 fn google_is_asked_with_its_flavor_and_answers_with_it() {
-    let body = r#"{"zone":"projects/42/zones/us-central1-a","machineType":"projects/42/machineTypes/a3-highgpu-8g"}"#;
+    let body = r#"{"zone":"projects/42/zones/us-central1-a",
+        "machineType":"projects/42/machineTypes/a3-highgpu-8g"}"#;
     let answer = |flavor: &str| {
-        let flavor = flavor.to_owned();
-        serve(move |head| {
-            match head.contains("metadata-flavor: google") {
-            true => format!(
-                "HTTP/1.1 200 OK\r\n{flavor}transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
-                body.len()
-            )
-            .into_bytes(),
-            false => status("403 Forbidden"),
-        }
-        })
+        let head = format!("HTTP/1.1 200 OK\r\n{flavor}transfer-encoding: chunked\r\n\r\n");
+        let whole = format!("{head}{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+        asked_with("metadata-flavor: google", whole.into_bytes())
     };
     let facts = Cloud::Gcp.ask_at(answer("Metadata-Flavor: Google\r\n")).unwrap();
     assert_eq!(facts, known("us-central1", "us-central1-a", "a3-highgpu-8g"));
@@ -79,13 +78,9 @@ fn google_is_asked_with_its_flavor_and_answers_with_it() {
 #[test]
 fn azure_has_a_zone_only_where_the_region_has_zones() {
     let answer = |zone: &str| {
-        let body = format!(
-            r#"{{"location":"eastus","zone":"{zone}","vmSize":"Standard_ND96isr_H100_v5"}}"#
-        );
-        serve(move |head| match head.contains("metadata: true") {
-            true => ok(&body),
-            false => status("400 Bad Request"),
-        })
+        let machine = "Standard_ND96isr_H100_v5";
+        let body = format!(r#"{{"location":"eastus","zone":"{zone}","vmSize":"{machine}"}}"#);
+        asked_with("metadata: true", ok(&body))
     };
     let facts = Cloud::Azure.ask_at(answer("1")).unwrap();
     assert_eq!(facts, known("eastus", "eastus-1", "Standard_ND96isr_H100_v5"));
