@@ -5,6 +5,7 @@ mod answer;
 pub mod configuration;
 mod core;
 mod doctor;
+mod found;
 mod once;
 pub mod sinks;
 pub mod sources;
@@ -21,8 +22,9 @@ use crate::export::def::OpenError;
 use crate::host;
 use crate::inventory::register::DeviceStore;
 use configuration::Configuration;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::io::IsTerminal as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -70,13 +72,17 @@ pub enum RunError {
     },
 }
 
-/// Runs the agent until it receives SIGINT or SIGTERM.
+/// Runs the agent until it receives SIGINT or SIGTERM, or its terminal is closed.
 pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     let settings = &configuration.settings;
     let mut sinks = sinks::open(configuration)?;
     if sinks.is_empty() {
         let remedy = "give --otlp URL or set [otlp] endpoint to send it";
         tracing::warn!(remedy, "no receiver: only `gpuwho` on this host shows what is read");
+    }
+    if !sinks.is_empty() {
+        let open: Vec<&'static str> = sinks.iter().map(|(name, _)| *name).collect();
+        found::log_receivers(configuration, &open);
     }
     host::raise_open_files();
     // Held until the agent ends.
@@ -156,13 +162,24 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), RunErro
 }
 
 fn wait_for_signals(stop: Stop, batches: SyncSender<Event>) -> Result<(), RunError> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(RunError::Signals)?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(RunError::Signals)?;
+    // Of an agent that somebody has started by hand SIGHUP says that the terminal is gone.
+    let has_terminal = std::io::stderr().is_terminal();
     spawn("signals", move || {
-        if let Some(signal) = signals.forever().next() {
+        for signal in signals.forever() {
+            if signal == SIGHUP && !has_terminal {
+                let remedy = "restart the agent to apply a changed configuration";
+                tracing::warn!(
+                    remedy,
+                    "SIGHUP changes nothing: the configuration is read at start"
+                );
+                continue;
+            }
             tracing::info!(signal, "stopping");
             stop.stop();
             // An error means that the pipeline has already ended.
             let _ = batches.send(Event::Stop);
+            return;
         }
     })
 }

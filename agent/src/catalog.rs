@@ -19,6 +19,7 @@ pub mod host;
 pub mod inspector;
 pub mod instance;
 mod l9gpu;
+pub mod level;
 pub mod link;
 pub mod nccl;
 pub mod process;
@@ -101,6 +102,11 @@ impl std::hash::Hash for MetricDef {
 }
 
 impl MetricDef {
+    /// Whether its series are states of which one is 1: a series for each value of a dimension.
+    pub fn is_state_set(&self) -> bool {
+        self.unit == "{state}" && !self.dims.is_empty()
+    }
+
     /// Largest number of series of one subject: the product of the dimensions' sizes.
     pub fn series_per_subject(&self) -> usize {
         self.dims.iter().map(|dim| dim.values.len()).product()
@@ -302,7 +308,7 @@ pub(crate) use {dims, index_dims, metrics};
 
 /// Makes a metric. Only the `metrics!` macro calls it, so that no other file can declare one.
 #[expect(clippy::too_many_arguments, reason = "a declaration's columns, called by one macro")]
-const fn declare<S, D, N>(
+const fn declare<S, D, N: Number>(
     name: &'static str,
     unit: &'static str,
     kind: Kind,
@@ -310,6 +316,10 @@ const fn declare<S, D, N>(
     dims: &'static [&'static Dim],
     [description, source]: [&'static str; 2],
 ) -> Metric<S, D, N> {
+    assert!(
+        !(N::WHOLE && matches!(kind, Kind::Gauge) && matches!(unit.as_bytes(), b"1")),
+        "Prometheus calls a gauge of the unit 1 a ratio: write state, flag or info in braces"
+    );
     Metric {
         def: MetricDef {
             name,

@@ -3,6 +3,7 @@
 
 mod doctor;
 mod events;
+mod pages;
 mod run;
 mod screen;
 mod show;
@@ -13,7 +14,9 @@ use crate::agent::{sinks, sources};
 use crate::collect::kernel::PROBES;
 use crate::config::{ConfigError, Flags};
 use crate::text::printable_lines;
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -34,7 +37,7 @@ const USUAL_FILE: &str = "/etc/gpuwho/gpuwho.toml";
 /// Alone, it prints each accelerator and who is on it: from the running agent, or, where none
 /// runs, by reading for itself once.
 #[derive(Debug, Parser)]
-#[command(name = "gpuwho", version, after_help = AFTER, args_conflicts_with_subcommands = true)]
+#[command(name = "gpuwho", version, after_help = AFTER)]
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -50,7 +53,8 @@ struct Common {
     /// NVIDIA's management library, instead of libnvidia-ml.so.1.
     #[arg(long, value_name = "PATH")]
     nvidia_library: Option<PathBuf>,
-    /// What to log on standard error: error, warn, info, debug, trace, or a tracing filter.
+    /// What to log on standard error: error, warn, info, debug, trace, or a filter like
+    /// info,gpuwho::export=debug.
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
 }
@@ -75,6 +79,11 @@ enum Command {
     Resume(SocketArgs),
     /// Stop reporting a removed device as missing.
     Forget(ForgetArgs),
+    /// Print the completions of a shell: gpuwho completions bash > /etc/bash_completion.d/gpuwho
+    Completions(pages::CompletionsArgs),
+    /// Write the manual's pages into a folder, for packages.
+    #[command(hide = true)]
+    Man(pages::ManArgs),
     /// A vendor library's reader: the agent starts this itself.
     #[command(hide = true)]
     DeviceReader(ReaderArgs),
@@ -99,7 +108,8 @@ struct Output {
     /// Time between readings, like 10s.
     #[arg(long, value_name = "TIME")]
     interval: Option<String>,
-    /// OTLP receiver: http://host:4318 or host:4317 (gRPC).
+    /// OTLP receiver, like http://host:4318. Without http:// or https:// the connection is TLS
+    /// (host:4317 is https://host:4317), but plain text to this host itself. Port 4317 is gRPC.
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
     #[arg(long, value_name = "SINK", value_parser = sinks::parse, help = sinks_help())]
@@ -141,7 +151,7 @@ struct CollectArgs {
 #[derive(Debug, Args)]
 struct MetricsArgs {
     /// Only metrics with this in their names.
-    #[arg(value_name = "PART", conflicts_with_all = ["json", "markdown"])]
+    #[arg(value_name = "PART", conflicts_with = "markdown")]
     part: Option<String>,
     /// Print JSON.
     #[arg(long, conflicts_with = "markdown")]
@@ -159,7 +169,7 @@ struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Check a file: syntax, keys, values.
+    /// Check a file: syntax, keys, values, and the certificates and folders that it names.
     Check {
         /// The file.
         file: PathBuf,
@@ -248,7 +258,11 @@ struct Usage(String);
 
 /// Runs the command; prints its error.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = Cli::command().get_matches();
+    if let Some(error) = misplaced(&matches) {
+        error.exit();
+    }
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match dispatch(cli) {
         Ok(code) => code,
         Err(error) => {
@@ -263,6 +277,18 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// An option of `gpuwho` alone before a command, which would not heed it; `--json` every one takes.
+fn misplaced(matches: &ArgMatches) -> Option<clap::Error> {
+    let (name, _) = matches.subcommand()?;
+    let command = Cli::command();
+    let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    let mut given = command.get_arguments().filter(|arg| is_given(arg.get_id().as_str()));
+    let option = given.find(|arg| arg.get_id() != "json")?.get_long()?;
+    let text =
+        format!("--{option} before `{name}` has no effect: write it behind, where {name} has it");
+    Some(Cli::command().error(ErrorKind::ArgumentConflict, text))
+}
+
 /// The error and its causes; most of our errors have their cause in their own words already.
 fn said(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match &*said {
@@ -273,6 +299,7 @@ fn said(error: &anyhow::Error) -> String {
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
+    let json = cli.who.json;
     match cli.command {
         None => who::who(&cli.who),
         Some(Command::Agent(args)) => run::run(&args),
@@ -280,10 +307,12 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Events(args)) => events::events(&args),
         Some(Command::Doctor(args)) => doctor::doctor(&args),
         Some(Command::Metrics(args)) => show::metrics(&args),
-        Some(Command::Config(args)) => show::config(&args.command),
-        Some(Command::Release(args)) => show::release(&args),
-        Some(Command::Resume(args)) => show::resume(&args),
-        Some(Command::Forget(args)) => show::forget(&args),
+        Some(Command::Config(args)) => show::config(&args.command, json),
+        Some(Command::Release(args)) => show::release(&args, json),
+        Some(Command::Resume(args)) => show::resume(&args, json),
+        Some(Command::Forget(args)) => show::forget(&args, json),
+        Some(Command::Completions(args)) => pages::completions(&args),
+        Some(Command::Man(args)) => pages::man(&args),
         Some(Command::DeviceReader(args)) => run::device_reader(&args),
         Some(Command::FileReader(args)) => run::file_reader(args),
         Some(Command::SelfTest(args)) => run::self_test(&args),
@@ -318,10 +347,40 @@ fn print(text: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    fn parsed(line: &str) -> Result<Cli, String> {
+        let matches = Cli::command().try_get_matches_from(line.split(' '));
+        let matches = matches.map_err(|error| error.to_string())?;
+        match misplaced(&matches) {
+            Some(error) => Err(error.to_string()),
+            None => Ok(Cli::from_arg_matches(&matches).unwrap()),
+        }
+    }
+
+    #[test]
+    fn json_may_stand_before_or_behind_a_command() {
+        for line in ["gpuwho --json doctor", "gpuwho doctor --json", "gpuwho --json events"] {
+            let cli = parsed(line).unwrap();
+            let json = match &cli.command {
+                Some(Command::Doctor(args)) => args.json,
+                Some(Command::Events(args)) => args.json,
+                _ => false,
+            };
+            assert!(json && cli.who.json, "{line}");
+        }
+        assert!(parsed("gpuwho --json").unwrap().who.json);
+        assert!(parsed("gpuwho resume --json").unwrap().who.json);
+        assert!(!parsed("gpuwho doctor").unwrap().who.json);
+    }
+
+    #[test]
+    fn an_option_that_a_command_would_not_heed_is_refused() {
+        let error = parsed("gpuwho --gpu 0 doctor").unwrap_err();
+        assert!(error.contains("--gpu before `doctor` has no effect"), "{error}");
     }
 }

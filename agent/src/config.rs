@@ -7,10 +7,12 @@
 
 pub(crate) mod checks;
 mod error;
+mod metrics;
 mod places;
 mod runtimes;
 mod slurm;
 mod tables;
+mod wording;
 
 pub use error::ConfigError;
 pub(crate) use tables::OneOf;
@@ -22,8 +24,9 @@ use crate::collect::kernel::device_users;
 use crate::control;
 use crate::export::otlp::def::otlp_settings;
 use crate::export::otlp::settings::{self as otlp, Signal};
+use crate::host::resource::{self, ResourceSettings};
 use crate::paths::Paths;
-use crate::series::DEFAULT_LIMIT;
+use crate::series::{DEFAULT_LIMIT, Selection};
 use runtimes::{RawContainers, RawKubernetes};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -36,6 +39,11 @@ const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A shorter interval would cost the workload more than the readings are worth.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// Nobody reads once a day; a longer one is a typing error.
+const MAX_INTERVAL: Duration = Duration::from_hours(24);
+
+/// OpenTelemetry's variable for the time between exports, in milliseconds.
+const OTEL_INTERVAL: &str = "OTEL_METRIC_EXPORT_INTERVAL";
 
 /// Series of one device without links, its processes, and the agent's own metrics.
 const MIN_SERIES: usize = 500;
@@ -49,7 +57,8 @@ const AGENT_SAMPLE: &str = r#"# Time between readings.
 # `gpuwho` shows all processes to root. Other users see the devices, their own processes, and the number
 # of the others. true: every user sees all processes.
 #: show_others = false
-# What to log on standard error: error, warn, info, debug, trace, or a tracing filter.
+# What to log on standard error: error, warn, info, debug, trace, or a filter like
+# info,gpuwho::export=debug.
 #: log = "info"
 "#;
 const TELEMETRY_SAMPLE: &str = "# Send the agent's own log records to the OTLP receiver as well.
@@ -59,7 +68,9 @@ const TELEMETRY_SAMPLE: &str = "# Send the agent's own log records to the OTLP r
 /// Sections that belong to no source and no sink and come first in the sample.
 pub static FIRST: &[Section] = &[
     Section::of::<RawAgent>("agent", AGENT_SAMPLE),
+    Section::of::<metrics::RawMetrics>(metrics::NAME, metrics::SAMPLE),
     Section::of::<places::RawPaths>("paths", places::SAMPLE),
+    resource::SECTION,
 ];
 /// Sections that belong to no source and no sink and come after the sources' in the sample.
 pub static LAST: &[Section] = &[
@@ -91,8 +102,12 @@ pub struct Settings {
     pub interval: Duration,
     /// Largest number of series at a time.
     pub series_limit: usize,
+    /// Which metrics are exported.
+    pub metrics: Selection,
     /// What to log: `error` to `trace`, or `tracing`'s filter syntax.
     pub log: String,
+    /// What all points say of this host.
+    pub resource: ResourceSettings,
     /// Where the host's files are.
     pub paths: Paths,
     /// The watched device nodes, and how they are watched.
@@ -167,9 +182,11 @@ impl Settings {
         };
         let slurm = slurm::settings(tables.read("slurm")?, &paths)?;
         Ok(Self {
-            interval: interval(flags.interval.clone().or(agent.interval))?,
+            interval: interval(flags, agent.interval, env)?,
             series_limit: series_limit(agent.series_limit)?,
-            log: flags.log.clone().or(agent.log).unwrap_or_else(|| "info".into()),
+            metrics: metrics::selection(tables)?,
+            resource: ResourceSettings::resolve(tables)?,
+            log: log(flags.log.clone(), agent.log)?,
             nodes: device_users::source::settings(tables)?,
             control,
             attribution: attribute::Settings { slurm, nested },
@@ -180,16 +197,48 @@ impl Settings {
     }
 }
 
-fn interval(text: Option<String>) -> Result<Duration, ConfigError> {
-    let interval = duration("agent.interval", text, DEFAULT_INTERVAL)?;
+/// The flag, else `GPUWHO_AGENT_INTERVAL`, else OpenTelemetry's variable, else the file.
+fn interval(
+    flags: &Flags,
+    file: Option<String>,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Duration, ConfigError> {
+    let is_ours_set = flags.interval.is_some() || env("GPUWHO_AGENT_INTERVAL").is_some();
+    let theirs = env(OTEL_INTERVAL).filter(|text| !is_ours_set && !text.trim().is_empty());
+    let (key, interval) = if let Some(text) = &theirs {
+        (OTEL_INTERVAL, milliseconds(text)?)
+    } else {
+        let key = "agent.interval";
+        (key, duration(key, flags.interval.clone().or(file), DEFAULT_INTERVAL)?)
+    };
+    let wrong = |problem| {
+        let remedy = "use 1s or longer; 10s is the default".into();
+        Err(ConfigError::Value { key: key.into(), problem, remedy })
+    };
+    let shown = humantime::format_duration(interval);
     if interval < MIN_INTERVAL {
-        return Err(ConfigError::Value {
-            key: "agent.interval".into(),
-            problem: format!("{interval:?} is shorter than {MIN_INTERVAL:?}"),
-            remedy: "use 1s or longer; 10s is the default".into(),
-        });
+        return wrong(format!("{shown} is shorter than {MIN_INTERVAL:?}"));
+    }
+    if interval > MAX_INTERVAL {
+        return wrong(format!("{shown} is longer than a day"));
     }
     Ok(interval)
+}
+
+fn milliseconds(text: &str) -> Result<Duration, ConfigError> {
+    let number = text.trim().parse().map(Duration::from_millis);
+    number.map_err(|_| ConfigError::Value {
+        key: OTEL_INTERVAL.into(),
+        problem: format!("`{text}` is not a number of milliseconds"),
+        remedy: "write something like 10000".into(),
+    })
+}
+
+fn log(flag: Option<String>, file: Option<String>) -> Result<String, ConfigError> {
+    let key = if flag.is_some() { "--log" } else { "agent.log" };
+    let text = flag.or(file).unwrap_or_else(|| "info".into());
+    checks::log(key, &text)?;
+    Ok(text)
 }
 
 fn series_limit(raw: Option<u32>) -> Result<usize, ConfigError> {

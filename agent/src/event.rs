@@ -76,7 +76,7 @@ impl EventSource {
             Self::Both => "nvml+kmsg",
             Self::Ras => "nccl-ras",
             Self::Probes => "nccl",
-            Self::Governor => "nccl-governor",
+            Self::Governor => "nccl-probe-budget",
         }
     }
 }

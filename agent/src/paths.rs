@@ -17,6 +17,8 @@ pub struct Paths {
     pub pod_logs: PathBuf,
     /// The host's user database.
     pub passwd: PathBuf,
+    /// The host's machine id.
+    pub machine_id: PathBuf,
     /// The kernel log, one record a line as `/dev/kmsg` writes them.
     pub kmsg: PathBuf,
     /// The directory of the agent's own sockets.
@@ -41,6 +43,7 @@ impl Paths {
             dev: root.join("dev"),
             pod_logs: root.join("var/log/pods"),
             passwd: root.join("etc/passwd"),
+            machine_id: root.join("etc/machine-id"),
             kmsg: root.join("dev/kmsg"),
             run: root.join("run/gpuwho"),
             state: root.join("var/lib/gpuwho"),

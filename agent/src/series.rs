@@ -8,6 +8,9 @@
 mod identity;
 mod limit;
 mod one;
+mod selection;
+
+pub use selection::{PatternError, Selection};
 
 use crate::attribute::ownership::{Ownership, Version};
 use crate::catalog::agent::OwnerLimit;
@@ -58,6 +61,7 @@ pub struct SeriesRegistry {
     spent: Duration,
     /// Configuration keys that reduce the number of series, for the status.
     switches: String,
+    selection: Selection,
 }
 
 #[derive(Debug, Default)]
@@ -125,6 +129,7 @@ impl SeriesRegistry {
             looked_up: Vec::new(),
             spent: Duration::ZERO,
             switches: String::new(),
+            selection: Selection::all(),
         }
     }
 
@@ -150,6 +155,25 @@ impl SeriesRegistry {
     #[must_use]
     pub fn with_switches(self, switches: String) -> Self {
         Self { switches, ..self }
+    }
+
+    /// Exports these metrics only.
+    #[must_use]
+    pub fn with_selection(self, selection: Selection) -> Self {
+        Self { selection, ..self }
+    }
+
+    /// Removes the samples that are not exported. One hash lookup for each 0 that may say nothing.
+    pub fn select(&self, batch: &mut Batch) {
+        let known = self.sources.get(&batch.of);
+        let has_begun = |sample: &Sample| {
+            known.is_some_and(|source| source.series.contains_key(&Key::of(sample)))
+        };
+        batch.samples.retain(|(_, sample)| {
+            self.selection.wants(sample.metric)
+                && !self.selection.is_detail(sample)
+                && (!self.selection.is_unused(sample) || has_begun(sample))
+        });
     }
 
     /// The number of live series.
@@ -557,7 +581,7 @@ mod tests {
         let mut registry = registry.with_limit(0);
         let own = HOLDERS.sample(Agent, (), 1);
         let points = tick(&mut registry, 10, vec![POWER.sample(gpu, (), 1.0), own]);
-        assert_eq!(points.iter().map(|p| p.metric.name).collect::<Vec<_>>(), ["gpuwho.holders"]);
+        assert_eq!(points.iter().map(|p| p.metric.name).collect::<Vec<_>>(), ["gpuwho.openers"]);
     }
 
     #[test]

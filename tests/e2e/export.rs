@@ -1,4 +1,5 @@
 //! What arrives at receivers, and what is made of it there.
 
+mod levels;
 mod metrics;
 mod rules;

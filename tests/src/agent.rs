@@ -60,10 +60,14 @@ pub struct Otlp {
 }
 
 /// What the agent is told in its configuration file; all that is `None` stays at its default.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// `agent.interval`, `1s` without.
     pub interval: Option<String>,
+    /// `metrics.level = "all"`, which tests look at; the default without.
+    pub all_metrics: bool,
+    /// Where its log goes instead of to whoever asks for it.
+    pub log_file: Option<PathBuf>,
     /// `agent.series_limit`.
     pub series_limit: Option<u32>,
     /// `agent.show_others`.
@@ -98,6 +102,32 @@ pub struct Config {
     pub more: String,
 }
 
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            interval: None,
+            all_metrics: true,
+            log_file: None,
+            series_limit: None,
+            show_others: None,
+            pod_logs: None,
+            passwd: None,
+            sys: None,
+            kmsg: None,
+            nodes: None,
+            bpf: None,
+            hook: None,
+            rescan_interval: None,
+            deadline: None,
+            retry: None,
+            otlp: None,
+            file: None,
+            launcher: Vec::new(),
+            more: String::new(),
+        }
+    }
+}
+
 impl Config {
     /// The file's text.
     pub fn to_toml(&self, run: &Path, nvml: Option<&FakeNvml>) -> String {
@@ -109,6 +139,9 @@ impl Config {
             ("show_others", self.show_others.map(Value::from)),
         ];
         section(&mut text, "agent", &keys);
+        if self.all_metrics {
+            section(&mut text, "metrics", &[("level", Some("all".into()))]);
+        }
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         let paths = [
             ("run", Some(run.display().to_string().into())),
@@ -232,7 +265,11 @@ impl Agent {
             None => Command::new(&program),
         };
         command.arg("agent").arg("--config").arg(&file);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let log = match &config.log_file {
+            Some(path) => fs::File::create(path).map_err(os(path))?.into(),
+            None => Stdio::piped(),
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         if let Some(nvml) = nvml {
             nvml.apply(&mut command);
         }
@@ -385,6 +422,8 @@ mod tests {
         let expected = "\
 [agent]
 interval = \"1s\"
+[metrics]
+level = \"all\"
 [paths]
 run = \"/tmp/run\"
 state = \"/tmp/state\"

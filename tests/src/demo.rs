@@ -9,12 +9,12 @@ use crate::agent::{Agent, AgentError, Config, Otlp};
 use crate::nvml::{FakeNvml, NvmlError};
 use crate::program;
 use crate::stage::{Stage, StageError};
-use crate::worker::WorkerError;
+use crate::worker::{WorkerError, nodes};
 use cast::{Cast, Scenery};
 use serde_json::Value;
 use std::fs;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -71,6 +71,7 @@ pub enum DemoError {
 /// Sets everything up, shows it until Ctrl-C (or once), and removes everything.
 pub async fn run(options: &Options) -> Result<(), DemoError> {
     let os = |what| move |source| DemoError::Os { what, source };
+    nodes::take_own_consoles();
     // Listened for before anything is made, so that Ctrl-C never leaves anything.
     let mut stop = Stop::listen().map_err(os("signals"))?;
     let scenery = scenery()?;
@@ -80,6 +81,8 @@ pub async fn run(options: &Options) -> Result<(), DemoError> {
     println!("{}", welcome(options, &sink));
     let mut cast = Cast::enter(scenery, &nvml)?;
     let agent = Agent::start(&folder, &config, Some(&nvml))?;
+    let hint = hint(&agent, config.log_file.as_deref())?;
+    println!("{hint}\n");
     for note in notes(&agent.who()?) {
         println!("{note}");
     }
@@ -92,7 +95,7 @@ pub async fn run(options: &Options) -> Result<(), DemoError> {
         Err(error) if !options.once => println!("{error}"),
         seen => seen?,
     }
-    draw(&agent, &sink)?;
+    draw(&agent, &sink, &hint)?;
     if options.once {
         return Ok(());
     }
@@ -102,7 +105,10 @@ pub async fn run(options: &Options) -> Result<(), DemoError> {
     let mut next_pod = Instant::now() + NEXT_POD;
     loop {
         tokio::select! {
-            () = stop.reported() => return Ok(()),
+            () = stop.reported() => {
+                println!("Ending the agent and the processes.");
+                return Ok(());
+            }
             _ = redraw.tick() => {}
         }
         cast.serve()?;
@@ -112,7 +118,7 @@ pub async fn run(options: &Options) -> Result<(), DemoError> {
             next_pod += NEXT_POD;
         }
         if terminal || changed {
-            draw(&agent, &sink)?;
+            draw(&agent, &sink, &hint)?;
         }
     }
 }
@@ -143,11 +149,13 @@ fn configuration(options: &Options, scenery: &Scenery) -> Result<(String, Config
     fs::write(&passwd, cast::PASSWD)
         .map_err(|source| DemoError::Os { what: "user database", source })?;
     let mut config = Config {
+        all_metrics: false,
+        log_file: Some(scenery.folder().join("agent.log")),
         pod_logs: Some(scenery.folder().join("pods")),
         passwd: Some(passwd),
         ..Config::default()
     };
-    let default = || std::env::temp_dir().join("gpuwho-demo.jsonl").display().to_string();
+    let default = || scenery.folder().join("points.jsonl").display().to_string();
     let target = options.otlp.clone().unwrap_or_else(default);
     let sink = if target.contains("://") {
         config.otlp = Some(Otlp { endpoint: target.clone(), protocol: None });
@@ -159,11 +167,22 @@ fn configuration(options: &Options, scenery: &Scenery) -> Result<(String, Config
     Ok((sink, config))
 }
 
+/// How to look at it from elsewhere.
+fn hint(agent: &Agent, log: Option<&Path>) -> Result<String, DemoError> {
+    let gpuwho = program::gpuwho()?.display().to_string();
+    let socket = agent.socket().display().to_string();
+    let log = log.unwrap_or(Path::new("-")).display();
+    Ok(format!(
+        "From another terminal: {gpuwho} --socket {socket}\n\
+         Also: {gpuwho} events|doctor --socket {socket}. The agent's log: {log}"
+    ))
+}
+
 fn welcome(options: &Options, sink: &str) -> String {
     format!(
         "These GPUs are SIMULATED: a fake driver library plays the scenario {}.\n\
          The processes, their cgroups, the device nodes they open and the agent are real.\n\
-         Points: {sink}. Ctrl-C ends the demo and removes everything it made.\n",
+         Points: {sink}. Ctrl-C ends the demo within seconds and removes everything it made.\n",
         options.scenario
     )
 }
@@ -193,12 +212,12 @@ fn known(who: &Value, pid: u32) -> bool {
 }
 
 /// Prints `gpuwho`'s own table.
-fn draw(agent: &Agent, sink: &str) -> Result<(), DemoError> {
+fn draw(agent: &Agent, sink: &str, hint: &str) -> Result<(), DemoError> {
     let os = |what| move |source| DemoError::Os { what, source };
     let mut out = io::stdout().lock();
     if out.is_terminal() {
         write!(out, "\x1b[H\x1b[2J").map_err(os("standard output"))?;
-        writeln!(out, "SIMULATED GPUs, real processes. Points: {sink}. Ctrl-C ends it.\n")
+        writeln!(out, "SIMULATED GPUs, real processes. Points: {sink}. Ctrl-C ends it.\n{hint}\n")
             .map_err(os("standard output"))?;
     }
     out.flush().map_err(os("standard output"))?;
@@ -232,5 +251,35 @@ impl Stop {
             _ = self.terminate.recv() => {}
             _ = self.hangup.recv() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nvidia_ml::curve::Place;
+    use nvidia_ml::scenario::Scenario;
+    use std::path::Path;
+
+    #[test]
+    fn what_the_processes_hold_and_use_is_what_each_device_shows() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fakes/nvml/scenarios/demo.toml");
+        let scenario = Scenario::load(Path::new(path)).unwrap();
+        let mut counts = Vec::new();
+        for device in scenario.devices() {
+            let place = |slot| Place { device: device.index, slot };
+            let all: Vec<_> = device.processes().collect();
+            let sum = |of: &dyn Fn(u32) -> f64| (0..).take(all.len()).map(of).sum::<f64>();
+            let group = all[0].group;
+            let memory = group.memory.as_ref().unwrap();
+            let held = sum(&|slot| memory.at(0.0, place(slot)));
+            let used = device.group.memory.used.at(0.0, place(0));
+            let busy = sum(&|slot| group.sm.at(0.0, place(slot)));
+            let utilization = device.group.utilization.as_ref().unwrap().at(0.0, place(0));
+            assert!((held - used).abs() < 1.0, "{}: {held} of {used}", device.index);
+            assert!((busy - utilization).abs() < 0.01, "{}: {busy} of {utilization}", device.index);
+            counts.push(all.len());
+        }
+        // As many as the cast puts there.
+        assert_eq!(counts, [3, 3, 2, 3, 1, 1, 2, 2]);
     }
 }

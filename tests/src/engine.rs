@@ -4,6 +4,7 @@ pub mod serve;
 
 use crate::program;
 use crate::stage::Group;
+use crate::worker::nodes;
 use crate::worker::script::Script;
 use serve::{Mode, Order};
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -71,6 +72,7 @@ impl FakeEngine {
         let mut child = Command::new(program::engine().map_err(io::Error::other)?)
             .args([spec.mode.as_str(), &spec.port.to_string(), &spec.own_network.to_string()])
             .args(script.to_arguments())
+            .envs([nodes::environment()])
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -195,10 +195,16 @@ impl FakeNvml {
     }
 }
 
-fn known_scenarios() -> String {
+/// The scenarios that there are.
+pub fn scenarios() -> Vec<String> {
     let entries = fs::read_dir(SCENARIOS).into_iter().flatten().flatten();
     let mut names: Vec<_> =
         entries.filter_map(|entry| Some(entry.path().file_stem()?.to_str()?.to_owned())).collect();
     names.sort();
+    names
+}
+
+fn known_scenarios() -> String {
+    let names = scenarios();
     if names.is_empty() { format!("none in {SCENARIOS}") } else { names.join(", ") }
 }

@@ -15,6 +15,7 @@ mod docs;
 mod fuzz;
 mod gpu_check;
 mod parallel;
+mod picture;
 mod place;
 mod run;
 mod setup;
@@ -50,6 +51,8 @@ enum Task {
     Test(test::Request),
     /// Write agent/METRICS.md from the metric catalogue
     Docs(docs::Request),
+    /// Make the README's picture of the table, from what a terminal shows of the demo
+    Picture,
     /// Measure what the agent costs
     Bench(PassedOn),
     /// Throw random text at what reads text that anybody can write
@@ -97,6 +100,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Fuzz(request) => fuzz::fuzz(&request),
         Task::Soak(request) => soak::soak(&request),
         Task::GpuCheck(request) => gpu_check::gpu_check(&request),
+        Task::Picture => picture::picture(),
         Task::Tidy => tidy::tidy(&compile::debug_agent()?),
         Task::Ci => ci::ci(),
         Task::Vm(request) => vm::vm(&request).map(drop),

@@ -3,6 +3,7 @@
 //! Each rule is a function over the repository's files that names file, line, rule and remedy, and
 //! has a unit test that shows it can fail.
 
+mod alerts;
 mod documents;
 mod layout;
 mod manifests;
@@ -52,6 +53,8 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     manifests::reasons,
     words::retired,
     documents::source_paths,
+    alerts::alerts,
+    alerts::queries,
 ];
 
 /// `cargo xtask tidy`; asks a built agent for its commands.

@@ -222,7 +222,7 @@ impl Model {
         for gpu in [self.gpu(0), self.gpu(1)] {
             for (total, share) in [
                 ("gpu.busy.time", "gpu.owner.busy.time"),
-                ("gpu.memory.time", "gpu.owner.memory.time"),
+                ("gpu.memory.byte_seconds", "gpu.owner.memory.byte_seconds"),
                 ("gpu.accounted.energy", "gpu.owner.energy"),
             ] {
                 let total = self.of(gpu, total);

@@ -7,7 +7,7 @@ use crate::ids::{ContainerId, PodUid, ProcKey};
 use crate::sample::{Batch, Subject, Value};
 
 pub(super) const BUSY: &str = "gpu.owner.busy.time";
-pub(super) const MEMORY: &str = "gpu.owner.memory.time";
+pub(super) const MEMORY: &str = "gpu.owner.memory.byte_seconds";
 pub(super) const ENERGY: &str = "gpu.owner.energy";
 
 /// The values that one 10 s interval, ending with `read`, adds to a metric.
@@ -270,7 +270,7 @@ fn a_value_that_is_not_a_number_is_not_read() {
         let batch = rig.read(at, &bad);
         let whole = if at >= 20 { 10.0 } else { 0.0 };
         assert_eq!(rig.reported(&batch, "gpu.busy.time"), rows([("", "", whole)]), "at {at}");
-        assert_eq!(rig.reported(&batch, "gpu.memory.time"), rows([("", "", 0.0)]));
+        assert_eq!(rig.reported(&batch, "gpu.memory.byte_seconds"), rows([("", "", 0.0)]));
         assert_eq!(rig.reported(&batch, "gpu.accounted.energy"), rows([("", "", 0.0)]));
     }
     let batch = rig.read(40, &Read { joules: Some(2500.0), ..good });
@@ -298,7 +298,7 @@ fn owners_beyond_the_limit_are_other_and_nothing_is_lost() {
     assert!((other - 5.0 * 6.0 / 70.0).abs() < 1e-6, "{other}");
     assert!((reported.values().sum::<f64>() - 5.0).abs() < 1e-9, "{reported:?}");
     // Two readings of six owners, each with shares of three resources.
-    assert_eq!(rig.reported(&batch, "gpuwho.shares.folded"), rows([("", "", 36.0)]));
+    assert_eq!(rig.reported(&batch, "gpuwho.shares.folded_into_other"), rows([("", "", 36.0)]));
 
     // An owner that is absent the longest makes room.
     let last = read(&many[65..]);

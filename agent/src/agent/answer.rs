@@ -8,7 +8,6 @@ use crate::collect::device::snapshot::{
 };
 use crate::control::Answer;
 use crate::event::recent::EventReport;
-use crate::host;
 use crate::ids::InstanceId;
 use crate::who::{
     Device, Holder, HostReport, Instance, OwnerView, Process, SCHEMA, Source, Totals,
@@ -126,7 +125,7 @@ impl Answer for Core {
         let devices: Vec<Device> = devices.collect();
         HostReport {
             schema: SCHEMA,
-            host: host::name(),
+            host: self.host.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             totals: Totals::of(&devices),
             devices,
@@ -144,7 +143,7 @@ impl Answer for Core {
     }
 
     fn events(&self, viewer: Option<u32>) -> EventReport {
-        self.recent.report(host::name(), viewer)
+        self.recent.report(self.host.clone(), viewer)
     }
 
     fn release(&self, length: Duration) -> String {

@@ -4,7 +4,7 @@ use super::sinks::SINKS;
 use super::sources;
 use crate::collect::source::{Source, SourceDef};
 use crate::config::{self, ConfigError, Flags, Resolving, Section, Settings, Tables};
-use crate::export::def::Receiver;
+use crate::export::def::{OpenError, Receiver};
 use std::path::Path;
 
 const TITLE: &str = "\
@@ -53,6 +53,11 @@ impl Configuration {
     /// Checks a file without environment and flags, as `gpuwho config check` does.
     pub fn check(file: &Path) -> Result<Self, ConfigError> {
         Self::load(Some(file), &[], &Flags::default())
+    }
+
+    /// Checks what a start would find: the files and folders that the sinks name.
+    pub fn check_start(&self) -> Result<(), OpenError> {
+        self.sinks.iter().try_for_each(|(_, sink)| sink.check())
     }
 
     /// The enabled sources in the order in which they start.
@@ -120,6 +125,46 @@ mod tests {
             .fold(String::new(), |all, line| all + line + "\n");
         let nodes = load(&shown).settings.nodes;
         assert_eq!(nodes, device_users::Settings::default(), "defaults as documented");
+    }
+
+    /// A wrong key's error lists the right ones.
+    fn keys_of(section: &Section) -> Vec<String> {
+        let text = "{ no_such_key_of_ours = 1 }";
+        let table = toml::de::ValueDeserializer::parse(text).unwrap();
+        let error = (section.check)(section, table).unwrap_err().message().to_owned();
+        let (_, known) = error.split_once(", expected ").unwrap();
+        known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_sample_has_every_key() {
+        for section in sections() {
+            let keys = keys_of(&section);
+            assert!(!keys.is_empty(), "[{}]", section.name);
+            // Of older samples; it has no effect, and is no key to set.
+            let is_retired = |key: &String| section.name == "nccl" && key == "hooks";
+            for key in keys.into_iter().filter(|key| !is_retired(key)) {
+                let setting = format!("#: {key} = ");
+                assert!(section.sample.contains(&setting), "[{}] has no {key}", section.name);
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_start_would_not_find_is_found_by_a_check() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        std::fs::write(folder.path().join("file"), "no certificate").unwrap();
+        let error = |text: &str| load(text).check_start().map_err(|error| error.to_string());
+        for (text, expected) in [
+            (format!("[otlp]\ncertificate = \"{}\"", at("nope.pem")), "nope.pem"),
+            (format!("[otlp]\ncertificate = \"{}\"", at("file")), "holds no certificate"),
+            (format!("[sinks]\nfile = \"{}\"", at("file/points.jsonl")), "there is no folder"),
+        ] {
+            let found = error(&text).unwrap_err();
+            assert!(found.contains(expected), "{text}: {found}");
+        }
+        assert_eq!(error(&format!("[sinks]\nfile = \"{}\"", at("points.jsonl"))), Ok(()));
     }
 
     #[test]

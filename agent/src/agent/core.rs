@@ -19,7 +19,7 @@ use crate::host::{self, CgroupNamespace};
 use crate::inventory::Inventory;
 use crate::inventory::register::DeviceStore;
 use crate::log_limit;
-use crate::series::SeriesRegistry;
+use crate::series::{Selection, SeriesRegistry};
 use crate::tenant_files::{self, TenantFiles};
 use std::cell::OnceCell;
 use std::sync::{Arc, PoisonError};
@@ -32,7 +32,11 @@ const UNBINDING: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) context: Context,
+    /// The host's name.
+    pub(super) host: String,
     series_limit: usize,
+    /// What the agent exports.
+    pub(super) selection: Selection,
     pub(super) providers: MetadataProviders,
     job_allocations: JobAllocations,
     /// The last events, for `gpuwho events`.
@@ -89,7 +93,10 @@ impl Core {
         };
         let (series_limit, job_allocations) = (settings.series_limit, JobAllocations::default());
         let recent = RecentEvents::default();
-        Self { context, series_limit, providers, job_allocations, recent }
+        let selection = settings.metrics.clone();
+        let node = settings.names.kubernetes.node_name.as_deref();
+        let host = host::name(&settings.paths, node);
+        Self { context, host, series_limit, selection, providers, job_allocations, recent }
     }
 
     /// Starts the metadata providers, which name pods and containers.

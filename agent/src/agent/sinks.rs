@@ -35,7 +35,8 @@ pub(super) type OpenSink = (&'static str, Box<dyn Sink>);
 pub(super) fn open(configuration: &Configuration) -> Result<Vec<OpenSink>, RunError> {
     let settings = &configuration.settings;
     let node = settings.names.kubernetes.node_name.as_deref();
-    let context = SinkContext { paths: &settings.paths, node };
+    let host = settings.resource.attributes(&settings.paths, node);
+    let context = SinkContext { paths: &settings.paths, node, host: &host };
     let mut sinks = Vec::new();
     for (name, receiver) in &configuration.sinks {
         let sink = receiver.open(&context).map_err(RunError::Sink)?;

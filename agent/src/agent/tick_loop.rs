@@ -2,6 +2,7 @@
 //! file, so no file system can block it. It measures the CPU time of each stage.
 
 use super::core::Core;
+use super::found::{self, FirstReadings};
 use super::sinks::{self, OpenSink};
 use crate::accounting::Accounting;
 use crate::catalog::agent::Stage;
@@ -35,10 +36,11 @@ pub(super) fn run(
     sinks: &mut [OpenSink],
 ) {
     let context = &core.context;
-    let mut registry = core.registry();
+    let mut registry = core.registry().with_selection(core.selection.clone());
     let mut accounting = Accounting::new(context.interval);
     let mut out = EnrichedBatch::default();
     let stages = &context.gauges.stages;
+    let mut first = FirstReadings::default();
     let mut going = true;
     context.board.clock(THREAD);
     while going {
@@ -46,19 +48,26 @@ pub(super) fn run(
         going = gather(&scheduler.in_every_tick(), received, |arrived| {
             let _turn = context.board.turn(THREAD, context.interval);
             let mut batch = match arrived {
-                Arrived::Batch(batch) => batch,
+                Arrived::Batch(batch) => {
+                    first.take(batch.of);
+                    batch
+                }
                 Arrived::Ended(part) => return registry.end(part, &mut out),
             };
             stages.time(Stage::Shares, || {
                 accounting.account(&mut batch, &context.ownership, &context.inventory);
             });
             let began = thread_cpu();
+            registry.select(&mut batch);
             registry.enrich(&batch, &mut out);
             let (took, owners) = (thread_cpu().saturating_sub(began), registry.take_spent());
             stages.spend(Stage::Owners, owners);
             stages.spend(Stage::Series, took.saturating_sub(owners));
         });
         let _turn = context.board.turn(THREAD, context.interval);
+        if first.are_complete(&scheduler.in_every_tick()) {
+            found::log(core);
+        }
         let reported = if going {
             context.aggregator.drain()
         } else {

@@ -109,7 +109,7 @@ dims! {
 
 metrics! {
     /// State of each source: 1 for its current state, 0 for the others.
-    SOURCE_STATE: Gauge<i64> of Source, by SourceState = "gpuwho.source.status" ["1"]
+    SOURCE_STATE: Gauge<i64> of Source, by SourceState = "gpuwho.source.status" ["{state}"]
         from "the source's own report";
     /// CPU time each source's thread has used.
     SOURCE_CPU: Counter<f64> of Source = "gpuwho.source.cpu.time" ["s"]
@@ -147,7 +147,7 @@ metrics! {
     SERIES: Gauge<i64> of Agent = "gpuwho.series" ["{series}"]
         from "the series registry";
     /// Number of known processes that hold a device.
-    HOLDERS: Gauge<i64> of Agent = "gpuwho.holders" ["{process}"]
+    HOLDERS: Gauge<i64> of Agent = "gpuwho.openers" ["{process}"]
         from "the ownership table";
     /// Time from the moment a process opens a device until its owner is resolved.
     OWNERSHIP_LATENCY: Histogram<Histogram> of Agent = "gpuwho.ownership.latency" ["s"]

@@ -31,10 +31,23 @@ attributes! {
     SERVICE_NAME = "service.name";
     /// The agent's version (resource).
     SERVICE_VERSION = "service.version";
-    /// The host's name (resource).
+    /// `CLUSTER/HOST`, or the host's name where no cluster is configured (resource). Prometheus makes
+    /// its label `instance` of it.
+    SERVICE_INSTANCE_ID = "service.instance.id";
+    /// The host's name, in a container too (resource).
     HOST_NAME = "host.name";
     /// The host's machine id (resource).
     HOST_ID = "host.id";
+    /// The host's machine type, such as `p5.48xlarge` (resource).
+    HOST_TYPE = "host.type";
+    /// `aws`, `gcp`, `azure` or as configured (resource).
+    CLOUD_PROVIDER = "cloud.provider";
+    /// The cloud's region of this host (resource).
+    CLOUD_REGION = "cloud.region";
+    /// The cloud's availability zone of this host (resource).
+    CLOUD_ZONE = "cloud.availability_zone";
+    /// The cluster's name, as configured (resource).
+    K8S_CLUSTER_NAME = "k8s.cluster.name";
     /// `linux` (resource).
     OS_TYPE = "os.type";
     /// The device's UUID exactly as the driver spells it.
@@ -443,15 +456,15 @@ attributes! {
     /// State of a rank.
     NCCL_RANK_STATE = "nccl.rank.state";
     /// The level of the probes that the probe budget allows.
-    NCCL_GOVERNOR_LEVEL = "nccl.governor.state";
+    NCCL_GOVERNOR_LEVEL = "nccl.probe.level";
     /// The level of the probes before the change (events).
-    NCCL_GOVERNOR_BEFORE = "nccl.governor.state.before";
+    NCCL_GOVERNOR_BEFORE = "nccl.probe.level.before";
     /// The probes are attached for one second in this many (events).
-    NCCL_GOVERNOR_CYCLE = "nccl.governor.cycle";
+    NCCL_GOVERNOR_CYCLE = "nccl.probe.budget.cycle";
     /// Measured hits a second and process (events).
-    NCCL_GOVERNOR_RATE = "nccl.governor.rate";
+    NCCL_GOVERNOR_RATE = "nccl.probe.hit_rate";
     /// Allowed hits a second and process (events).
-    NCCL_GOVERNOR_BUDGET = "nccl.governor.hits_allowed";
+    NCCL_GOVERNOR_BUDGET = "nccl.probe.hits_allowed";
     /// Which probes.
     NCCL_PROBE_PART = "nccl.probe";
     /// First 14 hex digits of the communicator's hash, because NCCL's Inspector writes no more;
@@ -477,7 +490,7 @@ attributes! {
     EVENT_COUNT = "gpuwho.event.count";
     /// The source that reported it: `kmsg` (the kernel log), `nvml` (the vendor library),
     /// `nvml+kmsg` (both), `nccl` (the probes), `nccl-ras` (NCCL's status socket) or
-    /// `nccl-governor` (the probe budget) (events).
+    /// `nccl-probe-budget` (the probe budget) (events).
     EVENT_SOURCE = "gpuwho.event.source";
     /// Its meaning, in one phrase (events).
     EVENT_MEANING = "gpuwho.event.meaning";

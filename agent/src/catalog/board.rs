@@ -65,13 +65,13 @@ dims! {
 
 metrics! {
     /// The recovery action that the driver advises: 1 for that action, 0 for the others.
-    RECOVERY_ACTION: Gauge<i64> of GpuId, by RecoveryAction = "gpu.recovery.action" ["1"]
+    RECOVERY_ACTION: Gauge<i64> of GpuId, by RecoveryAction = "gpu.recovery.action" ["{state}"]
         from "field 230";
     /// Whether a mode is on: 1 or 0; absent for a mode that the device does not have.
-    MODE: Gauge<i64> of GpuId, by Mode = "gpu.mode" ["1"]
+    MODE: Gauge<i64> of GpuId, by Mode = "gpu.mode" ["{state}"]
         from "nvmlDeviceGetPersistenceMode, GetAccountingMode, GetGspFirmwareMode, GetC2cModeInfoV";
     /// Who may use a device: 1 for its current mode, 0 for the others.
-    COMPUTE_MODE: Gauge<i64> of GpuId, by ComputeMode = "gpu.compute_mode" ["1"]
+    COMPUTE_MODE: Gauge<i64> of GpuId, by ComputeMode = "gpu.compute_mode" ["{state}"]
         from "nvmlDeviceGetComputeMode";
     /// Number of processes whose accounts the driver can keep; it drops the oldest beyond that.
     ACCOUNTING_LIMIT: Gauge<i64> of GpuId = "gpu.accounting.limit" ["{process}"]
@@ -79,7 +79,7 @@ metrics! {
     /// Whether the checksum of the InfoROM's configuration is right: 1 or 0. Read when the device
     /// is opened. The agent does not read the whole InfoROM, because that occupies the flash
     /// memory.
-    INFOROM_VALID: Gauge<i64> of GpuId = "gpu.inforom.valid" ["1"]
+    INFOROM_VALID: Gauge<i64> of GpuId = "gpu.inforom.valid" ["{flag}"]
         from "nvmlDeviceGetInforomConfigurationChecksum";
     /// Sessions that encode or capture video.
     VIDEO_SESSIONS: Gauge<i64> of GpuId, by Video = "gpu.video.sessions" ["{session}"]
@@ -91,7 +91,7 @@ metrics! {
     VIDEO_LATENCY: Gauge<f64> of GpuId, by Video = "gpu.video.latency" ["s"]
         from "nvmlDeviceGetEncoderStats, GetFBCStats (µs)";
     /// Whether devices accept work in confidential computing: 1 or 0; absent where it is off.
-    CONFIDENTIAL_READY: Gauge<i64> of GpuId = "gpu.confidential_compute.ready" ["1"]
+    CONFIDENTIAL_READY: Gauge<i64> of GpuId = "gpu.confidential_compute.ready" ["{flag}"]
         from "nvmlSystemGetConfComputeGpusReadyState";
     /// Device memory by protection in confidential computing; absent where it is off.
     CONFIDENTIAL_MEMORY: UpDownCounter<i64> of GpuId, by Protection = "gpu.confidential_compute.memory" ["By"]

@@ -144,16 +144,16 @@ metrics! {
     /// Identity of a device: always 1; the slow facts (driver, CUDA, PCI address, serial number,
     /// MIG mode, versions of the board's firmware, its place in the rack, its NVLink fabric,
     /// confidential computing) are on this series only and join by `gpu.uuid`.
-    INFO: Gauge<i64> of GpuId = "gpu.info" ["1"]
+    INFO: Gauge<i64> of GpuId = "gpu.info" ["{info}"]
         from "nvmlDeviceGetUUID, GetName, GetPciInfo_v3, GetSerial, GetMigMode, nvmlSystemGetDriverVersion, GetCudaDriverVersion_v2, GetConfComputeState; of the board nvmlDeviceGetVbiosVersion, GetBoardPartNumber, GetGspFirmwareVersion, GetInforomImageVersion, GetInforomVersion, GetInforomConfigurationChecksum, GetModuleId, GetPlatformInfo, GetAddressingMode; field 166 and nvmlDeviceGetGpuFabricInfoV";
     /// State of a device: 1 for its current state, 0 for the others.
-    STATE: Gauge<i64> of GpuId, by DeviceState = "gpu.status" ["1"]
+    STATE: Gauge<i64> of GpuId, by DeviceState = "gpu.status" ["{state}"]
         from "return codes of the reader's calls and its deadline";
     /// Whether a device answers: 1, or 0 with the reason in `gpu.status`. A device that was on this
     /// host before is 0 until it returns or the operator runs `gpuwho forget UUID`, even after
     /// restarts of the agent and the host. Absent while the operator has it released, and for a
     /// replaced device.
-    UP: Gauge<i64> of GpuId = "gpu.up" ["1"]
+    UP: Gauge<i64> of GpuId = "gpu.up" ["{flag}"]
         from "gpu.status; the known devices stored in paths.state";
     /// Age of the last good reading; grows while a device is lost or hung.
     READ_AGE: Gauge<f64> of GpuId = "gpu.read.age" ["s"]
@@ -211,7 +211,7 @@ metrics! {
         from "field 83 (mJ); nvmlDeviceGetTotalEnergyConsumption where the driver has no such field";
     /// What keeps the clocks down now: 1 for each active reason, 0 for the others that the device
     /// supports. `gpu.throttle.time` covers the time between samples.
-    THROTTLE_ACTIVE: Gauge<i64> of GpuId, by ThrottleReason = "gpu.throttle.active" ["1"]
+    THROTTLE_ACTIVE: Gauge<i64> of GpuId, by ThrottleReason = "gpu.throttle.active" ["{state}"]
         from "nvmlDeviceGetCurrentClocksEventReasons, GetSupportedClocksEventReasons (or ClocksThrottleReasons)";
     /// Time during which the clocks were kept down since the driver was loaded, by reason. Reasons
     /// overlap.

@@ -1,5 +1,6 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
+use super::level::{self, Level};
 use super::{DOMAINS, MetricDef, attributes, event, l9gpu, link};
 use crate::sample::Subject;
 use serde::Serialize;
@@ -11,6 +12,7 @@ struct Entry {
     unit: &'static str,
     kind: &'static str,
     subject: &'static str,
+    level: &'static str,
     dimensions: Vec<Dimension>,
     series_per_subject: usize,
     description: String,
@@ -23,14 +25,16 @@ struct Dimension {
     values: &'static [&'static str],
 }
 
-/// The catalogue as JSON, for packagers and dashboards.
-pub fn json() -> Result<String, serde_json::Error> {
+/// The metrics with a part in their names as JSON, for packagers and dashboards.
+pub fn json(part: &str) -> Result<String, serde_json::Error> {
     let entries: Vec<Entry> = super::all()
+        .filter(|def| def.name.contains(part))
         .map(|def| Entry {
             name: def.name,
             unit: def.unit,
             kind: def.kind.as_str(),
             subject: def.subject,
+            level: Level::of(def).as_str(),
             dimensions: def
                 .dims
                 .iter()
@@ -102,6 +106,10 @@ same for all. The state of a device, the age of its reading, and counts by owner
 const SERIES: &str = "
 ## How many series
 
+`metrics.level` decides how much is exported: `basic`, `default` or `all`; `metrics.include` and
+`metrics.exclude` add and remove metrics by pattern. Below `all`, sets of states have one series for each
+state in which the subject was, here counted as one, and processes only their multiprocessor time.
+
 These are upper bounds for a device that supports everything; unsupported metrics are not sent, so most
 devices have fewer. The number of processes, owners and ranks is not bounded here, but all series together
 never exceed `agent.series_limit`, not counting the agent's own. Series of NCCL's Inspector may use three
@@ -110,8 +118,8 @@ room. When room is short, the owner with the most series of collectives loses se
 the limit. Points that are left out are counted in `gpuwho.dropped` as `series_limit` and by owner in
 `gpuwho.owner.refused`; `gpuwho` and the log report it.
 
-| of each | series at most |
-|---|---|
+| of each | `basic` | `default` | `all` |
+|---|---|---|---|
 ";
 
 const EVENTS: &str = "
@@ -158,17 +166,24 @@ fn table_of_vendors(vendors: &[Column], out: &mut String) {
 /// dimensions.
 fn series(out: &mut String) {
     out.push_str(SERIES);
-    let mut counts: Vec<(&str, usize)> = Vec::new();
+    let mut counts: Vec<(&str, [usize; 3])> = Vec::new();
     for def in super::all() {
-        let (of, count) = series_of(def);
+        let (of, all) = series_of(def);
+        let is_one = level::is_sparse(def) || level::is_detailed(def);
+        let unused = if is_one { all - all.min(1) } else { 0 };
+        let count = Level::ALL.map(|level| match level {
+            level if Level::of(def) > level => 0,
+            Level::All => all,
+            Level::Basic | Level::Default => all - unused,
+        });
         match counts.iter_mut().find(|(known, _)| *known == of) {
-            Some((_, sum)) => *sum += count,
+            Some((_, sums)) => sums.iter_mut().zip(count).for_each(|(sum, more)| *sum += more),
             None => counts.push((of, count)),
         }
     }
-    for (of, count) in counts {
+    for (of, [basic, default, all]) in counts {
         // Writing to a String cannot fail.
-        let _ = writeln!(out, "| {of} | {count} |");
+        let _ = writeln!(out, "| {of} | {basic} | {default} | {all} |");
     }
 }
 
@@ -194,15 +209,16 @@ fn about(subject: &str) -> &'static str {
     kind.map_or("the agent", |kind| kind.about)
 }
 
-fn metric(out: &mut String, def: &MetricDef) {
+fn metric(out: &mut String, def: &'static MetricDef) {
     let _ = write!(
         out,
-        "\n### `{}`\n\n{} Unit `{}`, {}, about {}.\n",
+        "\n### `{}`\n\n{} Unit `{}`, {}, about {}, level {}.\n",
         def.name,
         paragraph(def.description),
         def.unit,
         def.kind.as_str(),
         about(def.subject),
+        Level::of(def).as_str(),
     );
     for dim in def.dims {
         let values: Vec<_> = dim.values.iter().map(|value| format!("`{value}`")).collect();
@@ -215,7 +231,7 @@ fn metric(out: &mut String, def: &MetricDef) {
 }
 
 /// A doc comment's lines as one paragraph.
-fn paragraph(text: &str) -> String {
+pub fn paragraph(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -239,7 +255,8 @@ mod tests {
 
     #[test]
     fn units_are_known_ucum_units() {
-        let known = ["1", "s", "By", "By.s", "By/s", "W", "J", "Hz", "Cel"];
+        // Those that Prometheus' translation has a word for.
+        let known = ["1", "s", "By", "By/s", "W", "J", "Hz", "Cel"];
         for def in all() {
             let counted = def.unit.strip_suffix("/s").unwrap_or(def.unit);
             let annotation = counted.starts_with('{') && counted.ends_with('}');

@@ -34,10 +34,10 @@ dims! {
 metrics! {
     /// An inference engine on one of its devices: always 1. Joins the engine's metrics with the
     /// device's, by owner, engine and port on one side and `gpu.uuid` on the other.
-    INFO: Gauge<i64> of EngineGpu = "gpuwho.engine.info" ["1"]
+    INFO: Gauge<i64> of EngineGpu = "gpuwho.engine.info" ["{info}"]
         from "the processes of the engine that the driver lists on the device";
     /// Whether the engine's page was read at the last attempt: 1, else 0.
-    UP: Gauge<i64> of EngineId = "gpuwho.engine.up" ["1"]
+    UP: Gauge<i64> of EngineId = "gpuwho.engine.up" ["{flag}"]
         from "the answer to the last request";
     /// Families of the last page that differ from what the agent knows of the engine;
     /// `gpuwho doctor` names them.

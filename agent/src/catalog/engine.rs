@@ -135,7 +135,7 @@ metrics! {
     VLLM_WAITING: UpDownCounter<i64> of EngineId = "vllm.requests.waiting" ["{request}"]
         from "vllm:num_requests_waiting_by_reason";
     /// 1 for the state that the engine is in, 0 for the others.
-    VLLM_SLEEP_STATE: Gauge<i64> of EngineId = "vllm.engine.sleep_state" ["1"]
+    VLLM_SLEEP_STATE: Gauge<i64> of EngineId = "vllm.engine.sleep_state" ["{state}"]
         from "vllm:engine_sleep_state";
     /// Tokens of the prompts, by where they came from.
     VLLM_PROMPT_TOKENS: Counter<i64> of EngineId = "vllm.tokens.prompt" ["{token}"]

@@ -50,7 +50,7 @@ dims! {
         /// A rank makes no progress with a collective.
         RankHung = "nccl.rank.hung",
         /// The probes on the collective library were reduced because of their cost, or restored.
-        GovernorChange = "nccl.governor.change",
+        GovernorChange = "nccl.probe.level.change",
         /// A process of a job on this node does not answer NCCL.
         PeerSilent = "nccl.peer.unresponsive",
     }

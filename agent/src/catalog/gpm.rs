@@ -98,7 +98,7 @@ dims! {
 metrics! {
     /// State of the performance counters behind the metrics below: 1 for the current state, 0 for
     /// the others. Absent where they are disabled (`nvidia.gpm`).
-    STATUS: Gauge<i64> of GpuId, by CounterState = "gpu.counters.status" ["1"]
+    STATUS: Gauge<i64> of GpuId, by CounterState = "gpu.counters.status" ["{state}"]
         from "return codes of nvmlGpmQueryDeviceSupport, SampleGet, MigSampleGet, MetricsGet";
     /// Fraction of the time in which any graphics or compute work was on the device.
     GR_ENGINE_ACTIVE: Gauge<f64> of GpuId = "gpu.gr_engine.active" ["1"]

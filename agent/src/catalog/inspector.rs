@@ -49,7 +49,7 @@ dims! {
 metrics! {
     /// A rank of a communicator with completions from NCCL's Inspector: always 1, with the
     /// communicator's name.
-    INFO: Gauge<i64> of MemberId = "nccl.inspector.info" ["1"]
+    INFO: Gauge<i64> of MemberId = "nccl.inspector.info" ["{info}"]
         from "header of the Inspector's records";
     /// Time a collective took on the device, from its kernel's first to its last moment on the
     /// channel that took longest. It includes the wait for ranks that arrive later.

@@ -8,7 +8,7 @@ use crate::ids::InstanceId;
 metrics! {
     /// Identity of a MIG instance: always 1 while it exists. A new partitioning ends the series of
     /// the instances that it destroys, even where new ones get their ids.
-    INFO: Gauge<i64> of InstanceId = "gpu.instance.info" ["1"]
+    INFO: Gauge<i64> of InstanceId = "gpu.instance.info" ["{info}"]
         from "nvmlDeviceGetMigDeviceHandleByIndex, GetUUID, GetName, GetGpuInstanceId, GetComputeInstanceId, GetAttributes_v2";
     /// Memory of a MIG instance by state; the states add up to `gpu.instance.memory.limit`. It is
     /// part of its device's `gpu.memory.usage`: never add the two. Memory belongs to the GPU

@@ -220,7 +220,7 @@ metrics! {
     NVLINK_FEC: Counter<i64> of GpuId, by Corrected = "gpu.nvlink.fec.codewords" ["{codeword}"]
         from "fields 235 to 250, summed over links";
     /// Whether an NVLink is active: 1 or 0. `gpu.nvlink.links` has the other states.
-    LINK_ACTIVE: Gauge<i64> of GpuId, by Link = "gpu.nvlink.link.active" ["1"]
+    LINK_ACTIVE: Gauge<i64> of GpuId, by Link = "gpu.nvlink.link.active" ["{flag}"]
         from "field 165 of the link";
     /// Speed of an active NVLink in each direction.
     LINK_SPEED: Gauge<f64> of GpuId, by Link = "gpu.nvlink.link.speed" ["By/s"]
@@ -239,26 +239,26 @@ metrics! {
     LINK_BIT_ERRORS: Gauge<f64> of GpuId, by (Link, BitErrors) = "gpu.nvlink.link.bit_error_rate" ["1"]
         from "fields 220, 222 of the link (4 bits mantissa, 8 bits negated decimal exponent)";
     /// Whether a link to the CPU of the module is active: 1 or 0.
-    C2C_ACTIVE: Gauge<i64> of GpuId, by ChipLink = "gpu.c2c.link.active" ["1"]
+    C2C_ACTIVE: Gauge<i64> of GpuId, by ChipLink = "gpu.c2c.link.active" ["{flag}"]
         from "fields 170 (count), 171 of the link";
     /// Speed of an active link to the CPU of the module.
     C2C_SPEED: Gauge<f64> of GpuId, by ChipLink = "gpu.c2c.link.speed" ["By/s"]
         from "field 172 of the link (MB/s)";
     /// Whether a link to the CPU of the module saves power: 1 or 0.
-    C2C_LOW_POWER: Gauge<i64> of GpuId, by ChipLink = "gpu.c2c.link.low_power" ["1"]
+    C2C_LOW_POWER: Gauge<i64> of GpuId, by ChipLink = "gpu.c2c.link.low_power" ["{flag}"]
         from "field 234 of the link";
     /// Errors on a link to the CPU of the module.
     C2C_ERRORS: Counter<i64> of GpuId, by (ChipLink, ChipLinkError) = "gpu.c2c.link.errors" ["{error}"]
         from "fields 231 to 233 of the link";
     /// Registration with the NVLink fabric: 1 for the current state, 0 for the others. Absent for
     /// devices that need none; cluster and clique are on `gpu.info`.
-    FABRIC_STATE: Gauge<i64> of GpuId, by FabricState = "gpu.fabric.status" ["1"]
+    FABRIC_STATE: Gauge<i64> of GpuId, by FabricState = "gpu.fabric.status" ["{state}"]
         from "nvmlDeviceGetGpuFabricInfoV (state, status)";
     /// Health of the NVLink fabric as this device reports it: 1 for the current state, 0 for the
     /// others.
-    FABRIC_HEALTH: Gauge<i64> of GpuId, by FabricHealth = "gpu.fabric.health" ["1"]
+    FABRIC_HEALTH: Gauge<i64> of GpuId, by FabricHealth = "gpu.fabric.health" ["{state}"]
         from "nvmlDeviceGetGpuFabricInfoV (healthSummary; structure version 3)";
     /// Problems of the NVLink fabric: 1 or 0; absent for problems that the driver does not watch.
-    FABRIC_CONDITION: Gauge<i64> of GpuId, by FabricCondition = "gpu.fabric.condition" ["1"]
+    FABRIC_CONDITION: Gauge<i64> of GpuId, by FabricCondition = "gpu.fabric.condition" ["{state}"]
         from "nvmlDeviceGetGpuFabricInfoV (healthMask)";
 }

@@ -149,7 +149,7 @@ dims! {
 metrics! {
     /// A process's membership in a communicator: always 1, with everything known about it. Parent,
     /// origin, name, library and version are on this series only.
-    INFO: Gauge<i64> of MemberId = "nccl.communicator.info" ["1"]
+    INFO: Gauge<i64> of MemberId = "nccl.communicator.info" ["{info}"]
         from "arguments and answers of ncclCommInit*, Split, Shrink, Grow, Count, UserRank; \
               ncclConfig_t";
     /// Called operations, by operation and message size. Calls inside another call of the library
@@ -189,13 +189,13 @@ metrics! {
     LAG: Gauge<i64> of MemberId = "nccl.rank.lag" ["{call}"]
         from "sequence numbers of the ranks on this node";
     /// Time since the rank called its last operation on the communicator.
-    QUIET: Gauge<f64> of MemberId = "nccl.rank.quiet_time" ["s"]
+    QUIET: Gauge<f64> of MemberId = "nccl.rank.idle.duration" ["s"]
         from "kernel time stamp of the last entry";
     /// State of a rank: 1 for the current state, 0 for the others. Hung: for `nccl.hang_after` (1
     /// minute) in one timed call, or without a call while behind the node's foremost rank of the
     /// communicator. Ranks that all wait for another node, or for their devices after calls that
     /// have returned, are idle; after a call that was not timed, unknown.
-    STATE: Gauge<i64> of MemberId, by RankState = "nccl.rank.status" ["1"]
+    STATE: Gauge<i64> of MemberId, by RankState = "nccl.rank.status" ["{state}"]
         from "open calls, and sequence numbers of the ranks on this node";
     /// Number of times this rank became hung.
     HANGS: Counter<i64> of MemberId = "nccl.rank.hangs" ["{hang}"]
@@ -214,7 +214,7 @@ metrics! {
         from "kernel time stamps of the same sequence number on the ranks of this node";
     /// Sum of the times by which the rank arrived later than the first rank of this node, over the
     /// compared collectives.
-    LATENESS: Counter<f64> of MemberId = "nccl.arrival.lateness" ["s"]
+    LATENESS: Counter<f64> of MemberId = "nccl.arrival.skew" ["s"]
         from "kernel time stamps of the same sequence number on the ranks of this node";
     /// Collectives of the rank that were compared with those of the node's other ranks.
     COMPARED: Counter<i64> of MemberId = "nccl.arrival.compared" ["{call}"]
@@ -234,7 +234,7 @@ metrics! {
         from "results of the library's functions; arguments of ncclGetErrorString";
     /// The communicator's asynchronous error, as `ncclResult_t` numbers it; 0 is none. Absent
     /// until the program has asked for it.
-    ASYNC_ERROR: Gauge<i64> of MemberId = "nccl.communicator.async_error" ["1"]
+    ASYNC_ERROR: Gauge<i64> of MemberId = "nccl.communicator.async_error" ["{state}"]
         from "answers of ncclCommGetAsyncError to the program";
     /// Operations that the rank has launched on the communicator since it was made, as counted by
     /// NCCL itself (its status socket, 2.28.7 and later; the five classic collectives), including
@@ -246,7 +246,7 @@ metrics! {
     /// any node, at NCCL's last answer. Ranks do not answer at the same moment, so a small number
     /// is normal; a number that stays or grows means a straggler. With text answers (2.24 to
     /// 2.28.3) only for ranks that NCCL lists because they differ from most.
-    BEHIND: Gauge<i64> of MemberId = "nccl.rank.behind" ["{call}"]
+    BEHIND: Gauge<i64> of MemberId = "nccl.rank.launched.lag" ["{call}"]
         from "VERBOSE STATUS on NCCL's RAS socket: collective_counts, or the text's operation counts";
     /// Ranks of the communicator on all nodes, by state according to NCCL. The same on every rank:
     /// use the largest by `nccl.communicator.id`. With text answers (NCCL 2.24 to 2.28.3) only for
@@ -304,11 +304,11 @@ metrics! {
         from "counters in the programs";
     /// Probe level of the owner that exceeds the budget most: 1 for the current level, 0 for the
     /// others. Each owner has a level of its own, so one owner's calls do not reduce the probes of
-    /// others. The event `nccl.governor.change` names the owner of each change.
-    GOVERNOR: Gauge<i64> of Agent, by GovernorLevel = "nccl.governor.level" ["1"]
+    /// others. The event `nccl.probe.level.change` names the owner of each change.
+    GOVERNOR: Gauge<i64> of Agent, by GovernorLevel = "nccl.probe.level.status" ["{state}"]
         from "hits a second of each owner's busiest process against nccl.budget";
     /// Allowed hits a second for each process, over all libraries that it has loaded; a hit that
     /// the kernel has to single-step counts as eight.
-    BUDGET: Gauge<i64> of Agent = "nccl.governor.budget" ["{hit}/s"]
+    BUDGET: Gauge<i64> of Agent = "nccl.probe.budget" ["{hit}/s"]
         from "nccl.budget";
 }

@@ -34,7 +34,7 @@ metrics! {
     /// A process on a device: always 1, with everything known about its owner. Labels, the image
     /// and the less common attributes of identity are on this series only and join by
     /// `process.pid`.
-    INFO: Gauge<i64> of GpuProcess = "gpu.process.info" ["1"]
+    INFO: Gauge<i64> of GpuProcess = "gpu.process.info" ["{info}"]
         from "the driver's process list and the ownership table";
     /// Device memory of a process, once for each MIG instance that it is in. A process on several
     /// lists is counted once, so a sum over processes counts no byte twice. An MPS client's memory

@@ -67,7 +67,7 @@ metrics! {
     /// A device allocated to an owner, used or not: always 1, with everything known about the
     /// owner, the requested resource name, and the MIG instance or the replica if it is only a
     /// part.
-    ALLOCATION_INFO: Gauge<i64> of GpuAllocation, by (GrantSource, GrantKind) = "gpu.allocation.info" ["1"]
+    ALLOCATION_INFO: Gauge<i64> of GpuAllocation, by (GrantSource, GrantKind) = "gpu.allocation.info" ["{info}"]
         from "kubelet pod-resources v1; slurmstepd's device program; a site's mapping files";
     /// Parts of a device that the kubelet can allocate, used or not: 1 for a whole device, one for
     /// each replica or MIG instance, 0 for a device that its plugin does not offer or reports as
@@ -92,9 +92,9 @@ metrics! {
     /// a GPU instance belongs to its only owner.
     OWNER_BUSY_TIME: Counter<f64> of GpuOwner, by ShareMethod = "gpu.owner.busy.time" ["s"]
         from "gpu.utilization, gpu.process.utilization and gpu.instance.gr_engine.active";
-    /// An owner's share of `gpu.memory.time`; the shares of all owners add up to it: the bytes that
+    /// An owner's share of `gpu.memory.byte_seconds`; the shares of all owners add up to it: the bytes that
     /// its processes hold, times the time. The driver's own memory is unattributed.
-    OWNER_MEMORY_TIME: Counter<f64> of GpuOwner, by ShareMethod = "gpu.owner.memory.time" ["By.s"]
+    OWNER_MEMORY_TIME: Counter<f64> of GpuOwner, by ShareMethod = "gpu.owner.memory.byte_seconds" ["{By.s}"]
         from "gpu.memory.usage and gpu.process.memory.usage";
     /// An owner's share of `gpu.accounted.energy`; the shares of all owners add up to it. The
     /// energy of a busy device is split by busy time. That of an idle device goes to the only owner
@@ -119,7 +119,7 @@ metrics! {
         from "gpu.busy.time less the shares of known owners";
     /// Used memory of a device over time: `gpu.memory.usage` (used) at the end of each accounted
     /// interval, times its length.
-    MEMORY_TIME: Counter<f64> of GpuId = "gpu.memory.time" ["By.s"]
+    MEMORY_TIME: Counter<f64> of GpuId = "gpu.memory.byte_seconds" ["{By.s}"]
         from "gpu.memory.usage";
     /// Accounted energy of a device: the increase of `gpu.energy` since the agent first read it.
     /// Energy used while the device could not be read is included, as `unattributed`; energy before
@@ -128,9 +128,9 @@ metrics! {
         from "increases of gpu.energy";
     /// Shares that went to the owner `other`, because a device had more active owners than the
     /// limit.
-    FOLDED: Counter<i64> of Agent = "gpuwho.shares.folded" ["{share}"]
+    FOLDED: Counter<i64> of Agent = "gpuwho.shares.folded_into_other" ["{share}"]
         from "the accounting of shares";
     /// Allocations that name no device that the agent reads.
-    UNBOUND_GRANTS: Gauge<i64> of Agent = "gpuwho.grants.unbound" ["{grant}"]
+    UNBOUND_GRANTS: Gauge<i64> of Agent = "gpuwho.allocations.unbound" ["{allocation}"]
         from "allocations and the devices' identities";
 }

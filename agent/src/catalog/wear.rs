@@ -105,10 +105,10 @@ dims! {
 
 metrics! {
     /// Whether ECC is on: 1 if so. Read at every thirtieth reading.
-    ECC_ENABLED: Gauge<i64> of GpuId = "gpu.ecc.enabled" ["1"]
+    ECC_ENABLED: Gauge<i64> of GpuId = "gpu.ecc.enabled" ["{flag}"]
         from "field 1; nvmlDeviceGetEccMode where the driver has no such field";
     /// Whether ECC will be on after the next reset: 1 if so. Read at every thirtieth reading.
-    ECC_ENABLED_NEXT: Gauge<i64> of GpuId = "gpu.ecc.enabled.pending" ["1"]
+    ECC_ENABLED_NEXT: Gauge<i64> of GpuId = "gpu.ecc.enabled.pending" ["{flag}"]
         from "field 2; nvmlDeviceGetEccMode where the driver has no such field";
     /// Memory errors that ECC detected in all memories of a device.
     ECC_ERRORS: Counter<i64> of GpuId, by (EccError, EccCount) = "gpu.ecc.errors" ["{error}"]
@@ -125,17 +125,17 @@ metrics! {
         from "nvmlDeviceGetSramEccErrorStatus";
     /// Whether the static memories had more errors than the vendor's field diagnosis allows: 1 if
     /// so. Replace the board.
-    ECC_SRAM_EXCEEDED: Gauge<i64> of GpuId = "gpu.ecc.sram.threshold_exceeded" ["1"]
+    ECC_SRAM_EXCEEDED: Gauge<i64> of GpuId = "gpu.ecc.sram.threshold_exceeded" ["{flag}"]
         from "nvmlDeviceGetSramEccErrorStatus";
     /// Rows of device memory that were remapped to spare rows, since the board was made, by cause.
     /// Ampere and later.
     REMAPPED_ROWS: Counter<i64> of GpuId, by RetirementCause = "gpu.memory.remapped_rows" ["{row}"]
         from "fields 142, 143; nvmlDeviceGetRemappedRows where the driver has no such fields";
     /// Whether rows wait for a reset to be remapped: 1 if so.
-    REMAP_PENDING: Gauge<i64> of GpuId = "gpu.memory.remap.pending" ["1"]
+    REMAP_PENDING: Gauge<i64> of GpuId = "gpu.memory.remap.pending" ["{flag}"]
         from "field 144; nvmlDeviceGetRemappedRows";
     /// Whether a row could not be remapped: 1 if so. Replace the board.
-    REMAP_FAILED: Gauge<i64> of GpuId = "gpu.memory.remap.failed" ["1"]
+    REMAP_FAILED: Gauge<i64> of GpuId = "gpu.memory.remap.failed" ["{flag}"]
         from "field 145; nvmlDeviceGetRemappedRows";
     /// Banks of device memory by their remaining spare rows. Read at every thirtieth reading.
     SPARE_ROWS: UpDownCounter<i64> of GpuId, by SpareRows = "gpu.memory.banks" ["{bank}"]
@@ -145,7 +145,7 @@ metrics! {
     RETIRED_PAGES: Counter<i64> of GpuId, by RetirementCause = "gpu.memory.retired_pages" ["{page}"]
         from "fields 29 (SBE) and 30 (DBE)";
     /// Whether pages wait for a reset to be retired: 1 if so.
-    RETIREMENT_PENDING: Gauge<i64> of GpuId = "gpu.memory.retirement.pending" ["1"]
+    RETIREMENT_PENDING: Gauge<i64> of GpuId = "gpu.memory.retirement.pending" ["{flag}"]
         from "field 31 (any cause)";
     /// Current PCIe generation of the link; it falls when the device is idle.
     PCIE_GENERATION: Gauge<i64> of GpuId = "gpu.pcie.link.generation" ["{generation}"]

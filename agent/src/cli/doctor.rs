@@ -3,6 +3,7 @@
 use super::{Common, print, screen, who};
 use crate::agent;
 use crate::agent::configuration::Configuration;
+use crate::collect::status::brief;
 use crate::control::{self, ControlError, Reply, Request};
 use crate::diagnosis::{Finding, Group, NOT_RUNNING};
 use crate::who::{Screen, Style};
@@ -14,14 +15,12 @@ use std::process::ExitCode;
 /// Where the facts begin: behind a subject and a state.
 const SUBJECT: usize = 24;
 const STATE: usize = 12;
-/// Behind this aya quotes the kernel's verifier, whole.
-const VERIFIER: &str = "Verifier output";
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     /// Show what does not apply to this host, too.
     #[arg(long)]
     all: bool,
@@ -111,12 +110,6 @@ fn line(finding: &Finding, is_verbose: bool, screen: Screen) -> String {
     let head = format!("  {subject}{state}");
     let rest = text.get(indent..).unwrap_or("\n");
     format!("{}\n", format!("{head}{rest}").trim_end())
-}
-
-/// Without the verifier's own words.
-fn brief(facts: &str) -> &str {
-    let end = facts.find(VERIFIER).unwrap_or(facts.len());
-    facts.get(..end).unwrap_or(facts).trim_end_matches([' ', '.', ':', ';'])
 }
 
 fn verdict(findings: &[Finding], shows_all: bool, screen: Screen) -> String {

@@ -18,7 +18,7 @@ const INDENT: usize = 4;
 pub(super) struct EventsArgs {
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     /// Only what happened in this time until now, like 10m or 2h.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     since: Option<Duration>,

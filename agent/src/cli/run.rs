@@ -9,7 +9,6 @@ use crate::collect::kernel::PROBES;
 use crate::collect::kernel::probe::SelfTest;
 use crate::config::Settings;
 use crate::export::otlp::Resource;
-use crate::host;
 use crate::log_limit::LogLimit;
 use crate::paths::Paths;
 use crate::privilege;
@@ -131,7 +130,8 @@ fn start_log(settings: &Settings) -> anyhow::Result<Option<Telemetry>> {
     let (records, telemetry) = match &settings.telemetry {
         Some(otlp) => {
             let node = settings.names.kubernetes.node_name.as_deref();
-            let resource = Resource::new(&host::attributes(&settings.paths, node), otlp);
+            let resource =
+                Resource::new(&settings.resource.attributes(&settings.paths, node), otlp);
             let (telemetry, layer) = telemetry::logs(otlp, &resource)?;
             (Some(layer), Some(telemetry))
         }

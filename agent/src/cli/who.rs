@@ -21,9 +21,9 @@ const AGENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(super) struct WhoArgs {
-    /// Print JSON instead of the table.
-    #[arg(long)]
-    json: bool,
+    /// Print JSON instead of text.
+    #[arg(long, global = true)]
+    pub(super) json: bool,
     /// Print the table again every so many seconds, until stopped.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
         value_parser = clap::value_parser!(u32).range(1..=3600), conflicts_with = "json")]

@@ -20,6 +20,9 @@ const DURATION_BOUNDS: &[f64] = &[0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 
 const TURN_INTERVALS: u32 = 3;
 const MAX_TURN: Duration = Duration::from_secs(30);
 
+/// The reason of a source whose first reading has begun and not ended.
+const NOTHING_YET: &str = "nothing was read yet";
+
 /// A source's own account of itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
@@ -114,7 +117,9 @@ impl StatusRegistry {
                 is_new = true;
                 SourceStatus::new(report.clone())
             });
-            let before = std::mem::replace(&mut status.report, report.clone()).state;
+            let before = std::mem::replace(&mut status.report, report.clone());
+            is_new |= before.reason == NOTHING_YET;
+            let before = before.state;
             let has_changed = is_new || before != report.state;
             status.hangs += u64::from(has_changed && report.state == SourceState::Hung);
             has_changed.then_some((!is_new).then_some(before))
@@ -129,8 +134,7 @@ impl StatusRegistry {
     pub fn turn(&self, source: &'static str, every: Duration) -> Turn {
         let allowed = every.saturating_mul(TURN_INTERVALS).max(MAX_TURN);
         let begun = ActiveTurn { at: Instant::now(), allowed, is_hung: false };
-        let first =
-            || SourceStatus::new(Report::of(SourceState::Absent, "nothing was read yet", ""));
+        let first = || SourceStatus::new(Report::of(SourceState::Absent, NOTHING_YET, ""));
         self.lock().entry(source).or_insert_with(first).turn = Some(begun);
         Turn { board: self.clone(), source }
     }
@@ -235,12 +239,28 @@ impl SourceStatus {
     }
 }
 
+/// Behind this aya quotes the kernel's verifier, whole.
+const VERIFIER: &str = "Verifier output";
+
+/// Without the verifier's own words.
+pub fn brief(facts: &str) -> &str {
+    let end = facts.find(VERIFIER).unwrap_or(facts.len());
+    facts.get(..end).unwrap_or(facts).trim_end_matches([' ', '.', ':', ';'])
+}
+
+/// Logs our own sentence; the kernel's or a library's text is for debugging. What is there and what
+/// is not at the start is summed up once, by the agent.
 fn log_change(source: &str, before: Option<SourceState>, report: &Report) {
     let state = report.state.as_str();
-    let (reason, remedy) = (report.reason.as_str(), report.remedy.as_str());
+    // An empty field is left out.
+    let some = |text| Some(text).filter(|text: &&str| !text.is_empty());
+    let (reason, remedy) = (some(brief(&report.reason)), some(report.remedy.as_str()));
+    if report.reason.contains(VERIFIER) {
+        tracing::debug!(source, whole = report.reason, "the kernel's own words");
+    }
     match (report.state, before) {
         (SourceState::Ready | SourceState::Absent, None) => {
-            tracing::info!(source, state, reason, "source started");
+            tracing::debug!(source, state, reason, "source started");
         }
         (SourceState::Ready | SourceState::Absent, Some(before)) => {
             tracing::info!(source, state, before = before.as_str(), reason, "source changed");
@@ -265,6 +285,13 @@ mod tests {
         let status = board.all().remove("nvidia").unwrap();
         assert_eq!(status.report.state, SourceState::Hung);
         assert_eq!((status.cpu_seconds, status.durations.count()), (Some(0.5), 1));
+    }
+
+    #[test]
+    fn the_verifiers_words_are_cut_off() {
+        let refused = "no fexit: refused (os error 1). Verifier output: : 0: R1=ctx()";
+        assert_eq!(brief(refused), "no fexit: refused (os error 1)");
+        assert_eq!(brief("ready."), "ready");
     }
 
     #[test]

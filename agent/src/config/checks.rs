@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use tracing_subscriber::EnvFilter;
 
 /// Largest configuration file. The sample has 7 KiB.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -101,6 +102,22 @@ pub(crate) fn library(key: &str, name: &str, path: &Path) -> Result<(), ConfigEr
     }
 }
 
+/// Checks what to log. `tracing` takes any word for a target, so that a misspelt level would silence
+/// the agent, errors included.
+pub(crate) fn log(key: &str, text: &str) -> Result<(), ConfigError> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word.trim()));
+    // A filter of fields, in brackets, may hold commas itself.
+    let is_meant = |part: &str| is_level(part) || part.contains(['=', '[', ']', '{', '}']);
+    if text.split(',').all(is_meant) && EnvFilter::try_new(text).is_ok() {
+        return Ok(());
+    }
+    let problem = format!("`{text}` is not a level and not a filter");
+    let remedy = "write error, warn, info, debug or trace, or a filter like \
+                  info,gpuwho::export=debug";
+    Err(wrong(key, problem, remedy))
+}
+
 fn regular(path: &Path) -> io::Result<File> {
     // `open` neither waits for a pipe's writer nor makes a terminal the controlling one.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
@@ -134,6 +151,17 @@ mod tests {
     fn wrong_values_are_refused_with_key_value_and_remedy() {
         for (text, key, value, remedy) in [
             ("[otlp]\ncompression = \"zstd\"", "otlp.compression", "zstd", "`gzip`"),
+            ("[agent]\nlog = \"inof\"", "agent.log", "`inof`", "write error, warn, info"),
+            ("[agent]\nlog = \"\"", "agent.log", "``", "write error, warn, info"),
+            ("[agent]\nlog = \"info,loud\"", "agent.log", "loud", "gpuwho::export=debug"),
+            ("[agent]\ninterval = \"1000d\"", "agent.interval", "longer than a day", "10s"),
+            ("[metrics]\nlevel = \"most\"", "metrics.level", "`most`", "basic, default or all"),
+            (
+                "[metrics]\nexclude = [\"gpu.pwer\"]",
+                "metrics.exclude",
+                "gpu.pwer",
+                "gpuwho metrics",
+            ),
             ("[otlp]\ntimeout_ms = 0", "otlp.timeout_ms", "`0`", "10000"),
             ("[otlp]\nqueue_bytes = 1", "otlp.queue_bytes", "1", "65536"),
             ("[paths]\nrun = \"\"", "paths.run", "``", "begin it with /"),

@@ -15,6 +15,8 @@ pub(super) const SAMPLE: &str = r#"# Where the host's files are, for an agent th
 #: dev = "/dev"
 #: pod_logs = "/var/log/pods"
 #: passwd = "/etc/passwd"
+# The id of this host, exported as host.id.
+#: machine_id = "/etc/machine-id"
 # The kernel log, in the format of /dev/kmsg.
 #: kmsg = "/dev/kmsg"
 # The agent's own sockets, and the position up to which the kernel log was read.
@@ -37,6 +39,7 @@ pub(super) struct RawPaths {
     dev: Option<PathBuf>,
     pod_logs: Option<PathBuf>,
     passwd: Option<PathBuf>,
+    machine_id: Option<PathBuf>,
     kmsg: Option<PathBuf>,
     run: Option<PathBuf>,
     state: Option<PathBuf>,
@@ -64,6 +67,7 @@ impl RawPaths {
             ("paths.dev", &self.dev),
             ("paths.pod_logs", &self.pod_logs),
             ("paths.passwd", &self.passwd),
+            ("paths.machine_id", &self.machine_id),
             ("paths.kmsg", &self.kmsg),
             ("paths.run", &self.run),
             ("paths.state", &self.state),
@@ -92,6 +96,7 @@ pub(super) fn paths(raw: RawPaths) -> Result<Paths, ConfigError> {
         dev: raw.dev.unwrap_or(default.dev),
         pod_logs: raw.pod_logs.unwrap_or(default.pod_logs),
         passwd: raw.passwd.unwrap_or(default.passwd),
+        machine_id: raw.machine_id.unwrap_or(default.machine_id),
         run: raw.run.unwrap_or(default.run),
         state: raw.state.unwrap_or(default.state),
     })

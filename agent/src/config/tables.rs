@@ -5,7 +5,7 @@
 //! `GPUWHO_<SECTION>_<KEY>` sets `key` of `[section]`. Its value is parsed as TOML where it is a
 //! TOML boolean, number or array, otherwise it is text.
 
-use super::{ConfigError, checks};
+use super::{ConfigError, checks, wording};
 use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, Visitor};
 use std::fmt;
 use std::marker::PhantomData;
@@ -145,7 +145,20 @@ fn in_file(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
     let place = place(path, text, error.span().map_or(0, |span| span.start));
     match unknown_key(error.message()) {
         Some((key, nearest)) => ConfigError::UnknownKey { place, key, nearest },
-        None => ConfigError::Syntax { place, problem: one_line(error.message()) },
+        None => ConfigError::Syntax { place, problem: problem(text, error) },
+    }
+}
+
+/// What is wrong, with the key where it is known.
+fn problem(text: &str, error: &toml::de::Error) -> String {
+    let span = error.span().unwrap_or_default();
+    let key = || wording::key_at(text, span.start);
+    if let (Some(problem), Some(key)) = (wording::wrong_type(error.message()), key()) {
+        return format!("`{key}` {problem}");
+    }
+    match (error.message(), text.get(span)) {
+        ("duplicate key", Some(key)) => format!("`{key}` is set twice; leave one of them out"),
+        (message, _) => one_line(message),
     }
 }
 
@@ -164,7 +177,8 @@ fn in_environment(variable: &str, error: &toml::de::Error) -> ConfigError {
         },
         None => ConfigError::Environment {
             variable: variable.to_owned(),
-            problem: one_line(error.message()),
+            problem: wording::wrong_type(error.message())
+                .unwrap_or_else(|| one_line(error.message())),
         },
     }
 }
@@ -224,7 +238,56 @@ mod tests {
     #[test]
     fn a_wrong_type_is_named_with_its_line() {
         let error = load("[devices]\nbpf = 3\n", &[]).unwrap_err();
-        assert_eq!(error, "FILE:2: invalid type: integer `3`, expected a boolean");
+        assert_eq!(
+            error,
+            "FILE:2: `devices.bpf` is the number 3; write true or false, without quotes"
+        );
+    }
+
+    #[test]
+    fn errors_of_types_name_the_key_and_speak_no_rust() {
+        for (text, expected) in [
+            (
+                "[agent]\ninterval = 10\n",
+                "FILE:2: `agent.interval` is the number 10; write a text in quotes",
+            ),
+            (
+                "[devices]\nnodes = \"/dev/x\"\n",
+                "FILE:2: `devices.nodes` is the text \"/dev/x\"; write a list, like [\"one\", \"two\"]",
+            ),
+            (
+                "[agent]\nseries_limit = -1\n",
+                "FILE:2: `agent.series_limit` is the number -1; write a whole number that is not negative",
+            ),
+            (
+                "[agent]\nlog = \"info\"\nlog = \"warn\"\n",
+                "FILE:3: `log` is set twice; leave one of them out",
+            ),
+            (
+                "agent = 3\n",
+                "FILE:1: `agent` is the number 3; write a section: [name], and its keys below",
+            ),
+        ] {
+            assert_eq!(load(text, &[]).unwrap_err(), expected);
+        }
+        let error = load("", &[("GPUWHO_DEVICES_BPF", "perhaps")]).unwrap_err();
+        let expected = "environment variable GPUWHO_DEVICES_BPF: is the text \"perhaps\"; \
+                        write true or false, without quotes";
+        assert_eq!(error, expected);
+    }
+
+    #[test]
+    fn the_interval_of_opentelemetry_is_obeyed_below_our_own() {
+        let theirs = ("OTEL_METRIC_EXPORT_INTERVAL", "2500");
+        let interval =
+            |env: &[(&str, &str)]| load("[agent]\ninterval = \"5s\"\n", env).unwrap().interval;
+        assert_eq!(interval(&[theirs]), Duration::from_millis(2500));
+        assert_eq!(interval(&[theirs, ("GPUWHO_AGENT_INTERVAL", "7s")]), Duration::from_secs(7));
+        let error = load("", &[(theirs.0, "10s")]).unwrap_err();
+        assert!(
+            error.starts_with("`OTEL_METRIC_EXPORT_INTERVAL`: `10s` is not a number"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! how it is made.
 
 use super::Sink;
+use crate::catalog::attributes::AttrSet;
 use crate::config::{ConfigError, Resolving, Section};
 use crate::diagnosis::Finding;
 use crate::paths::Paths;
@@ -37,6 +38,8 @@ pub struct SinkContext<'a> {
     pub paths: &'a Paths,
     /// The name of this node in Kubernetes.
     pub node: Option<&'a str>,
+    /// The attributes of this host.
+    pub host: &'a AttrSet,
 }
 
 /// Why a sink does not open.
@@ -46,6 +49,11 @@ pub type OpenError = Box<dyn Error + Send + Sync>;
 pub trait Receiver: fmt::Debug {
     /// Opens it; `None` where the configuration does not request it.
     fn open(&self, context: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError>;
+
+    /// Checks the files and folders that it names, without making anything.
+    fn check(&self) -> Result<(), OpenError> {
+        Ok(())
+    }
 
     /// Findings for `gpuwho doctor`.
     fn diagnose(&self) -> Vec<Finding> {

@@ -35,7 +35,8 @@ pub const FILE: SinkDef = SinkDef {
 const SINKS: &str = "sinks";
 const SECTION: Section = Section::of::<RawSinks>(
     SINKS,
-    r#"# One JSON object a line for every point and every event.
+    r#"# One JSON object a line for every point and every event. The file's folder must exist; the unit file
+# makes /var/log/gpuwho.
 #: stdout = false
 #: file = "/var/log/gpuwho/points.jsonl"
 "#,
@@ -78,7 +79,22 @@ struct FileError {
     source: io::Error,
 }
 
+/// It has no folder. The agent makes none: a misspelt path would be made as well.
+#[derive(Debug, thiserror::Error)]
+#[error("`sinks.file`: there is no folder {path}; make it, or name a file in another one")]
+struct FolderError {
+    path: PathBuf,
+}
+
 impl Receiver for File {
+    fn check(&self) -> Result<(), OpenError> {
+        let Some(path) = &self.path else { return Ok(()) };
+        match path.parent().filter(|folder| !folder.is_dir()) {
+            Some(path) => Err(FolderError { path: path.to_owned() }.into()),
+            None => Ok(()),
+        }
+    }
+
     fn open(&self, _: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
         let Some(path) = &self.path else { return Ok(None) };
         let file = OpenOptions::new().create(true).append(true).open(path);

@@ -18,7 +18,7 @@ const WITHIN: Duration = Duration::from_secs(40);
 /// A device's total and the shares of it.
 const PAIRS: [(&str, &str); 3] = [
     ("gpu.busy.time", "gpu.owner.busy.time"),
-    ("gpu.memory.time", "gpu.owner.memory.time"),
+    ("gpu.memory.byte_seconds", "gpu.owner.memory.byte_seconds"),
     ("gpu.accounted.energy", "gpu.owner.energy"),
 ];
 
@@ -238,7 +238,7 @@ fn memory_is_what_the_driver_lists(scene: &Scene, points: &[ReceivedPoint]) {
     let owners = [0, 1, 2].map(|place| scene.name(place));
     let span = moments(points, 0, &owners);
     let seconds: f64 = increases(points, "gpu.accounted.time", 0, span).values().sum();
-    let found = increases(points, "gpu.owner.memory.time", 0, span);
+    let found = increases(points, "gpu.owner.memory.byte_seconds", 0, span);
     let mut rest = used;
     for (owner, bytes) in owners.iter().zip(held) {
         let share = found[&(owner.clone(), "sampled".to_owned())];

@@ -14,7 +14,11 @@ fn promtool(args: &[&str]) -> Option<(bool, String)> {
 
 #[test]
 fn the_rules_say_what_their_own_tests_expect() {
-    for args in [["check", "rules", "alerts.yaml"], ["test", "rules", "alerts.test.yaml"]] {
+    for args in [
+        ["check", "rules", "alerts.yaml"],
+        ["test", "rules", "alerts.test.yaml"],
+        ["test", "rules", "queries.test.yaml"],
+    ] {
         let Some((is_good, said)) = promtool(&args) else {
             gpuwho_tests::skip!("promtool (Debian's prometheus)");
         };

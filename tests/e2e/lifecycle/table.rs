@@ -142,7 +142,9 @@ fn the_log_has_no_colours_where_nobody_wants_them() {
     let program = program::gpuwho().unwrap();
     let log = |variables: &str| {
         let program = program.display();
-        let line = format!("unset NO_COLOR; TERM=xterm {variables} {program} collect agent --once");
+        let line = format!(
+            "unset NO_COLOR; TERM=xterm {variables} {program} collect agent --once --log debug"
+        );
         let output = Command::new("script").args(["-qec", &line, "/dev/null"]).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };

@@ -61,7 +61,11 @@ fn a_file_that_cannot_be_used_is_named_with_the_reason() {
     let path = file(&folder, "[agent\n");
     refused(&["agent", "--config", &path], 2, &[&format!("{path}:1:")]);
     let path = file(&folder, "[devices]\nbpf = \"yes\"\n");
-    refused(&["agent", "--config", &path], 2, &[&format!("{path}:2: invalid type")]);
+    refused(
+        &["agent", "--config", &path],
+        2,
+        &[&format!("{path}:2: `devices.bpf` is the text \"yes\"; write true or false")],
+    );
     let path = file(&folder, "[otlp]\nendpoint = \"ftp://x\"\n");
     refused(&["agent", "--config", &path], 2, &["otlp.endpoint", "scheme", "http://HOST:4318"]);
 }
@@ -73,6 +77,9 @@ fn a_wrong_word_on_the_command_line_is_named() {
     refused(&["agent", "--interval", "10"], 2, &["agent.interval", "10s"]);
     refused(&["agent", "--sink", "kafka"], 2, &["kafka", "stdout or file:PATH"]);
     refused(&["agent", "--log", "lod=?"], 2, &["lod=?"]);
+    refused(&["agent", "--log", "inof"], 2, &["--log", "`inof`", "write error, warn, info"]);
+    refused(&["agent", "--otlp", "ftp://x"], 2, &["--otlp: not an OTLP endpoint"]);
+    refused(&["--gpu", "0", "doctor"], 2, &["--gpu before `doctor`"]);
     refused(&["collect", "nvidai", "--once"], 2, &["nvidai", "nvidia"]);
     refused(&["release", "--for", "0s"], 2, &["--for", "10m"]);
     refused(&["release", "--for", "10y"], 2, &["--for", "a day"]);

@@ -204,8 +204,8 @@ fn nccls_own_word_of_a_dead_peer_arrives_as_an_event_and_as_numbers() {
         ("nccl.communicator.ranks", ("nccl.rank.presence", "dead"), "0", 1.0),
         ("nccl.communicator.ranks", ("nccl.rank.presence", "present"), "1", 2.0),
         ("nccl.rank.launched", ("nccl.operation", "all_reduce"), "1", 64.0),
-        ("nccl.rank.behind", ("nccl.nranks", "2"), "1", 6.0),
-        ("nccl.rank.behind", ("nccl.nranks", "2"), "0", 0.0),
+        ("nccl.rank.launched.lag", ("nccl.nranks", "2"), "1", 6.0),
+        ("nccl.rank.launched.lag", ("nccl.nranks", "2"), "0", 0.0),
     ];
     for (metric, attr, rank, wanted) in checks {
         let value = reported(metric, &[attr, ("nccl.rank", rank)]);

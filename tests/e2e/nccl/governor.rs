@@ -23,7 +23,7 @@ const BACK_WITHIN: Duration = Duration::from_mins(12);
 /// What the governor has told so far.
 fn steps(collector: &Collector) -> Vec<Record> {
     let records = collector.records().unwrap().into_iter();
-    records.filter(|record| record.event == "nccl.governor.change").collect()
+    records.filter(|record| record.event == "nccl.probe.level.change").collect()
 }
 
 fn attr<'a>(record: &'a Record, name: &str) -> &'a str {
@@ -67,11 +67,11 @@ fn a_rank_that_calls_without_a_pause_is_let_go_with_word_of_it_and_counted_again
     };
     let first = until(WITHIN, reported).expect("word of the governor");
     let pid = rank.pid().to_string();
-    assert_eq!(attr(&first, "nccl.governor.state.before"), "full", "{first:?}");
-    assert_ne!(attr(&first, "nccl.governor.state"), "full", "{first:?}");
+    assert_eq!(attr(&first, "nccl.probe.level.before"), "full", "{first:?}");
+    assert_ne!(attr(&first, "nccl.probe.level"), "full", "{first:?}");
     assert_eq!(attr(&first, "nccl.library"), library.to_str().unwrap(), "{first:?}");
-    assert_eq!(number(&first, "nccl.governor.hits_allowed"), BUDGET);
-    assert!(number(&first, "nccl.governor.rate") > BUDGET, "{first:?}");
+    assert_eq!(number(&first, "nccl.probe.hits_allowed"), BUDGET);
+    assert!(number(&first, "nccl.probe.hit_rate") > BUDGET, "{first:?}");
     // Who pays most is named, with whose it is.
     assert_eq!(attr(&first, "process.pid"), pid, "{first:?}");
     assert!(first.attrs.contains_key("gpuwho.owner.method"), "{first:?}");
@@ -83,12 +83,12 @@ fn a_rank_that_calls_without_a_pause_is_let_go_with_word_of_it_and_counted_again
     };
     let fallen = until(WITHIN, fallen).expect("coverage that falls");
     // From here on nobody calls.
-    let is_full = |record: &Record| attr(record, "nccl.governor.state") == "full";
+    let is_full = |record: &Record| attr(record, "nccl.probe.level") == "full";
     let back = || Some(steps(&collector)).filter(|steps| steps.last().is_some_and(is_full));
     let steps = until(BACK_WITHIN, back).expect("everything to come back");
     // Each begins where the one before has ended.
     let levels = |name| steps.iter().map(|step| attr(step, name)).collect::<Vec<_>>();
-    let (before, after) = (levels("nccl.governor.state.before"), levels("nccl.governor.state"));
+    let (before, after) = (levels("nccl.probe.level.before"), levels("nccl.probe.level"));
     assert_eq!(before.get(1..), after.get(..after.len() - 1), "{steps:?}");
     println!("{fallen:?} covered at least, {after:?}");
     let whole = || {

@@ -181,7 +181,7 @@ fn what_a_jobs_inspector_writes_arrives_with_its_pod_and_communicator() {
 /// Makes a communicator of which this process is rank 3 of 8; gives its hash as the probes tell it.
 fn hash_of(rank: &mut Rank, pid: &str, wait: &dyn Fn(Look<'_>) -> ReceivedPoint) -> String {
     wait(&|points| {
-        let libraries = of(points, "nccl.governor.level", &[("nccl.governor.state", "full")]);
+        let libraries = of(points, "nccl.probe.level.status", &[("nccl.probe.level", "full")]);
         libraries.into_iter().rfind(|point| point.value == ReceivedValue::Int(1)).cloned()
     });
     let id = rank.order("id");

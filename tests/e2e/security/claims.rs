@@ -114,7 +114,7 @@ fn charged(told: &mut Told, gpu: u32) -> Vec<BTreeMap<String, String>> {
     let gpu = gpu.to_string();
     let points = &told.points()[from..];
     let is_charge = |point: &&Value| {
-        point["metric"] == "gpu.owner.memory.time"
+        point["metric"] == "gpu.owner.memory.byte_seconds"
             && point["attributes"]["gpu.index"] == gpu
             && point["attributes"]["gpuwho.owner.kind"] != "unattributed"
     };

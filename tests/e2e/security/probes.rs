@@ -178,13 +178,13 @@ fn who_calls_without_a_pause_is_paused_and_others_calls_are_all_counted() {
     let paused = || {
         call(&mut victim);
         scene.lines("event").into_iter().find(|event| {
-            let state = event["attributes"]["nccl.governor.state"].as_str();
+            let state = event["attributes"]["nccl.probe.level"].as_str();
             let is_his = event["attributes"]["process.owner"] == "nobody";
             is_his && matches!(state, Some("cycled" | "detached"))
         })
     };
     let event = until(WITHIN, paused).expect("word of the governor");
-    assert_eq!(event["event"], "nccl.governor.change", "{event:#}");
+    assert_eq!(event["event"], "nccl.probe.level.change", "{event:#}");
     // Some turns more.
     let mut made = 0;
     for _ in 0..50 {

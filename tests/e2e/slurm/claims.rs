@@ -94,7 +94,7 @@ fn a_container_that_plays_a_slurm_step_stays_its_pods() {
     let points = reported.points();
     // Where the driver lists only the container, nobody ever speaks of Slurm. Other tests' jobs on
     // this host may open the device as well, or be granted it.
-    let listed = ["gpu.owner.busy.time", "gpu.owner.memory.time"];
+    let listed = ["gpu.owner.busy.time", "gpu.owner.memory.byte_seconds"];
     let slurm: Vec<_> = points
         .iter()
         .filter(|point| {

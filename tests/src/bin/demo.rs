@@ -3,14 +3,14 @@
 
 use clap::Parser;
 use gpuwho_tests::demo::{Options, run};
+use gpuwho_tests::nvml::scenarios;
 use std::process::ExitCode;
 
 /// Shows gpuwho at work on a machine without a GPU.
 #[derive(Debug, Parser)]
 #[command(name = "demo")]
 struct Arguments {
-    /// What the fake driver plays.
-    #[arg(long, value_name = "NAME", default_value = "h100x8")]
+    #[arg(long, value_name = "NAME", default_value = "demo", help = scenarios_help())]
     scenario: String,
     /// OTLP receiver, like http://localhost:4318, or a file for JSON lines.
     #[arg(long, value_name = "URL|FILE")]
@@ -18,6 +18,10 @@ struct Arguments {
     /// Print the table once, when everybody is in it, and end.
     #[arg(long)]
     once: bool,
+}
+
+fn scenarios_help() -> String {
+    format!("What the fake driver plays, one of: {}", scenarios().join(", "))
 }
 
 fn main() -> ExitCode {

@@ -1,7 +1,7 @@
 //! NVIDIA's and AMD's device nodes without either: a `/dev` only this process sees, whose nodes have the numbers of devices that every kernel can open and nobody uses.
 
 use super::script::Script;
-use rustix::fs::{CWD, FileType, Mode, OFlags, chmod, makedev, mknodat};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, chmod, flock, makedev, mknodat};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::UnshareFlags;
@@ -11,9 +11,17 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// Minor of the first virtual console the nodes stand for: far above those with a login.
 const FIRST_CONSOLE: u32 = 40;
+/// What tells workers of another one.
+const VARIABLE: &str = "GPUWHO_FIRST_CONSOLE";
+/// Which others a demo may take, so that two demos do not see each other's processes.
+const OTHERS: [u32; 2] = [20, 30];
+
+/// The first console of this process's nodes, once it is chosen; its lock is held as long.
+static CHOSEN: OnceLock<(u32, Option<File>)> = OnceLock::new();
 
 /// Major of the consoles.
 const TTY: u32 = 4;
@@ -51,6 +59,32 @@ const USUAL: [(&str, u32, u32); 6] = [
     ("urandom", 1, 9),
     ("tty", 5, 0),
 ];
+
+/// Takes consoles that no other demo has, for this process and its workers; the tests' own where all
+/// are taken. Call it before anything makes nodes.
+pub fn take_own_consoles() {
+    for first in OTHERS {
+        let path = std::env::temp_dir().join(format!("gpuwho-demo-{first}.lock"));
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // Another user's lock, too, is a lock.
+        let Ok(file) = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)) else { continue };
+        let file = File::from(file);
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _first = CHOSEN.set((first, Some(file)));
+            return;
+        }
+    }
+}
+
+/// What a worker needs in its environment to have the same nodes as this process.
+pub fn environment() -> (&'static str, String) {
+    (VARIABLE, first_console().to_string())
+}
+
+fn first_console() -> u32 {
+    let from_environment = || std::env::var(VARIABLE).ok()?.parse().ok();
+    CHOSEN.get_or_init(|| (from_environment().unwrap_or(FIRST_CONSOLE), None)).0
+}
 
 /// Gives the process a `/dev` of its own with all of these nodes.
 pub fn private_dev() -> io::Result<()> {
@@ -96,7 +130,7 @@ pub fn open_to_all(folder: &Path, name: &str, which: u32) -> io::Result<()> {
 fn stand_ins() -> Vec<(&'static str, (u32, u32))> {
     let consoles = Path::new("/dev/tty40").exists();
     let number = |minor| if consoles { (TTY, minor) } else { FULL };
-    let nvidia = NVIDIA.into_iter().zip((FIRST_CONSOLE..).map(number));
+    let nvidia = NVIDIA.into_iter().zip((first_console()..).map(number));
     nvidia.chain(AMD.into_iter().zip((FIRST_AMD_CONSOLE..).map(number))).collect()
 }
 
@@ -147,4 +181,16 @@ pub fn copy_program(name: &str) -> io::Result<()> {
     let path = Path::new("/dev").join(name);
     io::copy(&mut File::open("/proc/self/exe")?, &mut File::create_new(&path)?)?;
     fs::set_permissions(path, Permissions::from_mode(0o755))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn consoles_that_a_demo_takes_are_not_those_of_tests() {
+        let count = u32::try_from(NVIDIA.len()).unwrap();
+        let all = [OTHERS[0], OTHERS[1], FIRST_CONSOLE, FIRST_AMD_CONSOLE];
+        assert!(all.windows(2).all(|two| two[0] + count <= two[1]), "{all:?}");
+    }
 }

@@ -61,7 +61,7 @@ fn an_allocation_binds_by_every_name_of_a_device() {
         let expected = rows([("job 7", "slurm exclusive", 1.0)]);
         assert_eq!(info == expected, bound, "{name:?}: {info:?}");
         let unbound = rows([("", "", f64::from(u8::from(!bound)))]);
-        assert_eq!(rig.reported(&batch, "gpuwho.grants.unbound"), unbound, "{name:?}");
+        assert_eq!(rig.reported(&batch, "gpuwho.allocations.unbound"), unbound, "{name:?}");
     }
 }
 

@@ -670,7 +670,7 @@ fn a_record_of_the_probe_budget_has_the_new_level_and_the_reason() {
     let event = room.aggregator.drain().remove(0);
     let reported = records(&event);
     let [record] = &reported[..] else { panic!("one record: {reported:?}") };
-    assert_eq!((record.name, record.severity), ("nccl.governor.change", 13));
+    assert_eq!((record.name, record.severity), ("nccl.probe.level.change", 13));
     let attributes: BTreeMap<_, _> = record
         .attributes
         .iter()
@@ -678,11 +678,11 @@ fn a_record_of_the_probe_budget_has_the_new_level_and_the_reason() {
         .map(|(key, value)| (key.name, value.to_string()))
         .collect();
     let expected = [
-        ("nccl.governor.cycle", "1"),
-        ("nccl.governor.hits_allowed", "14114"),
-        ("nccl.governor.rate", "40000"),
-        ("nccl.governor.state", "entries"),
-        ("nccl.governor.state.before", "full"),
+        ("nccl.probe.budget.cycle", "1"),
+        ("nccl.probe.hits_allowed", "14114"),
+        ("nccl.probe.hit_rate", "40000"),
+        ("nccl.probe.level", "entries"),
+        ("nccl.probe.level.before", "full"),
         ("nccl.library", "/usr/lib/libnccl.so.2"),
         ("nccl.version", "2.29.7"),
     ];

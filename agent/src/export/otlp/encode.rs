@@ -17,6 +17,8 @@ use std::collections::HashMap;
 
 /// `AGGREGATION_TEMPORALITY_CUMULATIVE`.
 const CUMULATIVE: u8 = 2;
+/// The version of the semantic conventions from which `k8s.*`, `process.*` and the like are.
+const SCHEMA_URL: &str = "https://opentelemetry.io/schemas/1.44.0";
 /// `DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK`.
 const NO_RECORDED_VALUE: u8 = 1;
 /// `NumberDataPoint.attributes`.
@@ -307,11 +309,14 @@ pub(super) fn sender(resource: &Resource) -> [Box<[u8]>; 2] {
     }
     let mut resource = Vec::new();
     put_bytes(&mut resource, 1, &attributes);
+    // `schema_url` of the messages around both.
+    put_bytes(&mut resource, 3, SCHEMA_URL.as_bytes());
     let mut name = Vec::new();
     put_bytes(&mut name, 1, env!("CARGO_PKG_NAME").as_bytes());
     put_bytes(&mut name, 2, env!("CARGO_PKG_VERSION").as_bytes());
     let mut scope = Vec::new();
     put_bytes(&mut scope, 1, &name);
+    put_bytes(&mut scope, 3, SCHEMA_URL.as_bytes());
     [resource.into(), scope.into()]
 }
 

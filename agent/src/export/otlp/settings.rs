@@ -165,7 +165,9 @@ pub struct RawHeaders(pub BTreeMap<String, String>);
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingsError {
     /// Not an address.
-    #[error("{origin}: not an OTLP endpoint ({reason}); write http://HOST:4318, or HOST:4317")]
+    #[error(
+        "{origin}: not an OTLP endpoint ({reason}); write http://HOST:4318, or https://HOST:4317"
+    )]
     Endpoint {
         /// Variable or key.
         origin: String,

@@ -70,6 +70,19 @@ pub(super) fn none() -> Result<ClientConfig, TlsFileError> {
     Ok(builder(Path::new(""))?.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 
+/// Checks that each file holds what it should. The system's own CAs are not looked for: the check may
+/// run on another host.
+pub(crate) fn check(files: &TlsFiles) -> Result<(), TlsFileError> {
+    if let Some(path) = &files.ca {
+        roots(path)?;
+        return config(files).map(drop);
+    }
+    let Some((certificate, key)) = &files.client else { return Ok(()) };
+    certificates(certificate)?;
+    let read = PrivateKeyDer::from_pem_file(key);
+    read.map(drop).map_err(|source| TlsFileError::Read { path: key.clone(), source })
+}
+
 /// Reads the files.
 pub(crate) fn config(files: &TlsFiles) -> Result<ClientConfig, TlsFileError> {
     let builder = builder(files.ca.as_deref().unwrap_or(Path::new("")))?;

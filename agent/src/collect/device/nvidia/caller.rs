@@ -68,6 +68,14 @@ pub(super) enum ErrorClass {
     Failed,
 }
 
+/// The error's own words; those of a lost device are NVIDIA's, which the library misspells.
+fn words(error: &NvmlError) -> String {
+    match error {
+        NvmlError::GpuLost => "device fell off the bus or is otherwise inaccessible".to_owned(),
+        error => error.to_string(),
+    }
+}
+
 fn classify(error: &NvmlError) -> ErrorClass {
     match error {
         NvmlError::NotSupported
@@ -244,7 +252,7 @@ impl NvmlCaller {
             ErrorClass::Unsupported => {}
             // An answer too: nothing is there.
             ErrorClass::Absent => self.answered += 1,
-            ErrorClass::Lost => self.end = Some(Outcome::Lost(error.to_string())),
+            ErrorClass::Lost => self.end = Some(Outcome::Lost(words(error))),
             ErrorClass::DriverGone => self.end = Some(Outcome::DriverGone(error.to_string())),
             ErrorClass::Failed => {
                 self.cost.failed += 1;

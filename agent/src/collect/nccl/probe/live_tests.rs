@@ -546,7 +546,7 @@ fn the_last_rank_is_reported_with_the_time_the_others_waited() {
         assert!(spread.sum < most, "{spread:?}");
         assert_eq!(reported.state(rank), Some("running"));
     }
-    let Some(Value::Double(first)) = reported.of("nccl.arrival.lateness", &ranks[0], "") else {
+    let Some(Value::Double(first)) = reported.of("nccl.arrival.skew", &ranks[0], "") else {
         panic!("no lateness")
     };
     assert!(first.abs() < f64::EPSILON);
@@ -604,7 +604,7 @@ fn a_rank_that_stays_behind_its_peers_is_hung_and_they_wait() {
         assert!(Instant::now() < end, "the rank behind is not told");
         ranks[0].order("call 1 ncclAllReduce world 1024 7");
         let reported = source.read();
-        let quiet = reported.of("nccl.rank.quiet_time", &ranks[1], "");
+        let quiet = reported.of("nccl.rank.idle.duration", &ranks[1], "");
         if matches!(quiet, Some(Value::Double(quiet)) if quiet >= hang_after.as_secs_f64()) {
             assert_eq!(
                 (reported.state(&ranks[0]), reported.state(&ranks[1])),
@@ -1100,7 +1100,7 @@ fn above_the_budget_returns_then_time_are_given_up_and_reported() {
         report.state == SourceState::Degraded && report.reason.starts_with(why)
     });
     let reported = source.read();
-    let levels = reported.all("nccl.governor.level");
+    let levels = reported.all("nccl.probe.level.status");
     let is = |level: GovernorLevel| levels[&(0, "-".into(), level.as_str().to_owned())].clone();
     assert_eq!((is(Full), is(Entries)), (Value::Int(0), Value::Int(0)));
     let Value::Double(covered) =

@@ -269,13 +269,15 @@ fn small_batch_has_these_bytes() {
     encoder.encode(&EnrichedBatch { points }, &mut |body, _| written = body.to_vec());
     // Lengths are for a version of five characters.
     let golden = [
-        &b"\x0a\xbf\x01"[..], // resource_metrics
+        &b"\x0a\x91\x02"[..], // resource_metrics
         b"\x0a\x2d",          // .resource
         b"\x0a\x13\x0a\x0cservice.name\x12\x03\x0a\x01g",
         b"\x0a\x16\x0a\x0fservice.version\x12\x03\x0a\x011",
-        b"\x12\x8d\x01", // .scope_metrics
+        b"\x1a\x27https://opentelemetry.io/schemas/1.44.0",
+        b"\x12\xb6\x01", // .scope_metrics
         b"\x0a\x0f\x0a\x06gpuwho\x12\x05",
         env!("CARGO_PKG_VERSION").as_bytes(),
+        b"\x1a\x27https://opentelemetry.io/schemas/1.44.0",
         b"\x12\x7a", // .metrics
         b"\x0a\x0fgpu.power.state",
         b"\x12\x25Performance state, 0 (fastest) to 15.",

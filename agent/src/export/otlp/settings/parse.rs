@@ -35,7 +35,7 @@ impl Lookup<'_> {
     ) -> Option<Setting> {
         let setting = |value, origin| Setting { value, origin, specific: false, from_env: false };
         raw(self.flags)
-            .map(|value| setting(value, format!("command line ({key})")))
+            .map(|value| setting(value, "--otlp".to_owned()))
             .or_else(|| self.variable(variable))
             .or_else(|| raw(self.file).map(|value| setting(value, format!("otlp.{key}"))))
     }

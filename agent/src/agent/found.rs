@@ -1,0 +1,131 @@
+//! What the agent has found when it has read everything once: a few lines of the log, in place of one
+//! for each source that has nothing to read here.
+
+use super::configuration::Configuration;
+use super::core::Core;
+use crate::catalog::agent::SourceState;
+use crate::collect::kernel::device_users;
+use crate::inventory::GpuInfo;
+use crate::sample::SourcePart;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+/// Ticks after which it is said whatever has not been read: a driver may hang.
+const MAX_TICKS: u32 = 3;
+
+/// Waits for the first reading of each source.
+#[derive(Debug, Default)]
+pub(super) struct FirstReadings {
+    read: HashSet<SourcePart>,
+    ticks: u32,
+    is_said: bool,
+}
+
+impl FirstReadings {
+    /// A source was read.
+    pub(super) fn take(&mut self, part: SourcePart) {
+        if !self.is_said {
+            self.read.insert(part);
+        }
+    }
+
+    /// Whether everything of `expected` was read, or has had its time; true once.
+    pub(super) fn are_complete(&mut self, expected: &HashSet<SourcePart>) -> bool {
+        if self.is_said || self.read.is_empty() {
+            return false;
+        }
+        self.ticks += 1;
+        self.is_said = self.ticks >= MAX_TICKS || expected.is_subset(&self.read);
+        self.is_said
+    }
+}
+
+/// Logs devices, drivers, how processes are found, and what is not here.
+pub(super) fn log(core: &Core) {
+    let context = &core.context;
+    let all = context.inventory.all().into_iter().map(|(_, info)| info);
+    let found = devices(&all.collect::<Vec<_>>());
+    if found.is_empty() {
+        tracing::warn!("no accelerator was found; `gpuwho doctor` says why");
+    }
+    for words in found {
+        tracing::info!("found {words}");
+    }
+    let board = context.board.all();
+    // Where it has no BPF, its own line has said why.
+    let hook = board.get(device_users::NAME).map(|status| status.report.state);
+    if hook == Some(SourceState::Ready) {
+        tracing::info!("BPF probes follow the processes on the devices");
+    }
+    let is_absent = |state| state == SourceState::Absent;
+    let absent = board.iter().filter(|(_, status)| is_absent(status.report.state));
+    let absent: Vec<&str> = absent.map(|(name, _)| *name).collect();
+    if !absent.is_empty() {
+        let absent = absent.join(", ");
+        tracing::info!("not on this host, and looked for again: {absent}");
+    }
+}
+
+/// The number of devices of each model with each driver.
+fn devices(all: &[Arc<GpuInfo>]) -> Vec<String> {
+    let mut count: BTreeMap<String, u32> = BTreeMap::new();
+    for info in all {
+        let model = info.model.as_deref().unwrap_or("accelerator of an unknown model");
+        let driver = info.driver_version.as_deref();
+        let driver = driver.map(|version| format!(", driver {version}")).unwrap_or_default();
+        *count.entry(format!("{model}{driver}")).or_default() += 1;
+    }
+    count.into_iter().map(|(words, count)| format!("{count} {words}")).collect()
+}
+
+/// Logs where the points go.
+pub(super) fn log_receivers(configuration: &Configuration, open: &[&'static str]) {
+    let findings = configuration.sinks.iter().flat_map(|(_, sink)| sink.diagnose());
+    let facts = findings.filter(|finding| finding.state == "ok").map(|finding| finding.facts);
+    let to: Vec<String> = facts.collect();
+    let sinks = open.iter().map(|name| name.trim_start_matches("sink:")).collect::<Vec<_>>();
+    let to = (!to.is_empty()).then(|| to.join("; "));
+    tracing::info!(to, "exports by {}", sinks.join(", "));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::GpuUuid;
+
+    #[test]
+    fn devices_are_counted_by_model_and_driver() {
+        let device = |index, model: Option<&str>| {
+            let mut info = GpuInfo::new(GpuUuid::new("GPU-1"), "nvidia", index);
+            info.model = model.map(str::to_owned);
+            info.driver_version = Some("580.95.05".into());
+            Arc::new(info)
+        };
+        let all = [device(0, Some("NVIDIA H100")), device(1, Some("NVIDIA H100")), device(2, None)];
+        assert_eq!(
+            devices(&all),
+            [
+                "2 NVIDIA H100, driver 580.95.05",
+                "1 accelerator of an unknown model, driver 580.95.05",
+            ]
+        );
+        assert_eq!(devices(&[]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn it_is_said_once_when_all_was_read_or_has_had_its_time() {
+        let part = |source| SourcePart { source, part: 0 };
+        let expected = HashSet::from([part("nvidia"), part("host")]);
+        let mut first = FirstReadings::default();
+        assert!(!first.are_complete(&expected), "nothing was read");
+        first.take(part("host"));
+        assert!(!first.are_complete(&expected));
+        first.take(part("nvidia"));
+        assert!(first.are_complete(&expected));
+        assert!(!first.are_complete(&expected), "once");
+        let mut hung = FirstReadings::default();
+        hung.take(part("host"));
+        let said: Vec<bool> = (0..4).map(|_| hung.are_complete(&expected)).collect();
+        assert_eq!(said, [false, false, true, false]);
+    }
+}

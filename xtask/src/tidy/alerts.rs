@@ -1,0 +1,84 @@
+//! Rules about alerts and queries: who is woken by an alert learns on which host it is and what to do;
+//! each query of the documents is tried.
+
+use super::Finding;
+use super::tree::Tree;
+
+const ALERTS: &str = "dashboards/alerts.yaml";
+const RUNBOOK: &str = "agent/docs/runbook.md";
+
+/// Each alert's summary names its host, and the runbook has a section for it.
+pub(super) fn alerts(tree: &Tree) -> Vec<Finding> {
+    let (Some(text), Some(runbook)) = (tree.text(ALERTS), tree.text(RUNBOOK)) else {
+        return Vec::new();
+    };
+    let mut findings = Vec::new();
+    let mut find = |line, rule, remedy| {
+        findings.push(Finding { file: ALERTS.to_owned(), line, rule, remedy });
+    };
+    let mut alert = "";
+    for (line, content) in (1..).zip(text.lines().map(str::trim)) {
+        if let Some(name) = content.strip_prefix("- alert: ") {
+            alert = name;
+            let section = format!("annotations name {RUNBOOK}#{}", name.to_lowercase());
+            let has_link = text.contains(&format!("\"{RUNBOOK}#{}\"", name.to_lowercase()));
+            let heading = format!("### {name}");
+            if !has_link || !runbook.lines().any(|line| line == heading) {
+                find(line, "each alert has a section in the runbook", section);
+            }
+        }
+        if content.starts_with("summary: ") && !content.contains("$labels.host_name") {
+            let remedy = format!("begin the summary of {alert} with the host's name or instance");
+            find(line, "each alert names its host", remedy);
+        }
+    }
+    findings
+}
+
+const QUERIES: &str = "agent/docs/queries.md";
+const TRIED: &str = "dashboards/queries.test.yaml";
+
+/// Each query of the page is in the tests of `promtool`.
+pub(super) fn queries(tree: &Tree) -> Vec<Finding> {
+    let (Some(page), Some(tried)) = (tree.text(QUERIES), tree.text(TRIED)) else {
+        return Vec::new();
+    };
+    let rows = (1..).zip(page.lines()).filter(|(_, line)| line.starts_with("| "));
+    let query = |line: &str| line.split_once('`')?.1.rsplit_once('`').map(|(it, _)| it.to_owned());
+    let queries = rows.filter_map(|(line, row)| Some((line, query(row)?)));
+    let missing = queries.filter(|(_, query)| !tried.contains(&format!("expr: count({query})\n")));
+    let finding = |(line, query)| Finding {
+        file: QUERIES.to_owned(),
+        line,
+        rule: "each of the first queries is tried against Prometheus",
+        remedy: format!("add count({query}) to {TRIED}"),
+    };
+    missing.map(finding).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_that_was_not_tried_is_found() {
+        let page = "| question | query |\n|---|---|\n| Who? | `gpu_info` |\n| Up? | `gpu_up` |\n";
+        let tried = "      - expr: count(gpu_info)\n        eval_time: 1m\n";
+        let found = queries(&Tree::of([(QUERIES, page), (TRIED, tried)]));
+        assert_eq!(found.iter().map(|finding| finding.line).collect::<Vec<_>>(), [4]);
+    }
+
+    #[test]
+    fn an_alert_without_host_or_section_is_found() {
+        let rules = "- alert: GpuLost\n  summary: \"{{ $labels.host_name }}: lost\"\n  \
+                     runbook: \"agent/docs/runbook.md#gpulost\"\n\
+                     - alert: GpuHot\n  summary: \"hot\"\n  \
+                     runbook: \"agent/docs/runbook.md#gpuhot\"\n";
+        let runbook = "# Runbook\n\n### GpuLost\n\nRestart.\n";
+        let found = alerts(&Tree::of([(ALERTS, rules), (RUNBOOK, runbook)]));
+        let found: Vec<_> = found.iter().map(|finding| (finding.line, finding.rule)).collect();
+        let expected =
+            [(4, "each alert has a section in the runbook"), (5, "each alert names its host")];
+        assert_eq!(found, expected);
+    }
+}
