@@ -5,6 +5,7 @@ mod answer;
 pub mod configuration;
 mod core;
 mod doctor;
+mod notify;
 mod once;
 pub mod sinks;
 pub mod sources;
@@ -18,9 +19,11 @@ use self::core::Core;
 use crate::collect::schedule::{Event, Scheduler, Stop};
 use crate::control::{self, Access, Lock, LockError};
 use crate::export::def::OpenError;
+use crate::heartbeat::Heartbeat;
 use crate::host;
 use crate::inventory::register::DeviceStore;
 use configuration::Configuration;
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::os::unix::net::UnixListener;
@@ -73,7 +76,8 @@ pub enum RunError {
 /// Runs the agent until it receives SIGINT or SIGTERM.
 pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     let settings = &configuration.settings;
-    let mut sinks = sinks::open(configuration)?;
+    let heartbeat = Arc::new(Heartbeat::new(settings.interval));
+    let mut sinks = sinks::open(configuration, &heartbeat)?;
     if sinks.is_empty() {
         let remedy = "give --otlp URL or set [otlp] endpoint to send it";
         tracing::warn!(remedy, "no receiver: only `gpuwho` on this host shows what is read");
@@ -105,9 +109,11 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     }
     answer(listeners, &core, settings.control.show_others)?;
     let theirs = Arc::clone(&core);
+    notify::start_watchdog(Arc::clone(&heartbeat), stop.clone())?;
     spawn(upkeep::THREAD, move || upkeep::run(&theirs, &stop))?;
 
-    tick_loop::run(&core, &scheduler, &received, &mut sinks);
+    tick_loop::run(&core, &scheduler, &received, &mut sinks, &heartbeat);
+    notify::notify(NotifyState::Stopping);
     sinks::flush(&mut sinks, Instant::now() + LAST_FLUSH);
     for reader in core.context.readers.all() {
         reader.release(None);

@@ -2,6 +2,7 @@
 //! file, so no file system can block it. It measures the CPU time of each stage.
 
 use super::core::Core;
+use super::notify::notify;
 use super::sinks::{self, OpenSink};
 use crate::accounting::Accounting;
 use crate::catalog::agent::Stage;
@@ -11,7 +12,9 @@ use crate::event::recent::EventView;
 use crate::event::record::{Record, records};
 use crate::event::{self, Severity};
 use crate::export::EnrichedBatch;
+use crate::heartbeat::Heartbeat;
 use crate::sample::{Batch, SourcePart};
+use sd_notify::NotifyState;
 use std::collections::HashSet;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -28,11 +31,13 @@ const SERIES: &str = "series";
 const THREAD: &str = "pipeline";
 
 /// Processes batches, those of one tick together, until [`Event::Stop`]; then ends every series.
+/// After the first tick the agent is ready.
 pub(super) fn run(
     core: &Core,
     scheduler: &Scheduler,
     received: &Receiver<Event>,
     sinks: &mut [OpenSink],
+    heartbeat: &Heartbeat,
 ) {
     let context = &core.context;
     let mut registry = core.registry();
@@ -77,6 +82,9 @@ pub(super) fn run(
             context.board.put(SERIES, &report);
         }
         context.gauges.series.store(registry.alive() as u64, Ordering::Relaxed);
+        if heartbeat.beat() {
+            notify(NotifyState::Ready);
+        }
         let reports = sinks.iter().map(|(name, sink)| (*name, sink.report())).collect();
         *context.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner) = reports;
     }

@@ -4,9 +4,11 @@
 use super::Sink;
 use crate::config::{ConfigError, Resolving, Section};
 use crate::diagnosis::Finding;
+use crate::heartbeat::Heartbeat;
 use crate::paths::Paths;
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 /// A row: one sink.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +39,8 @@ pub struct SinkContext<'a> {
     pub paths: &'a Paths,
     /// The name of this node in Kubernetes.
     pub node: Option<&'a str>,
+    /// Whether the pipeline ticks.
+    pub heartbeat: &'a Arc<Heartbeat>,
 }
 
 /// Why a sink does not open.
