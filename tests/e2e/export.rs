@@ -1,4 +1,5 @@
 //! What arrives at receivers, and what is made of it there.
 
 mod metrics;
+mod prometheus;
 mod rules;

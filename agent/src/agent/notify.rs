@@ -20,18 +20,36 @@ pub(super) fn notify(state: NotifyState<'_>) {
 /// Starts the watchdog's thread, where systemd asks for one.
 pub(super) fn start_watchdog(heartbeat: Arc<Heartbeat>, stop: Stop) -> Result<(), super::RunError> {
     let Some(limit) = sd_notify::watchdog_enabled() else { return Ok(()) };
-    super::spawn(THREAD, move || watch(&heartbeat, &stop, limit, &notify))
+    super::spawn(THREAD, move || watch(&heartbeat, &stop, limit))
 }
 
-/// Sends a sign of life twice in the limit while the pipeline ticks. A pipeline that stalls gets
-/// none, so that systemd restarts the agent.
-fn watch(heartbeat: &Heartbeat, stop: &Stop, limit: Duration, send: &dyn Fn(NotifyState<'_>)) {
+/// Sends a sign of life twice in the limit.
+fn watch(heartbeat: &Heartbeat, stop: &Stop, limit: Duration) {
     loop {
-        if !matches!(heartbeat.pulse(), Pulse::Stalled(_)) {
-            send(NotifyState::Watchdog);
+        if let Some(state) = sign_of_life(heartbeat.pulse()) {
+            notify(state);
         }
         if stop.wait_until(Instant::now() + limit / 2) {
             return;
         }
+    }
+}
+
+/// None while the pipeline is stalled, so that systemd restarts the agent.
+fn sign_of_life(pulse: Pulse) -> Option<NotifyState<'static>> {
+    match pulse {
+        Pulse::Starting | Pulse::Ticking => Some(NotifyState::Watchdog),
+        Pulse::Stalled(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stalled_pipeline_gives_no_sign_of_life() {
+        assert!(sign_of_life(Pulse::Starting).is_some() && sign_of_life(Pulse::Ticking).is_some());
+        assert!(sign_of_life(Pulse::Stalled(Duration::from_mins(1))).is_none());
     }
 }

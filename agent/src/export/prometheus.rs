@@ -63,6 +63,11 @@ struct Counts {
     bytes: AtomicU64,
 }
 
+/// The names of the catalogue's metrics on the endpoint, in its order.
+pub fn names() -> impl Iterator<Item = String> {
+    names::FAMILIES.iter().map(|family| family.name.clone())
+}
+
 impl Endpoint {
     fn new(options: Options, users: Users, tls: Option<Tls>, heartbeat: Arc<Heartbeat>) -> Self {
         let store = Mutex::new(Store::new(options));

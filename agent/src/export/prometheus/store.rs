@@ -19,10 +19,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Largest page before compression. The default limit of 50,000 series makes some 20 MB.
-const MAX_PAGE: usize = 32 << 20;
+const MAX_PAGE: usize = 24 << 20;
 
 /// Largest sum of all pages in memory: those of this tick, and those that slow clients still read.
-const MAX_HELD: usize = 64 << 20;
+/// The unit allows the agent 256 MiB.
+const MAX_HELD: usize = 48 << 20;
 
 /// What to render.
 #[derive(Clone, Debug)]
@@ -119,11 +120,14 @@ impl Store {
         if self.held.load(Ordering::Relaxed) >= MAX_HELD {
             return Err(PageError::Held);
         }
+        let plain = match self.pages.iter().find(|page| page.format == format && !page.is_gzip) {
+            Some(page) => page.clone(),
+            None => self.render(format, now)?,
+        };
         let page = if is_gzip {
-            let plain = self.page(format, false, now)?;
             Rendered { is_gzip, body: self.hold(gzip(&plain.body)?), ..plain }
         } else {
-            self.render(format, now)?
+            plain
         };
         self.pages.push(page.clone());
         Ok(page)
