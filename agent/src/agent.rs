@@ -6,6 +6,7 @@ pub mod configuration;
 mod core;
 mod doctor;
 mod found;
+mod notify;
 mod once;
 pub mod sinks;
 pub mod sources;
@@ -19,9 +20,11 @@ use self::core::Core;
 use crate::collect::schedule::{Event, Scheduler, Stop};
 use crate::control::{self, Access, Lock, LockError};
 use crate::export::def::OpenError;
+use crate::heartbeat::Heartbeat;
 use crate::host;
 use crate::inventory::register::DeviceStore;
 use configuration::Configuration;
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::IsTerminal as _;
@@ -75,7 +78,8 @@ pub enum RunError {
 /// Runs the agent until it receives SIGINT or SIGTERM, or its terminal is closed.
 pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     let settings = &configuration.settings;
-    let mut sinks = sinks::open(configuration)?;
+    let heartbeat = Arc::new(Heartbeat::new(settings.interval));
+    let mut sinks = sinks::open(configuration, &heartbeat)?;
     if sinks.is_empty() {
         let remedy = "give --otlp URL or set [otlp] endpoint to send it";
         tracing::warn!(remedy, "no receiver: only `gpuwho` on this host shows what is read");
@@ -111,9 +115,11 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     }
     answer(listeners, &core, settings.control.show_others)?;
     let theirs = Arc::clone(&core);
+    notify::start_watchdog(Arc::clone(&heartbeat), stop.clone())?;
     spawn(upkeep::THREAD, move || upkeep::run(&theirs, &stop))?;
 
-    tick_loop::run(&core, &scheduler, &received, &mut sinks);
+    tick_loop::run(&core, &scheduler, &received, &mut sinks, &heartbeat);
+    notify::notify(NotifyState::Stopping);
     sinks::flush(&mut sinks, Instant::now() + LAST_FLUSH);
     for reader in core.context.readers.all() {
         reader.release(None);

@@ -9,6 +9,7 @@ pub mod agent;
 pub mod attributes;
 pub mod board;
 pub mod cgroup;
+pub mod dcgm;
 pub mod device;
 pub mod document;
 pub mod endpoint;

@@ -13,6 +13,7 @@ use crate::agent::configuration::Configuration;
 use crate::agent::{sinks, sources};
 use crate::collect::kernel::PROBES;
 use crate::config::{ConfigError, Flags};
+use crate::export::prometheus::def::DEFAULT_ADDRESS;
 use crate::text::printable_lines;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -105,6 +106,9 @@ struct AgentArgs {
 
 #[derive(Debug, Args)]
 struct Output {
+    /// Let Prometheus scrape the agent at this address; /healthz and /readyz are there too.
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = DEFAULT_ADDRESS)]
+    prometheus: Option<String>,
     /// Time between readings, like 10s.
     #[arg(long, value_name = "TIME")]
     interval: Option<String>,
@@ -326,6 +330,7 @@ impl Common {
             otlp_endpoint: output.and_then(|output| output.otlp.clone()),
             log: self.log.clone(),
             libraries: self.nvidia_library.iter().map(|path| ("nvidia", path.clone())).collect(),
+            prometheus: output.and_then(|output| output.prometheus.clone()),
             sinks: output.map_or_else(Vec::new, |output| output.sink.clone()),
         };
         let default = PathBuf::from(USUAL_FILE);

@@ -133,6 +133,8 @@ pub struct Flags {
     pub log: Option<String>,
     /// Libraries by vendor: `--nvidia-library`.
     pub libraries: BTreeMap<&'static str, PathBuf>,
+    /// `--prometheus`.
+    pub prometheus: Option<String>,
     /// Each `--sink`: a name, or a name, a colon and a value.
     pub sinks: Vec<String>,
 }

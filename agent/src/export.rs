@@ -4,13 +4,14 @@
 pub mod def;
 pub mod lines;
 pub mod otlp;
+pub mod prometheus;
 pub mod stdout;
 
-use crate::catalog::MetricDef;
 use crate::catalog::agent::{DropReason, ExportOutcome};
 use crate::catalog::attributes::AttrSet;
+use crate::catalog::{Kind, MetricDef};
 use crate::event::record::Record;
-use crate::sample::Value;
+use crate::sample::{Histogram, Value};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -24,12 +25,14 @@ pub struct Labels {
     /// filled by the OTLP sink at first use. Histogram points copy it and change the tags, which
     /// have the same length.
     pub otlp: OnceLock<Box<[u8]>>,
+    /// The attributes as Prometheus' labels, filled by the Prometheus sink at first use.
+    pub prometheus: OnceLock<Box<str>>,
 }
 
 impl Labels {
     /// Labels not yet encoded.
     pub fn new(set: AttrSet) -> Self {
-        Self { set, otlp: OnceLock::new() }
+        Self { set, otlp: OnceLock::new(), prometheus: OnceLock::new() }
     }
 }
 
@@ -46,6 +49,42 @@ pub struct Point {
     pub start_ns: u64,
     /// When the value was read, in nanoseconds since the epoch.
     pub time_ns: u64,
+}
+
+/// What a point says, as far as it can be sent.
+#[derive(Clone, Copy, Debug)]
+pub enum Reading<'a> {
+    /// The series has ended.
+    Ended,
+    /// A whole number.
+    Int(i64),
+    /// A finite number.
+    Double(f64),
+    /// A distribution.
+    Histogram(&'a Histogram),
+}
+
+impl Point {
+    /// What it says; `None` for a number that is not finite, and for a value of another shape than
+    /// the metric's, which the catalogue's types rule out.
+    pub fn reading(&self) -> Option<Reading<'_>> {
+        let is_distribution = self.metric.kind == Kind::Histogram;
+        match &self.value {
+            None => Some(Reading::Ended),
+            Some(Value::Int(number)) if !is_distribution => Some(Reading::Int(*number)),
+            Some(Value::Double(number)) if !is_distribution && number.is_finite() => {
+                Some(Reading::Double(*number))
+            }
+            Some(Value::Histogram(histogram))
+                if is_distribution
+                    && histogram.sum.is_finite()
+                    && histogram.counts.len() == histogram.bounds.len() + 1 =>
+            {
+                Some(Reading::Histogram(histogram))
+            }
+            Some(_) => None,
+        }
+    }
 }
 
 /// The points of one tick.

@@ -23,6 +23,7 @@ pub mod diagnosis;
 pub mod engines;
 pub mod event;
 pub mod export;
+pub mod heartbeat;
 pub mod host;
 pub mod ids;
 pub mod inventory;

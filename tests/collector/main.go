@@ -1,13 +1,17 @@
 // Command collector is the real OpenTelemetry Collector with the few components the end-to-end
 // tests need: it receives OTLP over gRPC and HTTP and writes what it understood as JSON lines.
+// `collector translate` gives the Prometheus names of metrics, as Prometheus' own library has them.
 // `cargo xtask collector` builds it; config.yaml beside this file says how the tests start it.
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter"
+	"github.com/prometheus/otlptranslator"
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/confmap"
 	"go.opentelemetry.io/collector/confmap/provider/envprovider"
@@ -40,7 +44,38 @@ func factories() (otelcol.Factories, error) {
 	}, nil
 }
 
+// translate reads a metric a line (name, unit and kind, separated by tabs) and prints its name.
+func translate() error {
+	kinds := map[string]otlptranslator.MetricType{
+		"gauge":         otlptranslator.MetricTypeGauge,
+		"updowncounter": otlptranslator.MetricTypeNonMonotonicCounter,
+		"counter":       otlptranslator.MetricTypeMonotonicCounter,
+		"histogram":     otlptranslator.MetricTypeHistogram,
+	}
+	namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		parts := strings.Split(in.Text(), "\t")
+		if len(parts) != 3 {
+			return fmt.Errorf("not a name, a unit and a kind: %q", in.Text())
+		}
+		name, err := namer.Build(otlptranslator.Metric{Name: parts[0], Unit: parts[1], Type: kinds[parts[2]]})
+		if err != nil {
+			return err
+		}
+		fmt.Println(name)
+	}
+	return in.Err()
+}
+
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "translate" {
+		if err := translate(); err != nil {
+			fmt.Fprintln(os.Stderr, "collector:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	settings := otelcol.CollectorSettings{
 		BuildInfo: component.BuildInfo{
 			Command:     "collector",

@@ -2,4 +2,5 @@
 
 mod levels;
 mod metrics;
+mod prometheus;
 mod rules;

@@ -8,7 +8,7 @@ use crate::until::until;
 use received::{ReceivedPoint, ReceivedRecord};
 use std::env;
 use std::fs;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -218,7 +218,23 @@ fn rest(path: &Path, read: u64) -> io::Result<String> {
     String::from_utf8(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-fn free_port(folder: &Path) -> Result<u16, CollectorError> {
+/// The Prometheus names of metrics (name, unit and kind), as Prometheus' own library translates them.
+pub fn translate(metrics: &[[&str; 3]]) -> Result<Vec<String>, CollectorError> {
+    let program = env::var_os(PROGRAM).ok_or(CollectorError::Unavailable)?;
+    let os = |source| CollectorError::Os { path: PathBuf::from(&program), source };
+    let mut command = Command::new(&program);
+    command.arg("translate").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(os)?;
+    let lines: String = metrics.iter().map(|metric| metric.join("\t") + "\n").collect();
+    if let Some(mut stdin) = child.stdin.take() {
+        // It prints no more than it has read, and less than a pipe holds.
+        stdin.write_all(lines.as_bytes()).map_err(os)?;
+    }
+    let output = child.wait_with_output().map_err(os)?;
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+pub(crate) fn free_port(folder: &Path) -> Result<u16, CollectorError> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|listener| listener.local_addr())
         .map(|address| address.port())

@@ -26,6 +26,7 @@ pub mod kmsg;
 pub mod nccl;
 pub mod nvml;
 pub mod program;
+pub mod prometheus;
 pub mod skip;
 #[cfg(feature = "runtimes")]
 pub mod slurm;

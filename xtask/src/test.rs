@@ -21,8 +21,9 @@ pub(crate) use tally::Tally;
 /// The variable that tells the tests where the real NCCL is.
 const NCCL_VARIABLE: &str = "GPUWHO_TEST_NCCL";
 
-/// The variable that tells the tests where `promtool` is, if it is not on the path.
-const PROMTOOL_VARIABLE: &str = "GPUWHO_PROMTOOL";
+/// Prometheus' programs, and the variables that tell the tests where they are, if not on the path.
+const PROMETHEUS: [(&str, &str); 2] =
+    [("promtool", "GPUWHO_PROMTOOL"), ("prometheus", "GPUWHO_PROMETHEUS")];
 
 /// The programs that take the longest, which therefore start first.
 const START_FIRST: [&str; 2] = ["e2e", "gpuwho (lib)"];
@@ -84,10 +85,14 @@ fn environment() -> Vec<(&'static str, OsString)> {
         }
         Err(error) => eprintln!("warning: the tests of containerd's events are skipped: {error:#}"),
     }
-    if shell::on_path("promtool").is_none() {
-        match unpacked::program("prometheus", "bookworm", "usr/bin/promtool") {
-            Ok(path) => environment.push((PROMTOOL_VARIABLE, path.into())),
-            Err(error) => eprintln!("warning: the tests of the rules are skipped: {error:#}"),
+    for (program, variable) in PROMETHEUS {
+        if shell::on_path(program).is_none() {
+            match unpacked::program("prometheus", "bookworm", &format!("usr/bin/{program}")) {
+                Ok(path) => environment.push((variable, path.into())),
+                Err(error) => {
+                    eprintln!("warning: tests that need {program} are skipped: {error:#}")
+                }
+            }
         }
     }
     environment.extend(setup::nccl().map(|library| (NCCL_VARIABLE, library.into())));

@@ -12,9 +12,11 @@ use crate::collect::source::Alone;
 use crate::control::Answer as _;
 use crate::event::record::{Record, records};
 use crate::export::EnrichedBatch;
+use crate::heartbeat::Heartbeat;
 use crate::inventory::register::DeviceStore;
 use crate::sample::{Batch, SourcePart};
 use crate::who::HostReport;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Time between two readings of the devices. The driver computes a process's utilisation over the
@@ -62,7 +64,8 @@ pub fn collect(
     if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
         return Err(RunError::UnknownSource { name: name.clone(), known: known.join(", ") });
     }
-    let mut sinks = sinks::open(configuration)?;
+    let heartbeat = Arc::new(Heartbeat::new(settings.interval));
+    let mut sinks = sinks::open(configuration, &heartbeat)?;
     let mut core = Core::new(settings, DeviceStore::read_only(&settings.paths.state), None);
     core.start_providers()?;
     let mut collectors = core.start_sources(configuration, |def| {
@@ -92,6 +95,7 @@ pub fn collect(
         }
         core.refresh();
         sinks::export(&mut sinks, &out);
+        heartbeat.beat();
         let events: Vec<Record> = context.aggregator.drain().iter().flat_map(records).collect();
         if !events.is_empty() {
             sinks::export_events(&mut sinks, &events);

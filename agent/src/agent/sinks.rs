@@ -5,6 +5,8 @@ use super::configuration::Configuration;
 use crate::event::record::Record;
 use crate::export::def::{SinkContext, SinkDef};
 use crate::export::{self, EnrichedBatch, Sink};
+use crate::heartbeat::Heartbeat;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The sinks.
@@ -13,6 +15,7 @@ pub static SINKS: &[SinkDef] = &[
     export::otlp::def::LOGS,
     export::lines::STDOUT,
     export::lines::FILE,
+    export::prometheus::def::PROMETHEUS,
 ];
 
 /// The forms of `--sink`, for its help.
@@ -32,11 +35,14 @@ pub fn parse(flag: &str) -> Result<String, String> {
 pub(super) type OpenSink = (&'static str, Box<dyn Sink>);
 
 /// Opens every sink that the configuration requests.
-pub(super) fn open(configuration: &Configuration) -> Result<Vec<OpenSink>, RunError> {
+pub(super) fn open(
+    configuration: &Configuration,
+    heartbeat: &Arc<Heartbeat>,
+) -> Result<Vec<OpenSink>, RunError> {
     let settings = &configuration.settings;
     let node = settings.names.kubernetes.node_name.as_deref();
     let host = settings.resource.attributes(&settings.paths, node);
-    let context = SinkContext { paths: &settings.paths, node, host: &host };
+    let context = SinkContext { paths: &settings.paths, node, host: &host, heartbeat };
     let mut sinks = Vec::new();
     for (name, receiver) in &configuration.sinks {
         let sink = receiver.open(&context).map_err(RunError::Sink)?;

@@ -3,6 +3,7 @@
 
 use super::core::Core;
 use super::found::{self, FirstReadings};
+use super::notify::notify;
 use super::sinks::{self, OpenSink};
 use crate::accounting::Accounting;
 use crate::catalog::agent::Stage;
@@ -12,7 +13,9 @@ use crate::event::recent::EventView;
 use crate::event::record::{Record, records};
 use crate::event::{self, Severity};
 use crate::export::EnrichedBatch;
+use crate::heartbeat::Heartbeat;
 use crate::sample::{Batch, SourcePart};
+use sd_notify::NotifyState;
 use std::collections::HashSet;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -29,11 +32,13 @@ const SERIES: &str = "series";
 const THREAD: &str = "pipeline";
 
 /// Processes batches, those of one tick together, until [`Event::Stop`]; then ends every series.
+/// After the first tick the agent is ready.
 pub(super) fn run(
     core: &Core,
     scheduler: &Scheduler,
     received: &Receiver<Event>,
     sinks: &mut [OpenSink],
+    heartbeat: &Heartbeat,
 ) {
     let context = &core.context;
     let mut registry = core.registry().with_selection(core.selection.clone());
@@ -86,6 +91,9 @@ pub(super) fn run(
             context.board.put(SERIES, &report);
         }
         context.gauges.series.store(registry.alive() as u64, Ordering::Relaxed);
+        if heartbeat.beat() {
+            notify(NotifyState::Ready);
+        }
         let reports = sinks.iter().map(|(name, sink)| (*name, sink.report())).collect();
         *context.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner) = reports;
     }

@@ -612,6 +612,16 @@ impl Double {
     }
 }
 
+impl AttrValue {
+    /// The text, if it is one.
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Str(text) => Some(text),
+            Self::Int(_) | Self::Double(_) => None,
+        }
+    }
+}
+
 impl fmt::Display for AttrValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,7 +1,7 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
 use super::level::{self, Level};
-use super::{DOMAINS, MetricDef, attributes, event, l9gpu, link};
+use super::{DOMAINS, MetricDef, attributes, dcgm, event, l9gpu, link};
 use crate::sample::Subject;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -63,6 +63,7 @@ pub fn markdown(vendors: &[Column]) -> String {
         }
     }
     l9gpu::table(&mut out);
+    dcgm::table(&mut out);
     table_of_vendors(vendors, &mut out);
     series(&mut out);
     out.push_str(EVENTS);

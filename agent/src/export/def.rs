@@ -5,9 +5,11 @@ use super::Sink;
 use crate::catalog::attributes::AttrSet;
 use crate::config::{ConfigError, Resolving, Section};
 use crate::diagnosis::Finding;
+use crate::heartbeat::Heartbeat;
 use crate::paths::Paths;
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 /// A row: one sink.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +42,8 @@ pub struct SinkContext<'a> {
     pub node: Option<&'a str>,
     /// The attributes of this host.
     pub host: &'a AttrSet,
+    /// Whether the pipeline ticks.
+    pub heartbeat: &'a Arc<Heartbeat>,
 }
 
 /// Why a sink does not open.

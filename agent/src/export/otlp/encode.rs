@@ -11,8 +11,8 @@ use super::wire::{
 };
 use crate::catalog::attributes::{AttrSet, AttrValue};
 use crate::catalog::{Kind, MetricDef};
-use crate::export::{EnrichedBatch, Labels, Point};
-use crate::sample::{Histogram, Value};
+use crate::export::{EnrichedBatch, Labels, Point, Reading};
+use crate::sample::Histogram;
 use std::collections::HashMap;
 
 /// `AGGREGATION_TEMPORALITY_CUMULATIVE`.
@@ -78,14 +78,6 @@ struct Run {
     /// Bytes of the points, each with its tag and length.
     points_len: usize,
     header_len: usize,
-}
-
-/// The part of a point that is sent.
-enum Body<'a> {
-    Ended,
-    Int(i64),
-    Double(f64),
-    Histogram(&'a Histogram),
 }
 
 impl Encoder {
@@ -214,33 +206,12 @@ fn temporality(kind: Kind) -> &'static [u8] {
     }
 }
 
-/// The value as sent; `None` for a number that is not finite, and for a value of another shape than
-/// the metric's, which the catalogue's types rule out.
-fn body(point: &Point) -> Option<Body<'_>> {
-    let distribution = point.metric.kind == Kind::Histogram;
-    match &point.value {
-        None => Some(Body::Ended),
-        Some(Value::Int(number)) if !distribution => Some(Body::Int(*number)),
-        Some(Value::Double(number)) if !distribution && number.is_finite() => {
-            Some(Body::Double(*number))
-        }
-        Some(Value::Histogram(histogram))
-            if distribution
-                && histogram.sum.is_finite()
-                && histogram.counts.len() == histogram.bounds.len() + 1 =>
-        {
-            Some(Body::Histogram(histogram))
-        }
-        Some(_) => None,
-    }
-}
-
 /// Bytes of the data point message.
 fn point_len(point: &Point) -> Option<usize> {
-    let value = match body(point)? {
-        Body::Ended => 2,
-        Body::Int(_) | Body::Double(_) => 9,
-        Body::Histogram(histogram) => {
+    let value = match point.reading()? {
+        Reading::Ended => 2,
+        Reading::Int(_) | Reading::Double(_) => 9,
+        Reading::Histogram(histogram) => {
             18 + framed_len(8 * histogram.counts.len()) + framed_len(8 * histogram.bounds.len())
         }
     };
@@ -250,17 +221,17 @@ fn point_len(point: &Point) -> Option<usize> {
 
 /// Writes a data point with its tag and length, fields in ascending order.
 fn put_point(out: &mut Vec<u8>, point: &Point) {
-    let (Some(body), Some(len)) = (body(point), point_len(point)) else { return };
+    let (Some(body), Some(len)) = (point.reading(), point_len(point)) else { return };
     put_frame(out, 1, len);
     if point.start_ns != 0 {
         put_fixed64(out, 2, point.start_ns.to_le_bytes());
     }
     put_fixed64(out, 3, point.time_ns.to_le_bytes());
     match body {
-        Body::Ended => {}
-        Body::Double(number) => put_fixed64(out, 4, number.to_le_bytes()),
-        Body::Int(number) => put_fixed64(out, 6, number.to_le_bytes()),
-        Body::Histogram(histogram) => put_distribution(out, histogram),
+        Reading::Ended => {}
+        Reading::Double(number) => put_fixed64(out, 4, number.to_le_bytes()),
+        Reading::Int(number) => put_fixed64(out, 6, number.to_le_bytes()),
+        Reading::Histogram(histogram) => put_distribution(out, histogram),
     }
     let from = out.len();
     out.extend_from_slice(attributes(&point.labels));
@@ -268,7 +239,7 @@ fn put_point(out: &mut Vec<u8>, point: &Point) {
     if distribution && let Some(written) = out.get_mut(from..) {
         retag(written, HISTOGRAM_ATTRIBUTES);
     }
-    if matches!(body, Body::Ended) {
+    if matches!(body, Reading::Ended) {
         let flags = if distribution { 10 } else { 8 };
         out.extend_from_slice(&[tag(flags, VARINT), NO_RECORDED_VALUE]);
     }

@@ -11,13 +11,18 @@ impl Resource {
     /// The agent's name and version, the attributes detected on the host, and those that the
     /// operator set; a later one replaces an earlier one.
     pub fn new(detected: &AttrSet, settings: &Settings) -> Self {
+        Self::with(detected, &settings.resource_attributes)
+    }
+
+    /// The same with the operator's attributes alone.
+    pub fn with(detected: &AttrSet, set_by_operator: &[(String, String)]) -> Self {
         let mut resource = Self::default();
         resource.set(SERVICE_NAME.name, env!("CARGO_PKG_NAME").into());
         resource.set(SERVICE_VERSION.name, env!("CARGO_PKG_VERSION").into());
         for (key, value) in detected.iter() {
             resource.set(key.name, value.clone());
         }
-        for (key, value) in &settings.resource_attributes {
+        for (key, value) in set_by_operator {
             resource.set(key, value.as_str().into());
         }
         resource

@@ -14,6 +14,8 @@
 
 mod parse;
 
+pub(crate) use parse::resource_attributes;
+
 use hyper::Uri;
 use hyper::header::HeaderMap;
 use parse::{Lookup, Setting};
@@ -267,7 +269,7 @@ impl Settings {
             tls: tls_files(&lookup)?,
             queue_bytes,
             backoff: Backoff::default(),
-            resource_attributes: parse::resource_attributes(env)?,
+            resource_attributes: resource_attributes(env)?,
         })
     }
 }

@@ -47,22 +47,24 @@ pub(super) type Stamp = [Option<Written>; 3];
 /// The identity of a file. The inode number distinguishes two files that were written within one
 /// tick of the file system's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Written {
+pub(crate) struct Written {
     inode: u64,
     at: (i64, i64),
 }
 
 /// The present stamp of the files.
 pub(super) fn stamp(files: &TlsFiles) -> Stamp {
-    let written = |path: &PathBuf| {
-        let meta = path.metadata().ok()?;
-        Some(Written { inode: meta.ino(), at: (meta.mtime(), meta.mtime_nsec()) })
-    };
     let (certificate, key) = match &files.client {
         Some((certificate, key)) => (written(certificate), written(key)),
         None => (None, None),
     };
     [files.ca.as_ref().and_then(written), certificate, key]
+}
+
+/// The identity of a file; `None` where there is none.
+pub(crate) fn written(path: &PathBuf) -> Option<Written> {
+    let meta = path.metadata().ok()?;
+    Some(Written { inode: meta.ino(), at: (meta.mtime(), meta.mtime_nsec()) })
 }
 
 /// A configuration without trusted CAs, for plain-text endpoints.
@@ -110,7 +112,7 @@ fn builder(
         .map_err(|source| TlsFileError::Unusable { path: path.to_owned(), source })
 }
 
-fn roots(path: &Path) -> Result<RootCertStore, TlsFileError> {
+pub(crate) fn roots(path: &Path) -> Result<RootCertStore, TlsFileError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
         roots
@@ -120,7 +122,7 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsFileError> {
     Ok(roots)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
     let read = |source| TlsFileError::Read { path: path.to_owned(), source };
     let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
         .map_err(read)?

@@ -4,6 +4,7 @@ use super::*;
 use crate::catalog::attributes::{self, AttrKey, GPU_INDEX, GPU_UUID, SERVICE_NAME};
 use crate::catalog::{agent, device};
 use crate::export::otlp::settings::{RawOtlp, Settings, Signal};
+use crate::sample::Value;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
 use opentelemetry_proto::tonic::common::v1::{AnyValue as Any, InstrumentationScope, KeyValue};

@@ -190,7 +190,7 @@ fn is_loopback(host: Option<&str>) -> bool {
 }
 
 /// `OTEL_RESOURCE_ATTRIBUTES`, then `OTEL_SERVICE_NAME`, which wins.
-pub(super) fn resource_attributes(
+pub(crate) fn resource_attributes(
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Vec<(String, String)>, SettingsError> {
     let origin = "OTEL_RESOURCE_ATTRIBUTES";

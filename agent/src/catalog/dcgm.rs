@@ -1,0 +1,185 @@
+//! The metrics of NVIDIA's dcgm-exporter by default, and where the same is here: for the `dcgm`
+//! names of the Prometheus endpoint, and for those who bring dashboards along. From
+//! `etc/default-counters.csv` of dcgm-exporter 3.1 to 4.8.
+
+use super::attributes::{self as attr, AttrKey};
+use super::{MetricDef, device, gpm, instance, link, wear};
+use std::fmt::Write as _;
+
+/// One metric of dcgm-exporter.
+#[derive(Debug)]
+pub struct DcgmMetric {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether dcgm-exporter declares it as a counter.
+    pub is_counter: bool,
+    /// dcgm-exporter's help.
+    pub help: &'static str,
+    /// Where it comes from, or why there is no such metric.
+    pub from: Result<DcgmOrigin, &'static str>,
+}
+
+/// Metrics here whose series, added up and scaled, are one of dcgm-exporter's.
+#[derive(Debug)]
+pub struct DcgmOrigin {
+    /// Of a device.
+    pub device: &'static MetricDef,
+    /// Of a MIG instance, which dcgm-exporter shows under the same name.
+    pub instance: Option<&'static MetricDef>,
+    /// Only series with this attribute.
+    pub only: Option<(&'static AttrKey, &'static str)>,
+    /// What a value is multiplied by.
+    pub scale: f64,
+}
+
+const fn of(device: &'static MetricDef, scale: f64) -> DcgmOrigin {
+    DcgmOrigin { device, instance: None, only: None, scale }
+}
+
+impl DcgmOrigin {
+    const fn only(self, key: &'static AttrKey, value: &'static str) -> Self {
+        Self { only: Some((key, value)), ..self }
+    }
+
+    const fn with(self, instance: &'static MetricDef) -> Self {
+        Self { instance: Some(instance), ..self }
+    }
+}
+
+macro_rules! dcgm {
+    ($($name:literal $kind:ident $help:literal = $from:expr;)+) => {
+        /// The metrics, in dcgm-exporter's order.
+        pub static ALL: &[DcgmMetric] = &[$(DcgmMetric {
+            name: $name,
+            is_counter: dcgm!(@ $kind),
+            help: $help,
+            from: $from,
+        }),+];
+    };
+    (@ gauge) => { false };
+    (@ counter) => { true };
+}
+
+const MEGA: f64 = 1e-6;
+const MEBI: f64 = 1.0 / 1_048_576.0;
+const PERCENT: f64 = 100.0;
+const TX: (&AttrKey, &str) = (&attr::IO_DIRECTION, "transmit");
+const RX: (&AttrKey, &str) = (&attr::IO_DIRECTION, "receive");
+
+dcgm! {
+    "DCGM_FI_DEV_SM_CLOCK" gauge "SM clock frequency (in MHz)."
+        = Ok(of(device::CLOCK_SPEED.def(), MEGA).only(&attr::GPU_CLOCK_TYPE, "sm"));
+    "DCGM_FI_DEV_MEM_CLOCK" gauge "Memory clock frequency (in MHz)."
+        = Ok(of(device::CLOCK_SPEED.def(), MEGA).only(&attr::GPU_CLOCK_TYPE, "memory"));
+    "DCGM_FI_DEV_MEMORY_TEMP" gauge "Memory temperature (in C)."
+        = Ok(of(device::TEMPERATURE.def(), 1.0).only(&attr::GPU_TEMPERATURE_SENSOR, "memory"));
+    "DCGM_FI_DEV_GPU_TEMP" gauge "GPU temperature (in C)."
+        = Ok(of(device::TEMPERATURE.def(), 1.0).only(&attr::GPU_TEMPERATURE_SENSOR, "gpu"));
+    "DCGM_FI_DEV_POWER_USAGE" gauge "Power draw (in W)." = Ok(of(device::POWER.def(), 1.0));
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION" counter "Total energy consumption since boot (in mJ)."
+        = Ok(of(device::ENERGY.def(), 1e3));
+    "DCGM_FI_DEV_PCIE_TX_THROUGHPUT" counter "Total number of bytes transmitted through PCIe TX (in KB)."
+        = Ok(of(wear::PCIE_IO.def(), 1e-3).only(TX.0, TX.1));
+    "DCGM_FI_DEV_PCIE_RX_THROUGHPUT" counter "Total number of bytes received through PCIe RX (in KB)."
+        = Ok(of(wear::PCIE_IO.def(), 1e-3).only(RX.0, RX.1));
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER" counter "Total number of PCIe retries."
+        = Ok(of(wear::PCIE_REPLAYS.def(), 1.0));
+    "DCGM_FI_DEV_GPU_UTIL" gauge "GPU utilization (in %)."
+        = Ok(of(device::UTILIZATION.def(), PERCENT).only(&attr::GPU_TASK, "general"));
+    "DCGM_FI_DEV_MEM_COPY_UTIL" gauge "Memory utilization (in %)."
+        = Ok(of(device::MEMORY_BANDWIDTH_UTILIZATION.def(), PERCENT));
+    "DCGM_FI_DEV_ENC_UTIL" gauge "Encoder utilization (in %)."
+        = Ok(of(device::UTILIZATION.def(), PERCENT).only(&attr::GPU_TASK, "encoder"));
+    "DCGM_FI_DEV_DEC_UTIL" gauge "Decoder utilization (in %)."
+        = Ok(of(device::UTILIZATION.def(), PERCENT).only(&attr::GPU_TASK, "decoder"));
+    "DCGM_FI_DEV_XID_ERRORS" gauge "Value of the last XID error encountered."
+        = Err("the last code says neither when nor how often; `gpu.xid.errors` counts every code");
+    "DCGM_FI_DEV_FB_FREE" gauge "Framebuffer memory free (in MiB)."
+        = Ok(of(device::MEMORY_USAGE.def(), MEBI)
+            .only(&attr::GPU_MEMORY_STATE, "free").with(instance::MEMORY_USAGE.def()));
+    "DCGM_FI_DEV_FB_USED" gauge "Framebuffer memory used (in MiB)."
+        = Ok(of(device::MEMORY_USAGE.def(), MEBI)
+            .only(&attr::GPU_MEMORY_STATE, "used").with(instance::MEMORY_USAGE.def()));
+    "DCGM_FI_DEV_FB_RESERVED" gauge "Framebuffer memory reserved (in MiB)."
+        = Ok(of(device::MEMORY_USAGE.def(), MEBI)
+            .only(&attr::GPU_MEMORY_STATE, "reserved").with(instance::MEMORY_USAGE.def()));
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL" counter "Total number of NVLink bandwidth counters for all lanes (in MB)."
+        = Ok(of(link::NVLINK_IO.def(), MEGA));
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS" gauge "vGPU License status."
+        = Err("only a vGPU guest has a licence, and the agent reads hosts");
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS" counter "Number of remapped rows for uncorrectable errors."
+        = Ok(of(wear::REMAPPED_ROWS.def(), 1.0).only(&attr::GPU_MEMORY_RETIREMENT_CAUSE, "uncorrected"));
+    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS" counter "Number of remapped rows for correctable errors."
+        = Ok(of(wear::REMAPPED_ROWS.def(), 1.0).only(&attr::GPU_MEMORY_RETIREMENT_CAUSE, "corrected"));
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE" gauge "Whether remapping of rows has failed."
+        = Ok(of(wear::REMAP_FAILED.def(), 1.0));
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE" gauge "Ratio of time the graphics engine is active."
+        = Ok(of(gpm::GR_ENGINE_ACTIVE.def(), 1.0).with(gpm::INSTANCE_GR_ENGINE_ACTIVE.def()));
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE" gauge "Ratio of cycles the tensor (HMMA) pipe is active."
+        = Ok(of(gpm::PIPE_ACTIVE.def(), 1.0)
+            .only(&attr::GPU_PIPE, "tensor").with(gpm::INSTANCE_PIPE_ACTIVE.def()));
+    "DCGM_FI_PROF_DRAM_ACTIVE" gauge "Ratio of cycles the device memory interface is active sending or receiving data."
+        = Ok(of(gpm::DRAM_ACTIVE.def(), 1.0).with(gpm::INSTANCE_DRAM_ACTIVE.def()));
+    "DCGM_FI_PROF_PCIE_TX_BYTES" gauge "The rate of data transmitted over the PCIe bus (in bytes per second)."
+        = Ok(of(gpm::PCIE_THROUGHPUT.def(), 1.0)
+            .only(TX.0, TX.1).with(gpm::INSTANCE_PCIE_THROUGHPUT.def()));
+    "DCGM_FI_PROF_PCIE_RX_BYTES" gauge "The rate of data received over the PCIe bus (in bytes per second)."
+        = Ok(of(gpm::PCIE_THROUGHPUT.def(), 1.0)
+            .only(RX.0, RX.1).with(gpm::INSTANCE_PCIE_THROUGHPUT.def()));
+}
+
+const HEAD: &str = "
+## Names of dcgm-exporter
+
+With `[prometheus] names = [\"dcgm\"]` (or `[\"native\", \"dcgm\"]`) the Prometheus endpoint has NVIDIA's devices
+under the names and labels of dcgm-exporter's default counters (`gpu`, `UUID`, `pci_bus_id`, `device`,
+`modelName`, `Hostname`, `GPU_I_ID`, `GPU_I_PROFILE`, `DCGM_FI_DRIVER_VERSION`), so that its dashboard
+(Grafana 12239) and rules work. DCGM has `DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL` as a rate that it declares
+as a counter; here it is the counter. `DCGM_FI_PROF_*` needs Hopper or later.
+
+| dcgm-exporter | here |
+|---|---|
+";
+
+/// Writes the table for `METRICS.md`.
+pub(super) fn table(out: &mut String) {
+    out.push_str(HEAD);
+    for DcgmMetric { name, from, .. } in ALL {
+        // Writing to a String cannot fail.
+        let _ = match from {
+            Ok(DcgmOrigin { device, instance, only, scale }) => {
+                let only = only.map_or_else(String::new, |(_, value)| format!(" of `{value}`"));
+                let times = if (scale - 1.0).abs() < f64::EPSILON {
+                    String::new()
+                } else {
+                    format!(" × {scale:.4e}")
+                };
+                let and = instance.map_or_else(String::new, |def| format!(", `{}`", def.name));
+                writeln!(out, "| `{name}` | `{}`{and}{only}{times} |", device.name)
+            }
+            Err(why) => writeln!(out, "| `{name}` | no: {why} |"),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn each_row_names_a_value_that_its_metric_has() {
+        let mut names = HashSet::new();
+        for DcgmMetric { name, from, .. } in ALL {
+            assert!(names.insert(name), "{name} is there twice");
+            let Ok(DcgmOrigin { device, instance, only: Some((key, value)), .. }) = from else {
+                continue;
+            };
+            for def in [Some(device), instance.as_ref()].into_iter().flatten() {
+                let dim = def.dims.iter().find(|dim| dim.key.name == key.name);
+                let has = dim.is_some_and(|dim| dim.values.contains(value));
+                assert!(has, "{name}: {} has no {value}", def.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The endpoint that Prometheus scrapes: the last point of every live series as text, in Prometheus'
+//! own format or OpenMetrics, under the names that the same OTLP points get at a receiver. The same
+//! listener answers `/healthz` and `/readyz`.
+//!
+//! The tick's thread only replaces the points of the store; the thread `export:prometheus` renders,
+//! compresses and sends. A series without a new point for five minutes is left out, as Prometheus
+//! does with pushed points. Costs nothing until configured, then the live points' memory and the
+//! pages of the last tick.
+
+mod access;
+mod answer;
+mod dcgm;
+pub mod def;
+#[cfg(test)]
+mod fixture;
+mod names;
+mod profile;
+mod server;
+mod store;
+mod text;
+mod tls;
+
+use crate::export::{EnrichedBatch, Report, Sink};
+use crate::heartbeat::Heartbeat;
+use access::{Access, Users};
+use server::Bounds;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use store::{Options, Store};
+use tls::Tls;
+use tokio::sync::oneshot;
+
+/// The thread's name.
+const THREAD: &str = "export:prometheus";
+
+/// The sink and its listener.
+#[derive(Debug)]
+struct PrometheusSink {
+    endpoint: Arc<Endpoint>,
+    /// Ends the thread when dropped.
+    _closing: oneshot::Sender<()>,
+}
+
+/// What the tick's thread and the connections share.
+#[derive(Debug)]
+struct Endpoint {
+    store: Mutex<Store>,
+    access: Access,
+    tls: Option<Tls>,
+    heartbeat: Arc<Heartbeat>,
+    counts: Counts,
+}
+
+/// The outcome of scrapes.
+#[derive(Debug, Default)]
+struct Counts {
+    accepted: AtomicU64,
+    undelivered: AtomicU64,
+    requests: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// The names of the catalogue's metrics on the endpoint, in its order.
+pub fn names() -> impl Iterator<Item = String> {
+    names::FAMILIES.iter().map(|family| family.name.clone())
+}
+
+impl Endpoint {
+    fn new(options: Options, users: Users, tls: Option<Tls>, heartbeat: Arc<Heartbeat>) -> Self {
+        let store = Mutex::new(Store::new(options));
+        Self { store, access: Access::new(users), tls, heartbeat, counts: Counts::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PrometheusSink {
+    /// Listens and starts the thread; returns the address as well, whose port the kernel may have
+    /// chosen.
+    fn start(
+        address: SocketAddr,
+        endpoint: Endpoint,
+        bounds: Bounds,
+    ) -> io::Result<(Self, SocketAddr)> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        // The one blocking thread checks passwords.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .max_blocking_threads(1)
+            .thread_name(format!("{THREAD}-auth"))
+            .build()?;
+        let endpoint = Arc::new(endpoint);
+        let (closing, closed) = oneshot::channel::<()>();
+        let served = Arc::clone(&endpoint);
+        std::thread::Builder::new().name(THREAD.into()).spawn(move || {
+            runtime.block_on(async move {
+                let listener = match tokio::net::TcpListener::from_std(listener) {
+                    Ok(listener) => listener,
+                    Err(error) => return tracing::error!(%error, "no metrics endpoint"),
+                };
+                tokio::select! {
+                    () = server::serve(listener, served, bounds) => {}
+                    // The sink was dropped.
+                    _ = closed => {}
+                }
+            });
+            runtime.shutdown_background();
+        })?;
+        Ok((Self { endpoint, _closing: closing }, address))
+    }
+}
+
+impl Sink for PrometheusSink {
+    fn export(&mut self, batch: &EnrichedBatch) {
+        self.endpoint.lock().update(batch, Instant::now());
+    }
+
+    /// Nothing waits here: the points of the last tick are scraped or not.
+    fn flush(&mut self, _: Instant) {}
+
+    fn report(&self) -> Report {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let Counts { accepted, undelivered, requests, bytes } = &self.endpoint.counts;
+        Report {
+            accepted: read(accepted),
+            undelivered: read(undelivered),
+            not_finite: self.endpoint.lock().not_finite,
+            requests: read(requests),
+            bytes: read(bytes),
+            ..Report::default()
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The last point of every live series, in families, and the pages rendered from them.
+//!
+//! Cost: one look-up in a tree a point on the tick's thread, no allocation for a series that
+//! continues. A page is rendered at most once a tick and format, whatever clients do; the tick waits
+//! at most for that (1.9 ms for 10,000 series).
+
+use super::names::FAMILIES;
+use super::profile::Profile;
+use super::text::{self, Format, Page};
+use crate::catalog::{self, MetricDef};
+use crate::export::{EnrichedBatch, Labels, Point, Reading};
+use crate::sample::Value;
+use bytes::Bytes;
+use flate2::write::GzEncoder;
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Largest page before compression. The default limit of 50,000 series makes some 20 MB.
+const MAX_PAGE: usize = 24 << 20;
+
+/// Largest sum of all pages in memory: those of this tick, and those that slow clients still read.
+/// The unit allows the agent 256 MiB.
+const MAX_HELD: usize = 48 << 20;
+
+/// What to render.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    /// The naming profiles, in order.
+    pub(super) profiles: Vec<Profile>,
+    /// Whether every series carries the scope.
+    pub(super) scope_labels: bool,
+    /// The resource's attributes as labels, for `target_info`.
+    pub(super) target: Box<str>,
+    /// The host's name, for profiles that put it on every series.
+    pub(super) host: Box<str>,
+    /// A series without a new point for this long is left out: its source hangs. Pushed points
+    /// disappear from Prometheus after the same time.
+    pub(super) stale: Duration,
+}
+
+/// The live series.
+#[derive(Debug)]
+pub(super) struct Store {
+    options: Options,
+    /// By [`catalog::index_of`], then by the address of the labels, which one series has alone.
+    families: Vec<BTreeMap<usize, Live>>,
+    pages: Vec<Rendered>,
+    /// Bytes of all pages in memory.
+    held: Arc<AtomicUsize>,
+    pub(super) not_finite: u64,
+}
+
+/// A series' last point.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) labels: Arc<Labels>,
+    pub(super) value: Value,
+    pub(super) at: Instant,
+}
+
+/// A page as sent.
+#[derive(Clone, Debug)]
+pub(super) struct Rendered {
+    pub(super) format: Format,
+    pub(super) is_gzip: bool,
+    pub(super) body: Bytes,
+    /// Samples' series in it.
+    pub(super) points: u64,
+}
+
+/// The page cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PageError {
+    /// It is larger than a client should have to take.
+    #[error("the page is larger than {MAX_PAGE} bytes; lower agent.series_limit")]
+    TooLarge,
+    /// Slow clients have not taken former pages yet.
+    #[error("clients that read slowly hold {MAX_HELD} bytes of former pages")]
+    Held,
+    /// The compressor failed.
+    #[error("cannot compress the page: {0}")]
+    Gzip(#[from] io::Error),
+}
+
+impl Store {
+    pub(super) fn new(options: Options) -> Self {
+        let families = catalog::all().map(|_| BTreeMap::new()).collect();
+        Self { options, families, pages: Vec::new(), held: Arc::default(), not_finite: 0 }
+    }
+
+    /// Takes the points of a tick.
+    pub(super) fn update(&mut self, batch: &EnrichedBatch, now: Instant) {
+        self.pages.clear();
+        for point in &batch.points {
+            let at = usize::from(catalog::index_of(point.metric));
+            let Some(family) = self.families.get_mut(at) else { continue };
+            let key = Arc::as_ptr(&point.labels).addr();
+            match (point.reading(), &point.value) {
+                (Some(Reading::Ended), _) => drop(family.remove(&key)),
+                (Some(_), Some(value)) => put(family, key, point, value, now),
+                _ => self.not_finite += 1,
+            }
+        }
+    }
+
+    /// The page in a format; rendered at first use after a tick.
+    pub(super) fn page(
+        &mut self,
+        format: Format,
+        is_gzip: bool,
+        now: Instant,
+    ) -> Result<Rendered, PageError> {
+        let known = |page: &&Rendered| page.format == format && page.is_gzip == is_gzip;
+        if let Some(page) = self.pages.iter().find(known) {
+            return Ok(page.clone());
+        }
+        if self.held.load(Ordering::Relaxed) >= MAX_HELD {
+            return Err(PageError::Held);
+        }
+        let plain = match self.pages.iter().find(|page| page.format == format && !page.is_gzip) {
+            Some(page) => page.clone(),
+            None => self.render(format, now)?,
+        };
+        let page = if is_gzip {
+            Rendered { is_gzip, body: self.hold(gzip(&plain.body)?), ..plain }
+        } else {
+            plain
+        };
+        self.pages.push(page.clone());
+        Ok(page)
+    }
+
+    fn render(&self, format: Format, now: Instant) -> Result<Rendered, PageError> {
+        let scope = if self.options.scope_labels {
+            format!(
+                ",otel_scope_name=\"{}\",otel_scope_version=\"{}\"",
+                env!("CARGO_PKG_NAME"),
+                env!("CARGO_PKG_VERSION")
+            )
+        } else {
+            String::new()
+        };
+        let mut page = Page { format, text: String::new(), more_labels: scope };
+        let mut points = 0;
+        for profile in &self.options.profiles {
+            points += match profile {
+                Profile::Native => self.native(&mut page, now)?,
+                Profile::Dcgm => super::dcgm::render(self, &mut page, now),
+            };
+        }
+        page.text.push_str(&target(format, &self.options.target));
+        if format == Format::OpenMetrics {
+            page.text.push_str("# EOF\n");
+        }
+        Ok(Rendered { format, is_gzip: false, body: self.hold(page.text.into()), points })
+    }
+
+    /// A page's bytes, counted until the last client has them.
+    fn hold(&self, page: Vec<u8>) -> Bytes {
+        self.held.fetch_add(page.len(), Ordering::Relaxed);
+        Bytes::from_owner(Held { page, sum: Arc::clone(&self.held) })
+    }
+
+    fn native(&self, page: &mut Page, now: Instant) -> Result<u64, PageError> {
+        let mut points = 0;
+        for (family, series) in FAMILIES.iter().zip(&self.families) {
+            let mut live = series.values().filter(|live| self.is_fresh(live, now)).peekable();
+            if live.peek().is_some() {
+                page.head(family);
+            }
+            for Live { labels, value, .. } in live {
+                let labels = labels.prometheus.get_or_init(|| text::labels(&labels.set));
+                page.series(&family.name, labels, value);
+                points += 1;
+            }
+            if page.text.len() > MAX_PAGE {
+                return Err(PageError::TooLarge);
+            }
+        }
+        Ok(points)
+    }
+
+    /// The live series of a metric.
+    pub(super) fn of(
+        &self,
+        metric: &'static MetricDef,
+        now: Instant,
+    ) -> impl Iterator<Item = &Live> {
+        let series = self.families.get(usize::from(catalog::index_of(metric)));
+        let live = series.into_iter().flat_map(BTreeMap::values);
+        live.filter(move |live| self.is_fresh(live, now))
+    }
+
+    /// The host's name.
+    pub(super) fn host(&self) -> &str {
+        &self.options.host
+    }
+
+    fn is_fresh(&self, live: &Live, now: Instant) -> bool {
+        now.saturating_duration_since(live.at) < self.options.stale
+    }
+}
+
+/// A page in memory.
+struct Held {
+    page: Vec<u8>,
+    sum: Arc<AtomicUsize>,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.page
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.sum.fetch_sub(self.page.len(), Ordering::Relaxed);
+    }
+}
+
+fn put(family: &mut BTreeMap<usize, Live>, key: usize, point: &Point, value: &Value, now: Instant) {
+    match family.get_mut(&key) {
+        Some(live) => {
+            live.at = now;
+            match (&mut live.value, value) {
+                // The bounds of a series never change; its counts keep their allocation.
+                (Value::Histogram(old), Value::Histogram(new)) if old.bounds == new.bounds => {
+                    old.counts.clone_from(&new.counts);
+                    old.sum = new.sum;
+                }
+                (old, new) => *old = new.clone(),
+            }
+        }
+        None => {
+            let labels = Arc::clone(&point.labels);
+            family.insert(key, Live { labels, value: value.clone(), at: now });
+        }
+    }
+}
+
+/// The family `target_info`, which carries the resource's attributes.
+fn target(format: Format, labels: &str) -> String {
+    let head = match format {
+        Format::Text => "# TYPE target_info gauge\n# HELP target_info",
+        Format::OpenMetrics => "# TYPE target info\n# HELP target",
+    };
+    format!("{head} Attributes of the agent and its host.\ntarget_info{{{labels}}} 1\n")
+}
+
+fn gzip(text: &[u8]) -> io::Result<Vec<u8>> {
+    let mut out = GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    out.write_all(text)?;
+    out.finish()
+}
+
+#[cfg(test)]
+mod tests;
