@@ -28,6 +28,9 @@ pub(crate) struct Request {
     /// Where to put the files; default: target/dist/VERSION
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
+    /// Package FOLDER/x86_64/gpuwho and FOLDER/aarch64/gpuwho instead of building
+    #[arg(long, value_name = "FOLDER", conflicts_with = "twice")]
+    programs: Option<PathBuf>,
     /// Write xtask/dist-contents.txt anew instead of comparing with it
     #[arg(long)]
     accept: bool,
@@ -62,16 +65,17 @@ impl Release {
 
 /// `cargo xtask dist`.
 pub(crate) fn dist(request: &Request) -> Result<()> {
-    setup::ensure(&["build", "bpf", "dist", "arm64"], Want::Must)?;
+    setup::ensure(&["build", "bpf", "dist"], Want::Must)?;
     let work = place::target("dist");
     let version = env!("CARGO_PKG_VERSION");
     let out = request.out.clone().unwrap_or_else(|| work.join(version));
     let release = Release::new(out.clone())?;
-    let sums = make(&release, &place::target(""), request.accept)?;
+    let built = request.programs.as_deref();
+    let sums = make(&release, &place::target(""), built, request.accept)?;
     print!("{sums}");
     if request.twice {
         let again = Release { out: work.join("again").join(version), ..release };
-        let other = make(&again, &work.join("again"), false)?;
+        let other = make(&again, &work.join("again"), None, false)?;
         ensure!(sums == other, "made again, the files are others:\n{other}");
         println!("made twice, the same bytes");
     }
@@ -79,17 +83,20 @@ pub(crate) fn dist(request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// Makes all files, with programs built below `target`, and gives their checksums.
-fn make(release: &Release, target: &Path, accept: bool) -> Result<String> {
+/// Makes all files, with these programs or with those that it builds below `target`, and gives their
+/// checksums.
+fn make(release: &Release, target: &Path, built: Option<&Path>, accept: bool) -> Result<String> {
     let out = Stage::new(&release.out)?;
     let work = target.join("dist/work");
-    let objects = target.join("dist/bpf");
-    binary::bpf_objects(&objects)?;
     let mut image = Image::new(&work)?;
     let mut listings = Vec::new();
     for processor in PROCESSORS {
         let made = Stage::new(&work.join(processor.name))?;
-        let program = processor.compile(&objects, target)?;
+        let program = match built {
+            Some(folder) => folder.join(processor.name).join(PROGRAM),
+            None => processor.compile(target)?,
+        };
+        binary::check_glibc(&program)?;
         made.copy(&program, PROGRAM, 0o755)?;
         let licences = inventory::licences(&format!("{}-unknown-linux-gnu", processor.name))?;
         made.write(licences.as_bytes(), LICENCES, 0o644)?;
@@ -102,7 +109,7 @@ fn make(release: &Release, target: &Path, accept: bool) -> Result<String> {
         write_tarball(release, made, &base)?;
         for format in [Format::Deb, Format::Rpm] {
             let package = packages::write(format, release, processor, made)?;
-            let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = format!("{format:?} for {}", processor.name);
             listings.push((name, packages::list(format, &package)?));
         }
         let listing = image.add(release, processor, made)?;

@@ -2,7 +2,7 @@
 //! and without a path of the machine that built it.
 
 use super::contents::PROGRAM;
-use crate::setup::dist as tools;
+use crate::setup::{self, Want, dist as tools};
 use crate::{place, shell};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -48,9 +48,12 @@ impl Processor {
         format!("{}-unknown-linux-gnu", self.name)
     }
 
-    /// Builds the program below `target` and gives its path. The BPF programs are those in `objects`:
-    /// they are the same for every processor.
-    pub(super) fn compile(&self, objects: &Path, target: &Path) -> Result<PathBuf> {
+    /// Builds the program below `target` and gives its path. The BPF programs are built once, for every
+    /// processor.
+    pub(super) fn compile(&self, target: &Path) -> Result<PathBuf> {
+        setup::ensure(&["arm64"], Want::Must)?;
+        let objects = target.join("dist/bpf");
+        bpf_objects(&objects)?;
         let triple = self.triple();
         let (major, minor) = GLIBC;
         let path = tools::search_path()?;
@@ -65,9 +68,7 @@ impl Processor {
         let (rust, c) = remapped()?;
         command.env("CARGO_ENCODED_RUSTFLAGS", rust).env("CFLAGS", c);
         shell::run(&mut command)?;
-        let program = target.join(&triple).join("release").join(PROGRAM);
-        check_glibc(&program)?;
-        Ok(program)
+        Ok(target.join(&triple).join("release").join(PROGRAM))
     }
 }
 
@@ -86,7 +87,7 @@ fn remapped() -> Result<(String, String)> {
 
 /// Builds the BPF programs, or finds them built, and puts them into a folder, whose path stays the same
 /// so that cargo builds the agent once.
-pub(super) fn bpf_objects(into: &Path) -> Result<()> {
+fn bpf_objects(into: &Path) -> Result<()> {
     let check =
         ["check", "--package", PROGRAM, "--lib", "--message-format=json-render-diagnostics"];
     let messages = shell::output(&mut shell::cargo(check))?;
@@ -115,7 +116,7 @@ fn out_folder(message: &str) -> Option<PathBuf> {
 }
 
 /// Fails where a program needs a newer glibc than it was linked for.
-fn check_glibc(program: &Path) -> Result<()> {
+pub(super) fn check_glibc(program: &Path) -> Result<()> {
     let versions = ["--version-info", "--wide"];
     let text = shell::capture(shell::program("readelf", versions).arg(program))?;
     let newest = newest_glibc(&text).context("the program needs no version of glibc")?;

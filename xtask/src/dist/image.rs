@@ -248,7 +248,8 @@ fn debian(processor: &Processor, suite: &str, packages: &[&str]) -> Result<PathB
     // Unpacked beside the final name and moved, so that an interrupted one is never used.
     let unfinished = Stage::new(&cache.join(format!("unpack-{name}")))?;
     for package in packages {
-        apt.unpack(package, unfinished.folder())?;
+        // Not the version that this machine has installed.
+        apt.unpack(&format!("{package}/{suite}"), unfinished.folder())?;
     }
     fs::rename(unfinished.folder(), &kept)
         .with_context(|| format!("moving to {}", kept.display()))?;
