@@ -44,32 +44,20 @@ fn build() -> Result<PathBuf> {
 }
 
 fn key(source: &Path) -> Result<u64> {
-    let mut hash = FNV_OFFSET;
+    let mut hash = place::FNV_OFFSET;
     for name in SOURCES {
         let path = source.join(name);
         let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-        hash = fnv1a(hash, name.as_bytes());
-        hash = fnv1a(hash, &bytes);
+        hash = place::fnv1a(hash, name.as_bytes());
+        hash = place::fnv1a(hash, &bytes);
     }
     Ok(hash)
 }
 
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-
-/// FNV-1a: the key only has to differ when a source changes, and be the same on every machine.
-fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{FNV_OFFSET, fnv1a, key};
+    use super::key;
     use crate::place;
-
-    #[test]
-    fn the_hash_is_fnv_1a() {
-        assert_eq!(fnv1a(FNV_OFFSET, b"a"), 0xaf63_dc4c_8601_ec8c);
-    }
 
     #[test]
     fn another_component_list_is_another_collector() {

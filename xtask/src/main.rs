@@ -1,16 +1,19 @@
 //! Every repository task: `cargo xtask setup`, `build`, `test`, `run`, `ci` and the rest.
 //!
 //! Tasks set up what they need themselves; nothing is downloaded outside `setup`'s parts, the
-//! kernels of `vm`, programs that `test` unpacks and the Go modules of `collector`, all of which
-//! land in one cache folder that every clone on the machine shares.
+//! kernels of `vm`, programs that `test` unpacks, the Go modules of `collector` and `chart`, and the
+//! libraries of `dist`'s image, all of which land in one cache folder that every clone on the machine
+//! shares.
 
 mod apt;
 mod bench;
+mod chart;
 mod ci;
 mod collector;
 mod compile;
 mod containerd;
 mod cross;
+mod dist;
 mod docs;
 mod fuzz;
 mod gpu_check;
@@ -67,6 +70,10 @@ enum Task {
     Ci,
     /// Run the agent's BPF self-test in other kernels, for arm64 too, under QEMU
     Vm(vm::Request),
+    /// Make all files of a release: tarballs, packages, image, chart, checksums
+    Dist(dist::Request),
+    /// Lint the Helm chart and render deploy/kubernetes from it
+    Chart(chart::Request),
     /// Build the OpenTelemetry Collector that the end-to-end tests send to, and print its path
     Collector,
 }
@@ -104,6 +111,8 @@ fn perform(task: Task) -> Result<()> {
         Task::Tidy => tidy::tidy(&compile::debug_agent()?),
         Task::Ci => ci::ci(),
         Task::Vm(request) => vm::vm(&request).map(drop),
+        Task::Dist(request) => dist::dist(&request),
+        Task::Chart(request) => chart::chart(&request),
         Task::Collector => collector::print_path(),
     }
 }

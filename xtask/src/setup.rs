@@ -6,9 +6,11 @@
 mod arm64;
 mod bpf;
 mod deny;
+pub(crate) mod dist;
 mod go;
 mod nccl;
 mod packages;
+mod wheel;
 
 use crate::shell;
 use anyhow::{Context as _, Result, bail};
@@ -100,6 +102,12 @@ const PARTS: &[Part] = &[
         purpose: "compile the OpenTelemetry Collector that tests send to",
         probe: go::probe,
         install: go::install,
+    },
+    Part {
+        name: "dist",
+        purpose: "make release files",
+        probe: dist::probe,
+        install: dist::install,
     },
     Part {
         name: "nccl",

@@ -85,7 +85,9 @@ fn on_this_node(
     mounts: Vec<(String, String, bool)>,
 ) -> Vec<(String, String, bool)> {
     let place = |host: &str| match host {
-        "/sys/fs/cgroup" | "/etc/passwd" => Path::new(host).to_owned(),
+        "/sys/fs/cgroup" | "/etc/passwd" | "/etc/machine-id" if Path::new(host).exists() => {
+            Path::new(host).to_owned()
+        }
         "/var/log/pods" => containerd.pod_logs(),
         "/run/containerd" => containerd.socket().parent().unwrap().to_owned(),
         other => {

@@ -1,0 +1,163 @@
+//! `cargo xtask dist`: all files of a release, for every processor: tarballs, packages, the image, the
+//! chart, licences, lists of dependencies, checksums. Offline once the tools are in the cache, and the
+//! same bytes every time from one state of the repository at one path.
+
+pub(crate) mod archive;
+mod binary;
+mod contents;
+mod golden;
+mod image;
+mod inventory;
+mod packages;
+
+use crate::setup::{self, Want};
+use crate::{chart, place, shell};
+use anyhow::{Context as _, Result, ensure};
+use archive::{Stage, checksum, compress};
+use binary::PROCESSORS;
+use contents::{FILES, LICENCES, PROGRAM};
+use image::Image;
+use packages::Format;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// What `cargo xtask dist` can be asked.
+#[derive(clap::Args)]
+pub(crate) struct Request {
+    /// Where to put the files; default: target/dist/VERSION
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Package FOLDER/x86_64/gpuwho and FOLDER/aarch64/gpuwho instead of building
+    #[arg(long, value_name = "FOLDER", conflicts_with = "twice")]
+    programs: Option<PathBuf>,
+    /// Write xtask/dist-contents.txt anew instead of comparing with it
+    #[arg(long)]
+    accept: bool,
+    /// Make everything twice, each with a build of its own, and compare
+    #[arg(long)]
+    twice: bool,
+}
+
+/// A release in the making.
+struct Release {
+    version: String,
+    /// The time that all files have: the last commit's, in seconds since 1970.
+    epoch: u64,
+    /// Where the files go.
+    out: PathBuf,
+}
+
+impl Release {
+    fn new(out: PathBuf) -> Result<Self> {
+        let commit = ["log", "-1", "--format=%ct"];
+        let epoch = shell::capture(&mut shell::program("git", commit))?;
+        let epoch = epoch.trim().parse().context("reading the last commit's time")?;
+        // xtask's version is the workspace's.
+        Ok(Self { version: env!("CARGO_PKG_VERSION").to_owned(), epoch, out })
+    }
+
+    /// The time as RFC 3339.
+    fn time(&self) -> String {
+        humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(self.epoch)).to_string()
+    }
+}
+
+/// `cargo xtask dist`.
+pub(crate) fn dist(request: &Request) -> Result<()> {
+    setup::ensure(&["build", "bpf", "dist"], Want::Must)?;
+    let work = place::target("dist");
+    let version = env!("CARGO_PKG_VERSION");
+    let out = request.out.clone().unwrap_or_else(|| work.join(version));
+    let release = Release::new(out.clone())?;
+    let built = request.programs.as_deref();
+    let sums = make(&release, &place::target(""), built, request.accept)?;
+    print!("{sums}");
+    if request.twice {
+        let again = Release { out: work.join("again").join(version), ..release };
+        let other = make(&again, &work.join("again"), None, false)?;
+        ensure!(sums == other, "made again, the files are others:\n{other}");
+        println!("made twice, the same bytes");
+    }
+    println!("{}", out.display());
+    Ok(())
+}
+
+/// Makes all files, with these programs or with those that it builds below `target`, and gives their
+/// checksums.
+fn make(release: &Release, target: &Path, built: Option<&Path>, accept: bool) -> Result<String> {
+    let out = Stage::new(&release.out)?;
+    let work = target.join("dist/work");
+    let mut image = Image::new(&work)?;
+    let mut listings = Vec::new();
+    for processor in PROCESSORS {
+        let made = Stage::new(&work.join(processor.name))?;
+        let program = match built {
+            Some(folder) => folder.join(processor.name).join(PROGRAM),
+            None => processor.compile(target)?,
+        };
+        binary::check_glibc(&program)?;
+        made.copy(&program, PROGRAM, 0o755)?;
+        let licences = inventory::licences(&format!("{}-unknown-linux-gnu", processor.name))?;
+        made.write(licences.as_bytes(), LICENCES, 0o644)?;
+        let made = made.folder();
+        let base = format!("gpuwho-{}-linux-{}", release.version, processor.name);
+        inventory::write_bill_of_materials(
+            &program,
+            &release.out.join(base.clone() + ".cdx.json"),
+        )?;
+        write_tarball(release, made, &base)?;
+        for format in [Format::Deb, Format::Rpm] {
+            let package = packages::write(format, release, processor, made)?;
+            let name = format!("{format:?} for {}", processor.name);
+            listings.push((name, packages::list(format, &package)?));
+        }
+        let listing = image.add(release, processor, made)?;
+        listings.push((format!("image for {}", processor.name), golden::entries(&listing)));
+        if processor.name == std::env::consts::ARCH {
+            start(&made.join("root"))?;
+            start(&image::oldest_root(processor, made)?)?;
+        }
+    }
+    let archive = release.out.join(format!("gpuwho-{}-oci.tar", release.version));
+    image.write(release, &work, &archive)?;
+    chart::package(&release.out, release.epoch)?;
+    listings.iter().try_for_each(|(_, entries)| golden::check_modes(entries))?;
+    golden::compare(&golden::text(&listings), accept)?;
+    let sums = sums(out.folder())?;
+    out.write(sums.as_bytes(), "SHA256SUMS", 0o644)?;
+    Ok(sums)
+}
+
+/// All files of an installation in one folder.
+fn write_tarball(release: &Release, made: &Path, base: &str) -> Result<()> {
+    let stage = Stage::new(&made.join("tarball"))?;
+    for file in FILES {
+        let name = Path::new(file.path).file_name().context("a path without a name")?;
+        stage.copy(&file.source(made), &format!("{base}/{}", name.display()), file.mode)?;
+    }
+    let tar = release.out.join(format!("{base}.tar"));
+    stage.tar(&tar, &[base], release.epoch)?;
+    compress(&tar)
+}
+
+/// Starts the program with the C library of a root folder.
+fn start(root: &Path) -> Result<()> {
+    let mut command = shell::program("unshare", ["--map-root-user", "chroot"]);
+    let text = shell::capture(command.arg(root).args(["/usr/bin/gpuwho", "--version"]))?;
+    let wanted = format!("gpuwho {}", env!("CARGO_PKG_VERSION"));
+    ensure!(text.trim() == wanted, "in {} it prints {text:?}", root.display());
+    Ok(())
+}
+
+/// One line `CHECKSUM  NAME` a file, as `sha256sum --check` reads them.
+fn sums(folder: &Path) -> Result<String> {
+    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    let line = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        Ok(format!("{}  {name}\n", checksum(path)?))
+    };
+    paths.iter().map(line).collect()
+}

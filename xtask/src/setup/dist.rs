@@ -1,0 +1,140 @@
+//! What release files are made with: a linker for old C libraries, the writers of the dependency list,
+//! and the Go programs of `tests/packaging` (the writer of packages, and Helm).
+
+use super::packages::Tool;
+use super::wheel::Wheel;
+use super::{State, go, packages};
+use crate::{place, shell};
+use anyhow::{Context as _, Result};
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// Its linker takes the oldest version of glibc that a program must run with.
+const ZIG: Wheel = Wheel {
+    cache: "ziglang",
+    package: "ziglang",
+    version: "0.17.1",
+    checksum: "ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54",
+    inside: "ziglang",
+};
+
+/// Makes cargo use that linker.
+const ZIGBUILD: Wheel = Wheel {
+    cache: "cargo-zigbuild",
+    package: "cargo-zigbuild",
+    version: "0.24.0",
+    checksum: "484412e39e4c6039474535ce97ee75a22bab22d58233056f8ec8a8f9034bb957",
+    inside: "cargo_zigbuild-0.24.0.data/scripts/cargo-zigbuild",
+};
+
+/// Embeds the list of dependencies in a program, and reads it as CycloneDX.
+const CRATES: [(&str, &str); 2] = [("cargo-auditable", "0.7.7"), ("auditable2cdx", "0.1.0")];
+
+/// Reads what the writer of packages wrote.
+const TOOLS: &[Tool] =
+    &[Tool { program: "rpm", package: "rpm" }, Tool { program: "dpkg-deb", package: "dpkg" }];
+
+/// Programs of `tests/packaging/go.mod`.
+pub(crate) const NFPM: &str = "github.com/goreleaser/nfpm/v2/cmd/nfpm";
+pub(crate) const HELM: &str = "helm.sh/helm/v3/cmd/helm";
+
+/// The folder of `go.mod`.
+const MODULE: &str = "tests/packaging";
+
+pub(super) fn probe() -> State {
+    if let State::Missing(what) = packages::probe(TOOLS) {
+        return State::Missing(what);
+    }
+    match missing() {
+        Ok(None) => {
+            State::Ready(format!("zig {}, cargo-zigbuild {}", ZIG.version, ZIGBUILD.version))
+        }
+        Ok(Some(what)) => State::Missing(format!("no {what}")),
+        Err(error) => State::Missing(format!("{error:#}")),
+    }
+}
+
+fn missing() -> Result<Option<String>> {
+    for wheel in [&ZIG, &ZIGBUILD] {
+        if !wheel.path()?.exists() {
+            return Ok(Some(format!("{} {}", wheel.package, wheel.version)));
+        }
+    }
+    for (name, version) in CRATES {
+        if !crate_folder(name, version)?.join("bin").join(name).is_file() {
+            return Ok(Some(format!("{name} {version}")));
+        }
+    }
+    Ok(if go_program(NFPM)?.is_file() { None } else { Some("nfpm".to_owned()) })
+}
+
+pub(super) fn install() -> Result<()> {
+    if matches!(packages::probe(TOOLS), State::Missing(_)) {
+        packages::install_for(TOOLS)?;
+    }
+    for (wheel, program) in [(&ZIG, zig()?), (&ZIGBUILD, ZIGBUILD.path()?)] {
+        if !wheel.path()?.exists() {
+            wheel.install()?;
+        }
+        // Unpacking a wheel drops the executable bit.
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))
+            .with_context(|| format!("making {} executable", program.display()))?;
+    }
+    for (name, version) in CRATES {
+        let root = crate_folder(name, version)?;
+        if !root.join("bin").join(name).is_file() {
+            let install = ["install", name, "--version", version, "--locked", "--force", "--root"];
+            shell::run(shell::program("cargo", install).arg(root))?;
+        }
+    }
+    build_go_program(NFPM).map(drop)
+}
+
+fn crate_folder(name: &str, version: &str) -> Result<PathBuf> {
+    Ok(place::cache(name)?.join(version))
+}
+
+/// The zig program.
+pub(crate) fn zig() -> Result<PathBuf> {
+    Ok(ZIG.path()?.join("zig"))
+}
+
+/// A search path that has cargo's subcommands first.
+pub(crate) fn search_path() -> Result<OsString> {
+    let mut folders = Vec::new();
+    folders.extend(ZIGBUILD.path()?.parent().map(Path::to_owned));
+    for (name, version) in CRATES {
+        folders.push(crate_folder(name, version)?.join("bin"));
+    }
+    folders.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
+    env::join_paths(folders).context("joining the search path")
+}
+
+/// Where a Go program is once it is built: another version is another file.
+fn go_program(package: &str) -> Result<PathBuf> {
+    let sums = place::root().join(MODULE).join("go.sum");
+    let sums = fs::read(&sums).with_context(|| format!("reading {}", sums.display()))?;
+    let name = package.rsplit('/').next().unwrap_or(package);
+    let key = place::fnv1a(place::FNV_OFFSET, &sums);
+    Ok(place::cache("packaging")?.join(format!("{name}-{key:016x}")))
+}
+
+/// Builds a Go program once, and gives its path.
+pub(crate) fn build_go_program(package: &str) -> Result<PathBuf> {
+    let binary = go_program(package)?;
+    if binary.is_file() {
+        return Ok(binary);
+    }
+    super::ensure(&["collector"], super::Want::Must)?;
+    let (go, _) = go::suitable().context("no suitable Go")?;
+    // Built beside the final name and moved, so that an interrupted build is never used.
+    let unfinished = binary.with_extension("unfinished");
+    let mut command = shell::program(go, ["build", "-trimpath", "-ldflags=-s -w", "-o"]);
+    command.arg(&unfinished).arg(package).current_dir(place::root().join(MODULE));
+    shell::run(command.env("CGO_ENABLED", "0").env("GOTOOLCHAIN", "local"))?;
+    fs::rename(&unfinished, &binary).with_context(|| format!("moving to {}", binary.display()))?;
+    Ok(binary)
+}
