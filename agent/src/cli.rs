@@ -12,6 +12,7 @@ use crate::agent::configuration::Configuration;
 use crate::agent::{sinks, sources};
 use crate::collect::kernel::PROBES;
 use crate::config::{ConfigError, Flags};
+use crate::sys::memory;
 use crate::text::printable_lines;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -248,6 +249,7 @@ struct Usage(String);
 
 /// Runs the command; prints its error.
 pub fn main() -> ExitCode {
+    memory::keep_little();
     let cli = Cli::parse();
     match dispatch(cli) {
         Ok(code) => code,
