@@ -338,3 +338,25 @@ impl Drop for Work {
         self.0.fetch_sub(1, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_absent_socket_is_waited_for_and_requests_are_kept_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("cri.sock");
+        let (sender, requests) = broadcast::channel(8);
+        let mut lookups = LookupQueue { requests, busy: Arc::default() };
+        let every = Duration::from_millis(10);
+        let appears = async {
+            tokio::time::sleep(every * 3).await;
+            sender.send(None).unwrap();
+            tokio::time::sleep(every * 3).await;
+            std::fs::write(&socket, "").unwrap();
+        };
+        let (all, ()) = tokio::join!(lookups.until_socket(&socket, every, every), appears);
+        assert!(all.missed && socket.exists());
+    }
+}

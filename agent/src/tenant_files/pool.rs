@@ -397,3 +397,19 @@ fn end(mut helper: Helper) {
     helper.kill();
     helper.wait();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_helper_starts_only_where_the_first_is_busy_for_long() {
+        let (mut inner, now) = (Inner::default(), Instant::now());
+        assert_eq!(inner.free(now), Some(0));
+        inner.slots[0] = Slot::Busy(FileOwner::named("one"), now);
+        assert_eq!(inner.free(now), None);
+        assert_eq!(inner.free(now + START_AFTER), Some(1));
+        inner.slots[1] = Slot::Busy(FileOwner::named("two"), now + START_AFTER);
+        assert_eq!(inner.free(now + START_AFTER), None);
+    }
+}

@@ -364,6 +364,7 @@ fn nearest(process: &[u32], servers: &[(ProcKey, Vec<u32>)]) -> Option<ProcKey> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attribute::fake::FakeHost;
 
     fn key(pid: u32) -> ProcKey {
         ProcKey { pid, start_ticks: 1 }
@@ -375,6 +376,27 @@ mod tests {
         let servers: Vec<_> = servers.iter().map(|pid| (key(*pid), path(&parents, *pid))).collect();
         let nearest = |pid: &u32| nearest(&path(&parents, *pid), &servers);
         of.iter().map(|pid| nearest(pid).map(|server| server.pid)).collect()
+    }
+
+    #[test]
+    fn what_is_no_server_is_looked_at_again_once_it_runs_or_calls_itself_something_else() {
+        let host = FakeHost::new();
+        let process = ProcKey { pid: 7, start_ticks: 100 };
+        host.start(process, "python3", "0::/\n");
+        let ownership = Ownership::new(&host.paths);
+        let mut finder = Finder::new(&TenantFiles::direct(&host.paths), &ownership, &[]);
+        let now = Instant::now();
+        let living = || Living::find(&host.paths, 7).unwrap();
+        finder.remember(&living(), now);
+        let mut is_still = |later| finder.others[&process].is_still(&living(), now + later);
+        assert_eq!([Duration::ZERO, NO_SERVER].map(&mut is_still), [true, false]);
+        let stat = std::fs::read_to_string(host.paths.proc.join("7/stat")).unwrap();
+        let mut fields: Vec<&str> = stat.split(' ').collect();
+        fields[47] = "4711";
+        for other in [stat.replace("python3", "VLLM::APIServer"), fields.join(" ")] {
+            host.write(process, "stat", other);
+            assert!(!is_still(Duration::ZERO));
+        }
     }
 
     #[test]

@@ -286,6 +286,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_process_without_nccl_is_scanned_seldom_until_it_has_loaded_it() {
+        let (key, now) = (ProcKey { pid: 7, start_ticks: 1 }, Instant::now());
+        let process = Process {
+            own: ProcessNames { pid: 7, uid: 0, parent: 1 },
+            env: None,
+            writes: false,
+            is_open: true,
+            refused: 0,
+            is_without: false,
+            since: now,
+            due: now,
+            place: None,
+        };
+        let mut all = Processes { known: HashMap::from([(key, process)]), gone: HashSet::new() };
+        let pause = |all: &Processes, at| all.known[&key].pause(false, at);
+        assert_eq!(pause(&all, now), Duration::ZERO, "no source finds libraries");
+        all.mark(&HashSet::new(), now);
+        assert_eq!(pause(&all, now), RESCAN_WITHOUT);
+        assert_eq!(all.known[&key].pause(true, now), Duration::ZERO, "its environment enables it");
+        let later = now + Duration::from_mins(4);
+        all.mark(&HashSet::from([key]), later);
+        assert_eq!((all.due(later), pause(&all, later)), (vec![key], Duration::ZERO));
+        assert_eq!(pause(&all, later + YOUNG), RESCAN_INTERVAL);
+    }
+
+    #[test]
     fn a_process_in_a_namespace_has_the_innermost_pid_and_the_fsuid() {
         let text = "Name:\tx\nPid:\t4711\nPPid:\t12\nUid:\t0\t0\t0\t1000\nNSpid:\t4711\t33\t7\n";
         assert_eq!(

@@ -162,7 +162,7 @@ fn processes_that_came_one_by_one_share_their_wakes() {
         }
         wakes
     };
-    // Each until the end of its first minute, then a tenth of its age.
+    // Each until the end of its first minute, then a quarter of its age.
     wakes(70);
-    assert_eq!([wakes(100), wakes(320), wakes(920)], [6, 22, 20]);
+    assert_eq!([wakes(100), wakes(320), wakes(920)], [3, 9, 20]);
 }
