@@ -151,7 +151,8 @@ fn write(page: &Path, rows: &[Row]) -> Result<(), BenchError> {
     let no_place = || BenchError::NoPlace(page.to_owned());
     let (before, rest) = text.split_once(TABLE_BEGINS).ok_or_else(no_place)?;
     let (_, after) = rest.split_once(TABLE_ENDS).ok_or_else(no_place)?;
-    let (source, table) = (table::source(), table::render(rows));
+    let rows: Vec<Row> = rows.iter().filter(|row| !row.is_detail()).cloned().collect();
+    let (source, table) = (table::source(), table::render(&rows));
     let text = format!("{before}{TABLE_BEGINS}\n{source}\n\n{table}{TABLE_ENDS}{after}");
     fs::write(page, text).map_err(BenchError::os(page))
 }

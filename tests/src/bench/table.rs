@@ -34,6 +34,11 @@ impl Row {
     pub fn missing(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { verdict: "not measured", ..Self::plain(what, why) }
     }
+
+    /// Whether it is a part of the row above.
+    pub fn is_detail(&self) -> bool {
+        self.what.starts_with(' ')
+    }
 }
 
 /// As Markdown, its columns aligned.
