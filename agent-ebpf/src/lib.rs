@@ -3,7 +3,6 @@
 #![no_std]
 #![feature(asm_experimental_arch)]
 
-pub mod nccl;
 pub mod registers;
 
 use aya_ebpf::helpers::bpf_probe_read_kernel;

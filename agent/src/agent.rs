@@ -108,11 +108,8 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     let core = Arc::new(core);
     let scheduler =
         Scheduler::new(settings.interval, core.context.board.clone(), batches, stop.clone());
-    for collector in collectors {
-        let name = collector.name();
-        let started = scheduler.start(collector);
-        started.map_err(|source| RunError::Thread { name: name.into(), source })?;
-    }
+    let started = scheduler.start_all(collectors);
+    started.map_err(|source| RunError::Thread { name: "collect".into(), source })?;
     answer(listeners, &core, settings.control.show_others)?;
     let theirs = Arc::clone(&core);
     notify::start_watchdog(Arc::clone(&heartbeat), stop.clone())?;

@@ -14,6 +14,7 @@ use crate::agent::{sinks, sources};
 use crate::collect::kernel::PROBES;
 use crate::config::{ConfigError, Flags};
 use crate::export::prometheus::def::DEFAULT_ADDRESS;
+use crate::sys::memory;
 use crate::text::printable_lines;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -262,6 +263,7 @@ struct Usage(String);
 
 /// Runs the command; prints its error.
 pub fn main() -> ExitCode {
+    memory::keep_little();
     let matches = Cli::command().get_matches();
     if let Some(error) = misplaced(&matches) {
         error.exit();

@@ -20,11 +20,16 @@ use crate::sample::Batch;
 use status::Report;
 use std::time::Duration;
 
-/// One source of data. Synchronous on purpose: a read that hangs hangs this source's thread alone,
-/// and the thread's clock is the source's cost.
+/// One source of data. Synchronous on purpose: a read that hangs hangs this source's thread alone.
 pub trait Collector: Send {
-    /// The source's name: its thread is `collect:<name>`.
+    /// The source's name: its thread is `collect:<name>`, if it has its own.
     fn name(&self) -> &'static str;
+
+    /// Whether a reading waits for nothing, neither a process nor a device nor a disk: it then needs
+    /// no thread of its own.
+    fn never_waits(&self) -> bool {
+        false
+    }
 
     /// Which part of the source this collector reads, where it has several: a replica of an engine,
     /// say. Each part's series begin and end by themselves.

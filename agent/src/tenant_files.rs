@@ -54,8 +54,8 @@ pub const DEADLINE: Duration = Duration::from_secs(2);
 /// Helpers at once: each is a process of some MiB, and a tenant can keep a hung one in the kernel
 /// without limit.
 pub const MAX_HELPERS: usize = 4;
-/// Time without a request after which a helper is ended.
-pub const IDLE: Duration = Duration::from_mins(1);
+/// Time without a request after which a helper is ended: to start one again takes milliseconds.
+pub const IDLE: Duration = Duration::from_secs(15);
 
 /// Why a read failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

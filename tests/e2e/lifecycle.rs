@@ -1,5 +1,6 @@
 //! The agent's start and end, and receivers that are away.
 
+mod footprint;
 mod log;
 mod receivers;
 mod table;

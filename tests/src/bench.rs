@@ -17,12 +17,14 @@ pub mod stages;
 pub mod table;
 
 use crate::agent::{Agent, AgentError};
+use crate::budget::{self, Figures};
 use crate::nvml::NvmlError;
 use crate::program::NotBuilt;
 use crate::stage::{Stage, StageError};
 use crate::worker::WorkerError;
+use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use table::Row;
 
@@ -37,6 +39,10 @@ pub struct Options {
     pub encoder: bool,
     /// Only sections with this in their name.
     pub only: Option<String>,
+    /// Compare with the budgets instead of printing the whole table.
+    pub check: bool,
+    /// The page whose table is replaced by this one.
+    pub page: Option<PathBuf>,
 }
 
 /// Why a figure cannot be had.
@@ -76,10 +82,20 @@ pub enum BenchError {
         /// The expectation.
         expected: &'static str,
     },
+    /// Figures above their budget.
+    #[error("above the budgets of agent/docs/budgets.json:\n  {}", .0.join("\n  "))]
+    Broken(Vec<String>),
+    /// The page has no place for the table.
+    #[error("{} has no line `{TABLE_BEGINS}` with a line `{TABLE_ENDS}` behind it", .0.display())]
+    NoPlace(PathBuf),
     /// The kernel source does not work here as asked.
     #[error("BPF: {0}")]
     WithoutKernel(String),
 }
+
+/// What surrounds the table in the page.
+const TABLE_BEGINS: &str = "<!-- measured by cargo xtask bench -->";
+const TABLE_ENDS: &str = "<!-- end -->";
 
 impl BenchError {
     fn os(what: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
@@ -91,6 +107,17 @@ impl BenchError {
 /// Measures everything and prints the table.
 pub fn run(options: &Options) -> Result<(), BenchError> {
     println!("{}", table::machine());
+    if options.check {
+        let mut figures = Figures::new();
+        for every in ["1s", "10s"] {
+            figures.extend(cost::measure(every, options.watch)?.1);
+        }
+        for (name, figure) in &figures {
+            println!("{name:<24}{figure:>10.3}");
+        }
+        let broken = budget::broken("bench", &figures);
+        return if broken.is_empty() { Ok(()) } else { Err(BenchError::Broken(broken)) };
+    }
     let mut rows = Vec::new();
     let mut section = |name: &str, measure: &dyn Fn() -> Result<Vec<Row>, BenchError>| {
         if options.only.as_deref().is_some_and(|only| !name.contains(only)) {
@@ -102,7 +129,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     };
     section("time from open to owner", &latency::measure);
     for every in ["1s", "10s"] {
-        section(&format!("agent at {every}"), &|| cost::measure(every, options.watch));
+        section(&format!("agent at {every}"), &|| Ok(cost::measure(every, options.watch)?.0));
     }
     for churn in [false, true] {
         let name = if churn { "a crowd that comes and goes" } else { "a crowd" };
@@ -115,7 +142,19 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         section("encoder against the SDK", &encoder::measure);
     }
     println!("{}", table::render(&rows));
-    Ok(())
+    options.page.as_deref().map_or(Ok(()), |page| write(page, &rows))
+}
+
+/// Puts the table, with where it comes from, into the page.
+fn write(page: &Path, rows: &[Row]) -> Result<(), BenchError> {
+    let text = fs::read_to_string(page).map_err(BenchError::os(page))?;
+    let no_place = || BenchError::NoPlace(page.to_owned());
+    let (before, rest) = text.split_once(TABLE_BEGINS).ok_or_else(no_place)?;
+    let (_, after) = rest.split_once(TABLE_ENDS).ok_or_else(no_place)?;
+    let rows: Vec<Row> = rows.iter().filter(|row| !row.is_detail()).cloned().collect();
+    let (source, table) = (table::source(), table::render(&rows));
+    let text = format!("{before}{TABLE_BEGINS}\n{source}\n\n{table}{TABLE_ENDS}{after}");
+    fs::write(page, text).map_err(BenchError::os(page))
 }
 
 /// The stage for one measurement.

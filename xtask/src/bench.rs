@@ -10,11 +10,13 @@ pub(crate) fn bench(args: &[OsString]) -> Result<()> {
     compile::setup_toolchain()?;
     // What ranks load in the benchmark of the collective calls.
     compile::packages(Profile::Release, &["gpuwho-fake-nccl"])?;
-    if place::root().join("agent/benches").is_dir() {
+    // Budgets are about the whole agent.
+    let is_whole = args.iter().any(|arg| arg == "--check" || arg == "--only");
+    if !is_whole && place::root().join("agent/benches").is_dir() {
         let benches = ["bench", "--package", "gpuwho", "--bench", "*"];
         shell::run(&mut shell::cargo(benches))?;
     }
     compile::packages(Profile::Release, &["gpuwho", "gpuwho-fake-nvml", "gpuwho-tests"])?;
-    let whole = ["run", "--release", "--package", "gpuwho-tests", "--bin", "bench", "--"];
-    shell::run(shell::cargo(whole).args(args))
+    let whole = ["run", "--release", "--package", "gpuwho-tests", "--features", "bench"];
+    shell::run(shell::cargo(whole).args(["--bin", "bench", "--"]).args(args))
 }

@@ -77,17 +77,9 @@ fn fmt() -> Result<Outcome> {
 
 /// Everything, the fuzz targets too; agent/build.rs checks the BPF programs.
 fn clippy() -> Result<Outcome> {
-    let args = [
-        "clippy",
-        "--workspace",
-        "--exclude",
-        "gpuwho-ebpf",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ];
-    shell::run(&mut shell::cargo(args)).map(passed)
+    let mut command = shell::cargo(["clippy", "--all-targets"]);
+    command.args(compile::EVERYTHING).args(["--", "-D", "warnings"]);
+    shell::run(&mut command).map(passed)
 }
 
 fn build() -> Result<Outcome> {
@@ -101,7 +93,7 @@ fn agent() -> PathBuf {
 }
 
 fn tests() -> Result<Outcome> {
-    test::test(&test::Request::default()).map(|tally| Outcome::Passed(tally.to_string()))
+    test::test(&test::Request::everything()).map(|tally| Outcome::Passed(tally.to_string()))
 }
 
 fn kernels() -> Result<Outcome> {

@@ -71,7 +71,9 @@ pub(crate) fn packages(profile: Profile, names: &[&str]) -> Result<()> {
 /// tries it out waits for this.
 pub(crate) fn demo() -> Result<()> {
     let packages = ["gpuwho", "gpuwho-fake-nvml", "gpuwho-tests"];
-    let mut command = shell::cargo(["build", "--no-default-features"]);
+    let features = ["--no-default-features", "--features", "gpuwho-tests/demo"];
+    let mut command = shell::cargo(["build"]);
+    command.args(features);
     shell::run(command.args(packages.iter().flat_map(|name| ["--package", name])))
 }
 
@@ -116,9 +118,25 @@ impl TestProgram {
     }
 }
 
+/// What is of the workspace but not of its default members and features: all that a change must not
+/// break. The BPF crate builds only for the BPF target.
+pub(crate) const EVERYTHING: [&str; 5] = [
+    "--workspace",
+    "--exclude",
+    "gpuwho-ebpf",
+    "--features",
+    "gpuwho-tests/bench,gpuwho-tests/demo",
+];
+
 /// Builds all that the tests start or load, and the tests: in one go, because each choice of packages
-/// and targets has its own choice of the dependencies' features, and builds them once more.
+/// and targets has its own choice of the dependencies' features, and builds them once more. The fuzz
+/// targets are no programs without the fuzzer.
 pub(crate) fn all() -> Result<Vec<TestProgram>> {
+    test_programs(shell::cargo(["build"]).args(EVERYTHING).args(["--exclude", "gpuwho-fuzz"]), &[])
+}
+
+/// The same without the benchmark, the demo and the check on real hardware.
+pub(crate) fn tested() -> Result<Vec<TestProgram>> {
     test_programs(&mut shell::cargo(["build"]), &[])
 }
 

@@ -34,6 +34,9 @@ pub(crate) struct Request {
     /// Only test programs of this name (e2e, gpuwho, xtask); may be repeated
     #[arg(long = "program", short, value_name = "NAME")]
     programs: Vec<String>,
+    /// Also the tests of the benchmark and of the check on real hardware
+    #[arg(long)]
+    all: bool,
     /// Handed on to every test program, such as a part of the tests' names
     #[arg(last = true)]
     arguments: Vec<OsString>,
@@ -46,7 +49,7 @@ pub(crate) fn test(request: &Request) -> Result<Tally> {
     let arguments = request.arguments.clone();
     let runner = Runner { environment: environment(), arguments, print: |lines| print!("{lines}") };
     let began = Instant::now();
-    let mut programs = compile::all()?;
+    let mut programs = if request.all { compile::all()? } else { compile::tested()? };
     programs.push(TestProgram::examples());
     programs.retain(|program| request.wants(program));
     if programs.is_empty() {
@@ -66,6 +69,11 @@ pub(crate) fn test(request: &Request) -> Result<Tally> {
 }
 
 impl Request {
+    /// Every test.
+    pub(crate) fn everything() -> Self {
+        Self { all: true, ..Self::default() }
+    }
+
     fn wants(&self, program: &TestProgram) -> bool {
         let name = program.name.split(' ').next().unwrap_or_default();
         self.programs.is_empty() || self.programs.iter().any(|wanted| wanted == name)

@@ -12,6 +12,12 @@
 //! | one a symbol, and `returned` | 5.8, for the clock | the program |
 #![no_std]
 #![no_main]
+#![feature(asm_experimental_arch)]
+
+// Not of the library: the objects of all programs would have these maps, and each loader makes every
+// map of its object.
+#[path = "../nccl/programs.rs"]
+mod nccl;
 
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::helpers::generated::{bpf_get_attach_cookie, bpf_get_func_ip};
@@ -19,10 +25,10 @@ use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use core::ffi::c_void;
 use gpuwho_common::nccl::{ABORTED, COOKIE_ROW, DESTROYED, Does, HIT_ENTRY, SYMBOLS, Symbol};
-use gpuwho_ebpf::nccl::birth::{asked, birth_began, death_began};
-use gpuwho_ebpf::nccl::call::{called, group_ended, group_started};
-use gpuwho_ebpf::nccl::count;
 use gpuwho_ebpf::registers::Registers;
+use nccl::birth::{asked, birth_began, death_began};
+use nccl::call::{called, group_ended, group_started};
+use nccl::count;
 
 /// The entry of the symbol at a position of the table; gives whether its return is to be seen, where
 /// it can be left out.
@@ -92,7 +98,7 @@ fn entered(ctx: ProbeContext) -> u32 {
 /// The return of every probed function.
 #[uretprobe]
 fn returned(ctx: RetProbeContext) -> u32 {
-    gpuwho_ebpf::nccl::returned::returned(Registers::of(&ctx));
+    nccl::returned::returned(Registers::of(&ctx));
     0
 }
 
@@ -105,7 +111,7 @@ extern "C" fn passed(context: *mut c_void) -> u32 {
     // SAFETY: the context is the kernel's own.
     let function = unsafe { bpf_get_func_ip(context) };
     if registers.instruction() != function {
-        gpuwho_ebpf::nccl::returned::returned(registers);
+        nccl::returned::returned(registers);
         return 0;
     }
     // SAFETY: as above.

@@ -5,16 +5,16 @@ use super::returned::failed;
 use super::{
     COMMUNICATORS, Entry, HANDLES, THREADS, communicator_of, count, enter, handle_changed,
 };
-use crate::registers::{Registers, read_user};
 use gpuwho_common::nccl::{
     Ask, BIRTH, Birth, DEATH, Expected, GROWN, HandleKey, Hash, IdAt, LOST_UNREADABLE,
     MADE_LOCALLY, MAX_EXCLUDED, NOWHERE, Open, QUESTION, RESULT_IN_PROGRESS, RESULT_OK, SEEN,
     SHRUNK, Thread, UNIQUE_ID_WORDS, UNKNOWN, operation,
 };
+use gpuwho_ebpf::registers::{Registers, read_user};
 
 /// A communicator is being made.
 #[inline(always)]
-pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
+pub(crate) fn birth_began(registers: Registers, birth: &Birth) -> bool {
     let Some(entry) = Entry::begin(registers) else { return false };
     let Some(thread) = enter(&entry) else { return false };
     let argument = |position: usize| {
@@ -154,7 +154,7 @@ fn shrunk(expected: &mut Expected, (ranks, rank): (u32, u32), list: u64, before:
 
 /// The hash of the unique id at an address; 0 if it cannot be read.
 #[inline(always)]
-pub fn unique_id_hash(address: u64) -> u64 {
+pub(crate) fn unique_id_hash(address: u64) -> u64 {
     let mut hash = Hash::START.item(8 * UNIQUE_ID_WORDS as u64);
     for index in 0..UNIQUE_ID_WORDS as u64 {
         let Some(word) = read_user::<u64>(address + 8 * index) else {
@@ -168,7 +168,7 @@ pub fn unique_id_hash(address: u64) -> u64 {
 
 /// A communicator is being ended: from here on its handle stands for nothing.
 #[inline(always)]
-pub fn death_began(registers: Registers, end: u32, frees: bool) -> bool {
+pub(crate) fn death_began(registers: Registers, end: u32, frees: bool) -> bool {
     let Some(entry) = Entry::begin(registers) else { return false };
     let Some(thread) = enter(&entry) else { return false };
     let handle = registers.argument(0).unwrap_or(0);
@@ -228,7 +228,7 @@ fn asked_inside(registers: Registers, entry: &Entry) -> bool {
 
 /// Something is asked; the answer is read at the return.
 #[inline(always)]
-pub fn asked(registers: Registers, ask: Ask) -> bool {
+pub(crate) fn asked(registers: Registers, ask: Ask) -> bool {
     let Some(entry) = Entry::begin(registers) else { return false };
     if matches!(ask, Ask::UniqueId) && asked_inside(registers, &entry) {
         return true;

@@ -3,13 +3,13 @@
 use super::{
     COMMUNICATORS, Entry, add_alone, calls_of, communicator_of_last, count, enter, is_fast,
 };
-use crate::registers::Registers;
 use aya_ebpf::helpers::generated::bpf_get_prandom_u32;
 use gpuwho_common::nccl::{
     ARRIVALS, Arrival, CALL, CONTROL_TIMED, Call, CallKey, Communicator, GROUP_END, GROUPED_CALL,
     LOST_CALL, NOWHERE, Open, TIMED_ONE_IN, Thread, UNKNOWN, UNSIZED, bucket, message_bytes,
     operation, signature, size_class,
 };
+use gpuwho_ebpf::registers::Registers;
 
 /// The same start of a group seen twice: two names of one file fire within one trap.
 const SAME_START_NS: u64 = 1_000;
@@ -28,7 +28,7 @@ struct Asked {
 
 /// Which returns of operations are to be seen.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Returns {
+pub(crate) enum Returns {
     /// None.
     None,
     /// Of a thread that calls fast, some.
@@ -66,7 +66,7 @@ impl Returns {
 
 /// An operation begins; gives whether its return is to be seen.
 #[inline(always)]
-pub fn called(registers: Registers, call: &Call, wraps: bool, can_skip: bool) -> bool {
+pub(crate) fn called(registers: Registers, call: &Call, wraps: bool, can_skip: bool) -> bool {
     let Some(entry) = Entry::begin(registers) else { return false };
     let returns = Returns::wanted(entry.control, can_skip);
     // Without returns the call inside it could not be told from another one.
@@ -205,7 +205,7 @@ fn begun(thread: *mut Thread, open: &Open, asked: &Asked, entry: &Entry) -> bool
 
 /// A group begins; its return says nothing.
 #[inline(always)]
-pub fn group_started(registers: Registers) -> bool {
+pub(crate) fn group_started(registers: Registers) -> bool {
     let Some(entry) = Entry::begin(registers) else { return false };
     let Some(thread) = enter(&entry) else { return false };
     // SAFETY: only this thread writes its entry.
@@ -230,7 +230,7 @@ pub fn group_started(registers: Registers) -> bool {
 
 /// A group ends; the outermost end launches it, and its return is to be seen.
 #[inline(always)]
-pub fn group_ended(registers: Registers, can_skip: bool) -> bool {
+pub(crate) fn group_ended(registers: Registers, can_skip: bool) -> bool {
     let Some(entry) = Entry::begin(registers) else { return false };
     let Some(thread) = enter(&entry) else { return false };
     // SAFETY: only this thread writes its entry.

@@ -6,20 +6,20 @@
 //! in NCCL's `src/init.cc`, 2.27 and later).
 
 use super::{COMING, HANDLES, NAMES, count};
-use crate::registers::read_user;
 use aya_ebpf::bindings::BPF_ANY;
 use aya_ebpf::helpers::generated::bpf_probe_read_user_str;
 use core::ffi::c_void;
 use gpuwho_common::nccl::{
     CONFIG_MAGIC, CONFIG_NAME_AT, HandleKey, LOST_UNREADABLE, NAME_BYTES, Name,
 };
+use gpuwho_ebpf::registers::read_user;
 
 const NO_NAME: Name = Name { text: [0; NAME_BYTES] };
 
 /// Keeps what a communicator that is being made will be called. Apart from the entry, so that
 /// each of the programs has it once; always 0.
 #[inline(never)]
-pub fn coming(config: u64, parent: u64, task: u64) -> u64 {
+pub(crate) fn coming(config: u64, parent: u64, task: u64) -> u64 {
     // Nothing is kept of an earlier one.
     let _ = COMING.remove(&task);
     if config == 0 {
@@ -70,7 +70,7 @@ fn text_of(config: u64) -> Option<u64> {
 
 /// The communicator that the thread was making has a number.
 #[inline(never)]
-pub fn came(number: u64, task: u64) -> u64 {
+pub(crate) fn came(number: u64, task: u64) -> u64 {
     if let Some(name) = COMING.get_ptr(&task) {
         // Full: as for those that have none. SAFETY: as above.
         let _ = NAMES.insert(&number, unsafe { &*name }, u64::from(BPF_ANY));

@@ -28,7 +28,7 @@ pub(super) fn tenant(pid: u32) -> Option<Tenant> {
 /// so that each of the programs has it once a kind. A place that is then not used is free again at
 /// user space's next reading.
 #[inline(never)]
-pub fn take<const KIND: usize>(pid: u32) -> u64 {
+pub(crate) fn take<const KIND: usize>(pid: u32) -> u64 {
     let Some(Tenant { owner, .. }) = tenant(pid) else { return 0 };
     let (Some(mine), Some(all)) = (TAKEN.get_ptr_mut(&owner), TAKEN.get_ptr_mut(&EVERYBODY)) else {
         return 0;

@@ -6,17 +6,17 @@ use super::{
     CALLS, COMMUNICATORS, Entry, HANDLES, NOBODY, THREADS, UNIQUE_IDS, add_alone, count,
     handle_changed, make, take,
 };
-use crate::registers::{Registers, read_user};
 use aya_ebpf::bindings::BPF_NOEXIST;
 use gpuwho_common::nccl::{
     Ask, BIRTH, CALL, CallKey, Communicator, DEATH, GROUP_END, GROUPED_CALL, HIT_RETURN, HandleKey,
     Identity, LOST_UNREADABLE, MADE_LOCALLY, MAX_INIT_ALL, MadeId, Open, PLACE_ID, QUESTION,
     RESULT_IN_PROGRESS, RESULT_OK, SHRUNK, Thread, bucket,
 };
+use gpuwho_ebpf::registers::{Registers, read_user};
 
 /// A probed function returns.
 #[inline(always)]
-pub fn returned(registers: Registers) {
+pub(crate) fn returned(registers: Registers) {
     count(HIT_RETURN);
     let entry = Entry::again(registers);
     let Some(thread) = THREADS.get_ptr_mut(&entry.task) else { return };
@@ -69,7 +69,7 @@ fn timed(open: &Open, now: u64) {
 
 /// A call has failed; `is_child` if it was to make a communicator from this one.
 #[inline(always)]
-pub fn failed(communicator: u64, result: u32, is_child: bool) {
+pub(crate) fn failed(communicator: u64, result: u32, is_child: bool) {
     let Some(communicator) = COMMUNICATORS.get_ptr_mut(&communicator) else { return };
     // SAFETY: the entry is not freed while the program runs (RCU).
     unsafe {

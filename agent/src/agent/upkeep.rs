@@ -8,8 +8,12 @@ use crate::collect::schedule::Stop;
 use crate::collect::source::Context;
 use crate::collect::status::Report;
 use crate::host::boot_time_ns;
+use crate::sys::memory;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// After this time the agent has run what runs only once, and gives back what that needed.
+const START_UP: Duration = Duration::from_secs(20);
 
 /// The thread's name in the status registry.
 pub(super) const THREAD: &str = "upkeep";
@@ -18,13 +22,18 @@ pub(super) const THREAD: &str = "upkeep";
 pub(super) fn run(core: &Core, stop: &Stop) {
     let Context { board, ownership, gauges, interval, .. } = &core.context;
     board.clock(THREAD);
-    let mut has_hung = false;
+    let (begun, mut has_hung, mut has_started) = (Instant::now(), false, false);
     while !stop.wait_until(Instant::now() + *interval) {
         let _turn = board.turn(THREAD, *interval);
         gauges.stages.time(Stage::Table, || {
             core.refresh();
             ownership.expire(boot_time_ns());
         });
+        if !has_started && begun.elapsed() >= START_UP {
+            has_started = true;
+            memory::give_back();
+            memory::drop_program_pages();
+        }
         // Reported only once it has hung.
         let hung = ownership.hung_users().map(|(file, since)| no_users(file, since));
         has_hung |= hung.is_some();

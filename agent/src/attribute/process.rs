@@ -105,6 +105,10 @@ pub(crate) struct Living {
     pub(crate) key: ProcKey,
     /// Command name; bytes that are not UTF-8 are replaced.
     pub(crate) comm: Arc<str>,
+    /// The PID of its parent when it was found.
+    pub(crate) parent: u32,
+    /// Changes with each program that it executes ([`ProcStat::arguments_at`]).
+    pub(crate) arguments_at: u64,
 }
 
 impl Living {
@@ -115,7 +119,8 @@ impl Living {
         let stat = folder.stat("")?;
         let thread = if stat.is_exiting() { folder.another()? } else { String::new() };
         let key = ProcKey { pid, start_ticks: stat.start_ticks };
-        Some(Self { folder, thread, key, comm: stat.comm })
+        let ProcStat { comm, parent, arguments_at, .. } = stat;
+        Some(Self { folder, thread, key, comm, parent, arguments_at })
     }
 
     /// The process with this identity, if it is alive.
@@ -142,7 +147,7 @@ impl Living {
         (status.group()? == self.key.pid).then_some(status.uids()?[0])
     }
 
-    /// The PID of its parent.
+    /// The PID of its parent now.
     pub(crate) fn parent(&self) -> Option<u32> {
         Some(self.folder.stat("")?.parent)
     }

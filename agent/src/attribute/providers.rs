@@ -22,10 +22,10 @@ use crate::paths::Paths;
 use std::collections::HashSet;
 use std::future::Future;
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 use tokio::sync::broadcast;
@@ -272,6 +272,26 @@ impl LookupQueue {
         }
     }
 
+    /// Collects the requests for at least `pause`, and until the socket's file exists, for a provider
+    /// that has found none. Looks for the file every `every`, at the same moments as the others of
+    /// the thread, which wakes once for all of them.
+    pub(crate) async fn until_socket(
+        &mut self,
+        socket: &Path,
+        pause: Duration,
+        every: Duration,
+    ) -> Lookups {
+        let mut all = self.until(tokio::time::Instant::now() + pause).await;
+        while matches!(socket.try_exists(), Ok(false)) {
+            let more = self.until(next_of(every)).await;
+            all.missed |= more.missed || all.keys.len() >= MAX_STORED;
+            if !all.missed {
+                all.keys.extend(more.keys);
+            }
+        }
+        all
+    }
+
     /// Collects the requests until a deadline, for a provider that cannot answer now; nothing waits
     /// for them.
     pub(crate) async fn until(&mut self, moment: tokio::time::Instant) -> Lookups {
@@ -286,6 +306,16 @@ impl LookupQueue {
         }
         all
     }
+}
+
+/// The next multiple of a period since the first call in this process.
+fn next_of(period: Duration) -> tokio::time::Instant {
+    static ORIGIN: OnceLock<tokio::time::Instant> = OnceLock::new();
+    let now = tokio::time::Instant::now();
+    let passed = now.saturating_duration_since(*ORIGIN.get_or_init(|| now)).as_nanos();
+    let into = passed.checked_rem(period.as_nanos()).unwrap_or_default();
+    let left = period.saturating_sub(Duration::from_nanos(u64::try_from(into).unwrap_or_default()));
+    now + left
 }
 
 impl Deref for LookupBatch {
@@ -306,5 +336,27 @@ impl Work {
 impl Drop for Work {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_absent_socket_is_waited_for_and_requests_are_kept_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("cri.sock");
+        let (sender, requests) = broadcast::channel(8);
+        let mut lookups = LookupQueue { requests, busy: Arc::default() };
+        let every = Duration::from_millis(10);
+        let appears = async {
+            tokio::time::sleep(every * 3).await;
+            sender.send(None).unwrap();
+            tokio::time::sleep(every * 3).await;
+            std::fs::write(&socket, "").unwrap();
+        };
+        let (all, ()) = tokio::join!(lookups.until_socket(&socket, every, every), appears);
+        assert!(all.missed && socket.exists());
     }
 }

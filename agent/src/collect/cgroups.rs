@@ -75,6 +75,7 @@ pub(super) struct CgroupMetrics {
     owners: BTreeMap<OwnerId, Cgroup>,
     /// Owners with a cgroup that were not read last time.
     left_out: usize,
+    roots: Roots,
     is_absent: bool,
 }
 
@@ -95,17 +96,18 @@ impl CgroupMetrics {
             version: None,
             owners: BTreeMap::new(),
             left_out: 0,
-            is_absent: false,
+            roots: Roots::default(),
+            is_absent: true,
         }
     }
 
     /// Takes the owners of all processes that hold a device now. An owner whose processes are in
     /// several cgroups that name it (tasks of a Nomad allocation, an old and a new container of one
-    /// name) has no cgroup of its own.
-    fn find_owners(&mut self) {
+    /// name) has no cgroup of its own. Returns whether the table has changed.
+    fn find_owners(&mut self) -> bool {
         let version = self.ownership.version();
         if self.version.replace(version) == Some(version) {
-            return;
+            return false;
         }
         let mut found: BTreeMap<OwnerId, Option<String>> = BTreeMap::new();
         let mut looked: HashMap<OwnerId, usize> = HashMap::new();
@@ -132,12 +134,16 @@ impl CgroupMetrics {
                 Some((owner, known.unwrap_or(Cgroup { path, directory: None })))
             })
             .collect();
+        true
     }
 
     fn collect_within(&mut self, limit: Duration, out: &mut Batch) {
-        self.find_owners();
-        let roots = Roots::find(&self.paths);
-        self.is_absent = roots.describe().is_none();
+        let has_changed = self.find_owners();
+        // A hierarchy that is mounted later is found with the next change of an owner.
+        if self.is_absent || has_changed {
+            self.roots = Roots::find(&self.paths);
+            self.is_absent = self.roots.describe().is_none();
+        }
         let (began, all) = (Instant::now(), self.owners.len());
         let mut read = 0;
         for (owner, cgroup) in self.owners.iter_mut().take(MAX_OWNERS) {
@@ -145,7 +151,7 @@ impl CgroupMetrics {
                 break;
             }
             read += 1;
-            cgroup.read(&roots).emit(OwnerCgroup(*owner), out);
+            cgroup.read(&self.roots).emit(OwnerCgroup(*owner), out);
         }
         self.left_out = all - read;
     }

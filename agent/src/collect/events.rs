@@ -59,6 +59,10 @@ impl Collector for EventCounters {
         NAME
     }
 
+    fn never_waits(&self) -> bool {
+        true
+    }
+
     /// A code's first count comes behind a 0 of the tick before: for a receiver that computes
     /// increases from neighbouring points, a counter that begins at 1 has never increased.
     fn collect(&mut self, out: &mut Batch) {

@@ -172,6 +172,10 @@ impl Collector for HostMetrics {
         NAME
     }
 
+    fn never_waits(&self) -> bool {
+        true
+    }
+
     fn collect(&mut self, out: &mut Batch) {
         let read =
             [("stat", self.cpu(out)), ("meminfo", self.memory(out)), ("loadavg", self.load(out))];

@@ -3,8 +3,8 @@
 //! Reads `/dev/kmsg` on its own thread (`kmsg`), from the oldest record on. Records of the last
 //! [`PAST`] before the agent's start are reported once, with their own time; older ones are
 //! ignored, and those that an earlier agent reported are recognised by their sequence numbers.
-//! Records that a program wrote into the log are ignored. Costs parsing each line and one wake a
-//! second.
+//! Records that a program wrote into the log are ignored. Costs parsing each line; without lines
+//! the thread sleeps, and wakes only for events that wait in the aggregator.
 
 #[doc(hidden)]
 pub mod fuzz;
@@ -28,7 +28,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
@@ -47,7 +47,7 @@ const PAST: Duration = Duration::from_mins(10);
 /// How long to wait for the first reading of the devices: an event of an unknown device has only
 /// its address and no affected owner.
 const FIRST_READING: Duration = Duration::from_secs(5);
-/// Interval at which pending events of the aggregator are applied.
+/// Interval at which waiting events are applied where the aggregator cannot wake the thread.
 const POLL: Duration = Duration::from_secs(1);
 /// Pause between attempts to open the log.
 const RETRY: Duration = Duration::from_secs(30);
@@ -138,7 +138,7 @@ impl Watch {
             }
             let retry = Instant::now() + RETRY;
             while Instant::now() < retry {
-                thread::sleep(POLL);
+                self.wait(None, Some(retry));
                 self.aggregator.apply_due(Instant::now());
             }
         }
@@ -165,7 +165,7 @@ impl Watch {
                 Ok(len) => self.take(buffer.get(..len).unwrap_or_default()),
                 Err(Errno::AGAIN) => {
                     self.lag.at_end = true;
-                    wait(log);
+                    self.wait(Some(log), None);
                 }
                 Err(Errno::PIPE) => self.overrun = true,
                 Err(Errno::INTR) => {}
@@ -178,6 +178,20 @@ impl Watch {
             let _turn = self.board.turn(NAME, Duration::ZERO);
             self.aggregator.apply_due(Instant::now());
         }
+    }
+
+    /// Waits for more records, for an event that waits in the aggregator, or until one is due.
+    fn wait(&self, log: Option<&OwnedFd>, at_most: Option<Instant>) {
+        let (now, waits) = (Instant::now(), self.aggregator.waits());
+        let blind = waits.is_none().then(|| now + POLL);
+        let due = [self.aggregator.due(), at_most, blind].into_iter().flatten().min();
+        let left = due.map(|due| due.saturating_duration_since(now));
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        let of = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let log = log.map(OwnedFd::as_fd);
+        let mut fds: Vec<PollFd<'_>> = waits.into_iter().chain(log).map(of).collect();
+        // An error (a signal) only ends the wait early.
+        let _ = poll(&mut fds, timeout.as_ref());
     }
 
     /// Splits the bytes into lines. The kernel returns whole records; a pipe may not.
@@ -257,13 +271,6 @@ fn open(paths: &Paths) -> Result<OwnedFd, Errno> {
 
 fn unreadable(paths: &Paths, error: Errno) -> String {
     format!("{}: {error}; XIDs, bus errors and OOM kills are not reported", paths.kmsg.display())
-}
-
-/// Waits for more records, at most [`POLL`].
-fn wait(log: &OwnedFd) {
-    let limit = Timespec { tv_sec: POLL.as_secs().cast_signed(), tv_nsec: 0 };
-    // An error (a signal) only ends the wait early.
-    let _ = poll(&mut [PollFd::new(log, PollFlags::IN)], Some(&limit));
 }
 
 /// The offset of the log's clock from the monotonic clock, measured with records that have just

@@ -49,7 +49,7 @@ pub const INSPECTOR: SourceDef = SourceDef {
     name: inspector::NAME,
     about: "the files of NCCL's Inspector",
     section: Some(SECTION),
-    after: &[],
+    after: &[probe::NAME],
     switches: &[],
     alone: Alone::Named,
     configure: |_, with| Ok(Box::new(inspector_settings(&with.tables.read(NCCL)?)?)),
@@ -244,7 +244,7 @@ impl Source for inspector::Settings {
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
         let (ownership, communicators) = (&context.ownership, &context.communicators);
         let inspector = Inspector::new(self.clone(), &context.files, ownership, communicators);
-        Ok(vec![Box::new(inspector)])
+        Ok(vec![Box::new(inspector.with_loaded(context.nccl_processes.clone()))])
     }
 
     fn diagnose(&self, _: &Settings) -> Vec<Finding> {
@@ -264,7 +264,7 @@ impl Source for Status {
     }
 
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
-        let lists = context.nccl_processes.take();
+        let lists = context.nccl_processes.all();
         let loaded = move || lists.iter().flat_map(|list| list()).collect();
         let candidates = in_turns(context.board.clone(), self.settings.every, Box::new(loaded));
         let communicators = &context.communicators;

@@ -157,6 +157,10 @@ impl Collector for SelfMetrics {
         NAME
     }
 
+    fn never_waits(&self) -> bool {
+        true
+    }
+
     fn collect(&mut self, out: &mut Batch) {
         self.sources(out);
         self.sinks(out);

@@ -1,5 +1,6 @@
-//! Runs each collector on a named thread of its own at its own cadence, so that one that hangs or
-//! panics costs the others nothing, and its thread's clock is its cost.
+//! Runs each collector that may wait on a named thread of its own at its own cadence, so that one that
+//! hangs costs the others nothing. Those whose reading never waits share one thread. A panic costs one
+//! tick of one source.
 
 use super::Collector;
 use super::status::{Report, StatusRegistry};
@@ -51,7 +52,20 @@ pub enum Event {
     Stop,
 }
 
-/// Starts collectors, each on a thread of its own.
+/// The thread of the collectors that share one.
+const SHARED: &str = "collect:quick";
+
+/// A collector on its thread.
+struct Scheduled {
+    collector: Box<dyn Collector>,
+    part: SourcePart,
+    every: Duration,
+    next: Instant,
+    /// CPU time of its readings so far.
+    spent: Duration,
+}
+
+/// Starts collectors.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     /// Time from one reading's start to the next one's, unless the collector has its own.
@@ -77,21 +91,51 @@ impl Scheduler {
     }
 
     /// Starts the collector's thread.
-    pub fn start(&self, mut collector: Box<dyn Collector>) -> std::io::Result<JoinHandle<()>> {
+    pub fn start(&self, collector: Box<dyn Collector>) -> std::io::Result<JoinHandle<()>> {
+        self.start_on(&format!("collect:{}", collector.name()), vec![collector])
+    }
+
+    /// Starts collectors: each on a thread of its own, but those whose reading never waits on one.
+    pub fn start_all(&self, collectors: Vec<Box<dyn Collector>>) -> std::io::Result<()> {
+        let waits = |collector: &Box<dyn Collector>| !collector.never_waits();
+        let (own, shared): (Vec<_>, Vec<_>) = collectors.into_iter().partition(waits);
+        for collector in own {
+            self.start(collector)?;
+        }
+        if !shared.is_empty() {
+            self.start_on(SHARED, shared)?;
+        }
+        Ok(())
+    }
+
+    fn start_on(
+        &self,
+        name: &str,
+        collectors: Vec<Box<dyn Collector>>,
+    ) -> std::io::Result<JoinHandle<()>> {
+        let now = Instant::now();
+        let scheduled = |collector: Box<dyn Collector>| {
+            let part = SourcePart { source: collector.name(), part: collector.part() };
+            let every = collector.every().unwrap_or(self.every);
+            Scheduled { collector, part, every, next: now, spent: Duration::ZERO }
+        };
+        let mut all: Vec<Scheduled> = collectors.into_iter().map(scheduled).collect();
+        let parts: Vec<SourcePart> = all.iter().map(|one| one.part).collect();
+        self.running().extend(all.iter().map(|one| (one.part, one.every)));
         let scheduler = self.clone();
-        let part = SourcePart { source: collector.name(), part: collector.part() };
-        let every = collector.every().unwrap_or(self.every);
-        self.running().insert(part, every);
-        let thread = std::thread::Builder::new().name(format!("collect:{}", part.source));
-        let started = thread.spawn(move || {
-            scheduler.run(part, every, collector.as_mut());
-            scheduler.running().remove(&part);
-            // The pipeline may have ended before.
-            let _ = scheduler.batches.send(Event::Ended(part));
+        let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            scheduler.run(&mut all);
+            all.iter().for_each(|one| scheduler.end(one.part));
         });
         started.inspect_err(|_| {
-            self.running().remove(&part);
+            self.running().retain(|part, _| !parts.contains(part));
         })
+    }
+
+    fn end(&self, part: SourcePart) {
+        self.running().remove(&part);
+        // The pipeline may have ended before.
+        let _ = self.batches.send(Event::Ended(part));
     }
 
     /// Those of which each tick has a batch.
@@ -106,22 +150,30 @@ impl Scheduler {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, part: SourcePart, every: Duration, collector: &mut dyn Collector) {
-        let mut next = Instant::now();
-        while !self.stop.wait_until(next) {
-            let batch = self.read(part, every, collector);
-            if self.batches.send(Event::Batch(batch)).is_err() || collector.has_ended() {
+    /// Reads until the agent stops or every collector has ended; leaves those that have not.
+    fn run(&self, all: &mut Vec<Scheduled>) {
+        while let Some(next) = all.iter().map(|one| one.next).min() {
+            if self.stop.wait_until(next) {
                 return;
             }
-            next = after(next, every, Instant::now());
+            for one in all.iter_mut().filter(|one| one.next <= next) {
+                let batch = self.read(one);
+                if self.batches.send(Event::Batch(batch)).is_err() {
+                    return;
+                }
+                one.next = after(one.next, one.every, Instant::now());
+            }
+            let ended = all.extract_if(.., |one| one.collector.has_ended());
+            ended.for_each(|one| self.end(one.part));
         }
     }
 
-    fn read(&self, part: SourcePart, every: Duration, collector: &mut dyn Collector) -> Batch {
+    fn read(&self, scheduled: &mut Scheduled) -> Batch {
+        let Scheduled { collector, part, every, spent, .. } = scheduled;
         let name = part.source;
-        let _turn = self.board.turn(name, every);
-        let began = Instant::now();
-        let mut batch = Batch::of(part, SystemTime::now());
+        let _turn = self.board.turn(name, *every);
+        let (began, cpu) = (Instant::now(), thread_cpu());
+        let mut batch = Batch::of(*part, SystemTime::now());
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             collector.collect(&mut batch);
             collector.report()
@@ -133,7 +185,8 @@ impl Scheduler {
             Report::of(SourceState::Failed, reason, "report it with the log lines before it")
         });
         self.board.put(name, &report);
-        self.board.measured(name, began.elapsed(), thread_cpu_seconds());
+        *spent += thread_cpu().saturating_sub(cpu);
+        self.board.measured(name, began.elapsed(), spent.as_secs_f64());
         batch
     }
 }
@@ -152,11 +205,6 @@ pub(crate) fn after(last: Instant, every: Duration, now: Instant) -> Instant {
 /// CPU time of the calling thread.
 pub(crate) fn thread_cpu() -> Duration {
     ThreadClock::OWN.spent().unwrap_or_default()
-}
-
-/// The same in seconds.
-pub(crate) fn thread_cpu_seconds() -> f64 {
-    thread_cpu().as_secs_f64()
 }
 
 #[cfg(test)]
@@ -258,5 +306,60 @@ mod tests {
         let second = Duration::from_secs(1);
         assert_eq!(after(start, every, start + second), start + every);
         assert_eq!(after(start, every, start + second * 25), start + every * 3);
+    }
+
+    /// Sends the name of the thread that reads it.
+    struct Named {
+        name: &'static str,
+        quick: bool,
+        threads: std::sync::mpsc::Sender<(&'static str, String)>,
+    }
+
+    impl Collector for Named {
+        fn name(&self) -> &'static str {
+            self.name
+        }
+
+        fn never_waits(&self) -> bool {
+            self.quick
+        }
+
+        fn collect(&mut self, _: &mut Batch) {
+            let thread = std::thread::current().name().unwrap_or_default().to_owned();
+            self.threads.send((self.name, thread)).unwrap();
+        }
+
+        fn report(&self) -> Report {
+            Report::ready()
+        }
+
+        fn has_ended(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn collectors_that_never_wait_share_a_thread_and_end_one_by_one() {
+        let (batches, received) = sync_channel(9);
+        let (threads, read_by) = std::sync::mpsc::channel();
+        let scheduler = Scheduler::new(
+            Duration::from_secs(1),
+            StatusRegistry::default(),
+            batches,
+            Stop::default(),
+        );
+        let of = |(name, quick)| {
+            let collector: Box<dyn Collector> =
+                Box::new(Named { name, quick, threads: threads.clone() });
+            collector
+        };
+        scheduler.start_all([("a", true), ("b", false), ("c", true)].map(of).into()).unwrap();
+        let mut found: Vec<(&str, String)> = read_by.iter().take(3).collect();
+        found.sort();
+        let threads = [("a", SHARED), ("b", "collect:b"), ("c", SHARED)];
+        assert_eq!(found, threads.map(|(name, thread)| (name, thread.to_owned())));
+        let ended = received.iter().filter(|event| matches!(event, Event::Ended(_)));
+        assert_eq!(ended.take(3).count(), 3);
+        assert_eq!(scheduler.in_every_tick(), HashSet::new());
     }
 }

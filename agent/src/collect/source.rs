@@ -4,7 +4,6 @@
 use super::Collector;
 use super::device::snapshot::Control;
 use super::kernel::device_users;
-use super::nccl::ras;
 use super::own::SelfStats;
 use super::status::StatusRegistry;
 use crate::attribute::Evidence;
@@ -123,7 +122,7 @@ pub type Upkeep = Shared<Box<dyn FnMut() + Send>>;
 /// Collectors that appear while the agent runs: pushed by a source, started at the next tick.
 pub type Late = Shared<Box<dyn Collector>>;
 /// Lists the processes that have loaded NCCL.
-pub type NcclProcesses = Shared<ras::Candidates>;
+pub type NcclProcesses = Shared<Arc<dyn Fn() -> Vec<ProcKey> + Send + Sync>>;
 /// Told of each change of a process that holds a device.
 pub type ProcessListeners = Shared<Box<dyn Fn(ProcessChange) + Send>>;
 

@@ -15,8 +15,10 @@ use crate::catalog::event::EventKind;
 use crate::ids::{GpuId, PciAddress, PciPort, ProcKey};
 use crate::inventory::{GpuInfo, Inventory};
 use crate::paths::Paths;
+use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 use waiting::State;
@@ -55,6 +57,9 @@ impl fmt::Debug for Sources {
 pub struct EventAggregator {
     sources: Sources,
     state: Mutex<State>,
+    /// Readable while there are events that [`EventAggregator::apply_due`] has not seen; `None` if
+    /// there was no descriptor left for it.
+    waits: Option<OwnedFd>,
 }
 
 /// Counts of events since the start, for the metrics.
@@ -72,7 +77,8 @@ impl EventAggregator {
     /// An aggregator without events.
     pub fn new(sources: Sources) -> Self {
         let state = Mutex::new(State::new(sources.ownership.clone()));
-        Self { sources, state }
+        let waits = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
+        Self { sources, state, waits }
     }
 
     /// Whether any device is known. Before that, no owner of an event can be found.
@@ -117,14 +123,33 @@ impl EventAggregator {
         event.set_affected(&with_affected);
         state.hold(event, now);
         drop(state);
+        if let Some(waits) = &self.waits {
+            // A full counter is readable too.
+            let _ = rustix::io::write(waits, &1_u64.to_ne_bytes());
+        }
         if is_unbinding {
             (self.sources.make_way)();
         }
         (self.sources.wake)();
     }
 
-    /// Releases held events and summaries that are due. The agent calls it at every tick.
+    /// When [`EventAggregator::apply_due`] must be called next; `None` while no event waits.
+    pub fn due(&self) -> Option<Instant> {
+        self.state().due()
+    }
+
+    /// A descriptor that is readable once [`EventAggregator::due`] may have become earlier, until
+    /// the next [`EventAggregator::apply_due`].
+    pub fn waits(&self) -> Option<BorrowedFd<'_>> {
+        self.waits.as_ref().map(OwnedFd::as_fd)
+    }
+
+    /// Releases held events and summaries that are due. The thread `kmsg` calls it.
     pub fn apply_due(&self, now: Instant) {
+        if let Some(waits) = &self.waits {
+            // Fails if nothing was written; what is taken meanwhile is written again.
+            let _ = rustix::io::read(waits, &mut [0; 8]);
+        }
         let mut state = self.state();
         let before = state.out.len();
         state.release(now);

@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// A further helper starts only once every running one has been busy with its request for this
+/// long: most requests take a tenth of a millisecond, and a helper is some MiB.
+const START_AFTER: Duration = Duration::from_millis(50);
 /// The first back-off after a read that did not return; each further one doubles it.
 const BACK_OFF: Duration = Duration::from_secs(30);
 /// The longest back-off. After twice this time without a miss a tenant starts with the first again.
@@ -51,7 +54,7 @@ enum Slot {
     #[default]
     Empty,
     Idle(Helper, Instant),
-    Busy(FileOwner),
+    Busy(FileOwner, Instant),
     /// It did not answer in time.
     Late(Late),
 }
@@ -162,13 +165,15 @@ impl Pool {
             let now = Instant::now();
             inner.sweep(self.deadline, now);
             let left = inner.admit(tenant, now)?;
-            let has_no_request =
-                !inner.slots.iter().any(|slot| matches!(slot, Slot::Busy(busy) if busy == tenant));
-            if has_no_request && let Some(at) = inner.free() {
+            let has_no_request = !inner
+                .slots
+                .iter()
+                .any(|slot| matches!(slot, Slot::Busy(busy, _) if busy == tenant));
+            if has_no_request && let Some(at) = inner.free(now) {
                 let slot = inner
                     .slots
                     .get_mut(at)
-                    .map(|slot| std::mem::replace(slot, Slot::Busy(tenant.clone())));
+                    .map(|slot| std::mem::replace(slot, Slot::Busy(tenant.clone(), now)));
                 let helper = match slot {
                     Some(Slot::Idle(helper, _)) => Some(helper),
                     _ => None,
@@ -181,7 +186,7 @@ impl Pool {
                 inner.reported.exhausted += 1;
                 return Err(ReadError::Exhausted);
             }
-            let waited = self.changed.wait_timeout(inner, timeout);
+            let waited = self.changed.wait_timeout(inner, timeout.min(START_AFTER));
             (inner, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -279,11 +284,16 @@ impl Inner {
         Err(refusal)
     }
 
-    /// A free slot: one with a running helper, otherwise an empty one.
-    fn free(&self) -> Option<usize> {
+    /// A free slot: one with a running helper, otherwise an empty one, unless a helper is soon free.
+    fn free(&self, now: Instant) -> Option<usize> {
         let place = |is: fn(&Slot) -> bool| self.slots.iter().position(is);
+        let is_soon_free = |slot: &Slot| {
+            let began = if let Slot::Busy(_, began) = slot { Some(*began) } else { None };
+            began.is_some_and(|began| now.saturating_duration_since(began) < START_AFTER)
+        };
+        let is_any_soon = self.slots.iter().any(is_soon_free);
         place(|slot| matches!(slot, Slot::Idle(..)))
-            .or_else(|| place(|slot| matches!(slot, Slot::Empty)))
+            .or_else(|| place(|slot| matches!(slot, Slot::Empty)).filter(|_| !is_any_soon))
     }
 
     /// Recovers helpers that have answered late, kills overdue ones, and empties the slots of ended
@@ -386,4 +396,20 @@ impl Record {
 fn end(mut helper: Helper) {
     helper.kill();
     helper.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_helper_starts_only_where_the_first_is_busy_for_long() {
+        let (mut inner, now) = (Inner::default(), Instant::now());
+        assert_eq!(inner.free(now), Some(0));
+        inner.slots[0] = Slot::Busy(FileOwner::named("one"), now);
+        assert_eq!(inner.free(now), None);
+        assert_eq!(inner.free(now + START_AFTER), Some(1));
+        inner.slots[1] = Slot::Busy(FileOwner::named("two"), now + START_AFTER);
+        assert_eq!(inner.free(now + START_AFTER), None);
+    }
 }

@@ -2,11 +2,12 @@
 //! and what the agent adds to that time. The library is the fake one, which takes as long as has been
 //! published of the real one.
 
-use super::cost::{reader, spent, threads};
+use super::cost::{reader, threads};
 use super::load::Load;
 use super::receiver::Receiver;
 use super::table::Row;
 use super::{BenchError, stage};
+use crate::footprint::spent;
 use nvidia_ml::counts::{self, Count};
 use nvidia_ml::scenario::failure::Latency;
 use std::collections::BTreeMap;

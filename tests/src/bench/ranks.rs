@@ -1,11 +1,12 @@
 //! What the whole agent costs while ranks call the collective library without a pause, against the
 //! same host with the same ranks at rest.
 
-use super::cost::{Threads, reader, spent, threads};
+use super::cost::{reader, threads};
 use super::load::Load;
 use super::receiver::Receiver;
 use super::table::Row;
 use super::{BenchError, stage};
+use crate::footprint::{Threads, spent};
 use crate::nccl::{Rank, library};
 use std::thread;
 use std::time::{Duration, Instant};

@@ -5,12 +5,13 @@
 //! look-ups for the points, the table's upkeep, and the whole of the threads that ask for names and
 //! that take the kernel's reports. The ledger stands beside it: it divides, it does not find out.
 
-use super::cost::{Threads, reader, spent, threads};
+use super::cost::{reader, threads};
 use super::crowd::{CONTAINERS, Crowd, PROCESSES};
 use super::receiver::Receiver;
 use super::table::Row;
 use super::{BenchError, stage};
 use crate::agent::Agent;
+use crate::footprint::{Threads, spent};
 use crate::stage::Group;
 use crate::until::until;
 use crate::worker::Worker;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::process::Command;
 
 /// A figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +33,11 @@ impl Row {
     /// A figure that cannot be had here.
     pub fn missing(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { verdict: "not measured", ..Self::plain(what, why) }
+    }
+
+    /// Whether it is a part of the row above.
+    pub fn is_detail(&self) -> bool {
+        self.what.starts_with(' ')
     }
 }
 
@@ -67,6 +73,19 @@ pub fn render(rows: &[Row]) -> String {
         }
     }
     text
+}
+
+/// When and of what the figures are, and the machine, in a line.
+pub fn source() -> String {
+    let said = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).output().ok();
+        let text = output.filter(|output| output.status.success()).map(|output| output.stdout);
+        text.map(|text| String::from_utf8_lossy(&text).trim().to_owned())
+    };
+    let unknown = || "unknown".to_owned();
+    let date = said("date", &["-u", "+%F"]).unwrap_or_else(unknown);
+    let commit = said("git", &["describe", "--always", "--dirty"]).unwrap_or_else(unknown);
+    format!("{date}, commit {commit}, {}", machine())
 }
 
 /// The machine in a line.

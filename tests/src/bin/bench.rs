@@ -23,6 +23,12 @@ struct Arguments {
     /// into the library", "opening ordinary files" or "encoder against the SDK".
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Compare CPU, memory, threads and the rest with agent/docs/budgets.json; fails where one is above.
+    #[arg(long)]
+    check: bool,
+    /// Put the table into this page, between its two marks.
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
     /// Only open a file again and again: the process that is measured.
     #[arg(long, value_name = "FILE", hide = true)]
     open_loop: Option<PathBuf>,
@@ -48,5 +54,7 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         rounds: arguments.rounds,
         encoder: !arguments.no_encoder,
         only: arguments.only.clone(),
+        check: arguments.check,
+        page: arguments.page.clone(),
     })
 }

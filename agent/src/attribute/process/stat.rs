@@ -16,6 +16,9 @@ pub(crate) struct ProcStat {
     pub(crate) parent: u32,
     /// When it started, in ticks since the host did.
     pub(crate) start_ticks: u64,
+    /// The address of its arguments, which changes with each program that it executes; 0 where that
+    /// is not shown.
+    pub(crate) arguments_at: u64,
     state: char,
     flags: u32,
     threads: u32,
@@ -41,14 +44,16 @@ impl ProcStat {
         let numbers = bytes.get(ends + 1..).filter(|_| is_between)?.trim_ascii_end();
         let is_plain = numbers.iter().all(|byte| *byte == b' ' || byte.is_ascii_graphic());
         let numbers = str::from_utf8(numbers).ok().filter(|_| is_plain)?.strip_prefix(' ')?;
-        // Fields 3, 4, 9, 20 and 22 of proc_pid_stat(5).
+        // Fields 3, 4, 9, 20, 22 and 48 of proc_pid_stat(5).
         let mut fields = numbers.split(' ');
         let state = fields.next()?.chars().next()?;
         let parent = fields.next()?.parse().ok()?;
         let flags = fields.nth(4)?.parse().ok()?;
         let threads = fields.nth(10)?.parse().ok()?;
         let start_ticks = fields.nth(1)?.parse().ok()?;
-        Some(Self { comm: Arc::from(comm), parent, start_ticks, state, flags, threads })
+        let arguments_at = fields.nth(25).and_then(|field| field.parse().ok()).unwrap_or_default();
+        let comm = Arc::from(comm);
+        Some(Self { comm, parent, start_ticks, arguments_at, state, flags, threads })
     }
 
     /// Whether the last thread of the process has ended: a zombie has let go of all that it held,
@@ -76,7 +81,7 @@ mod tests {
     fn stat(name_and_state: &str, threads: u32) -> ProcStat {
         let text = format!(
             "42 {name_and_state} 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 {threads} 0 12345 1 1 1 \
-             1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+             1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 4711 0 0 0 0\n"
         );
         ProcStat::parse(text.as_bytes()).unwrap()
     }
@@ -84,8 +89,8 @@ mod tests {
     #[test]
     fn name_with_parentheses_does_not_shift_the_fields() {
         let stat = stat("(a) b) (c) S", 1);
-        let read = (&*stat.comm, stat.parent, stat.start_ticks);
-        assert_eq!(read, ("a) b) (c", 7, 12345));
+        let read = (&*stat.comm, stat.parent, stat.start_ticks, stat.arguments_at);
+        assert_eq!(read, ("a) b) (c", 7, 12345, 4711));
     }
 
     #[test]

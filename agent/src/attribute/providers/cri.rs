@@ -39,7 +39,7 @@ use wire::{
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Time between complete lists.
 const RELIST: Duration = Duration::from_mins(1);
-/// Time between attempts to connect to an absent socket.
+/// Time between looks for an absent socket.
 const RECONNECT: Duration = Duration::from_secs(5);
 /// Pause after a failure; doubled with each further one.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
@@ -102,7 +102,11 @@ impl Runtime {
             self.errors += u64::from(report.state != SourceState::Absent);
             self.report(report);
             // The first list after the pause answers requests made meanwhile.
-            drop(self.lookups.until(Instant::now() + pause).await);
+            if error.cause == Cause::Absent {
+                drop(self.lookups.until_socket(&self.socket, pause, RECONNECT).await);
+            } else {
+                drop(self.lookups.until(Instant::now() + pause).await);
+            }
         }
     }
 

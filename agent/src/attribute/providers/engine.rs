@@ -29,7 +29,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Time between searches for ended containers.
 const RELIST: Duration = Duration::from_mins(1);
-/// Time between attempts to reach an absent or failed engine.
+/// Time between attempts to reach a failed engine, and between looks for an absent socket.
 const RECONNECT: Duration = Duration::from_secs(5);
 /// Time between lookups of a container that is being started and has no process yet,
 const NOT_YET: Duration = Duration::from_millis(200);
@@ -141,7 +141,11 @@ impl Engine {
             self.errors += u64::from(report.state != SourceState::Absent);
             self.context.report(&Report { errors: self.errors, ..report });
             self.context.mark_ready();
-            let lookups = self.lookups.until(Instant::now() + RECONNECT).await;
+            let lookups = if error.cause == Cause::Absent {
+                self.lookups.until_socket(&self.socket, RECONNECT, RECONNECT).await
+            } else {
+                self.lookups.until(Instant::now() + RECONNECT).await
+            };
             self.note(&lookups);
         }
     }

@@ -104,6 +104,8 @@ impl Kubelet {
         loop {
             let Err(error) = self.serve().await;
             let report = error.report(self.cache.pods() > 0);
+            let is_absent = |error: &LocalError| error.cause == Cause::Absent;
+            let is_missing = matches!(&error, WatchError::Call(error) if is_absent(error));
             let pause = self.retry.min(match &error {
                 WatchError::Call(error) if error.is_absent() => self.timing.reconnect,
                 _ => self.timing.last_retry,
@@ -112,7 +114,12 @@ impl Kubelet {
             self.errors += u64::from(report.state != SourceState::Absent);
             self.report(report);
             // The first list after the pause answers requests made meanwhile.
-            drop(self.lookups.until(Instant::now() + pause).await);
+            if is_missing {
+                let every = self.timing.reconnect;
+                drop(self.lookups.until_socket(&self.socket, pause, every).await);
+            } else {
+                drop(self.lookups.until(Instant::now() + pause).await);
+            }
         }
     }
 

@@ -72,6 +72,11 @@ impl SlurmEnv {
         outcome.map(|()| claims)
     }
 
+    /// Whether no variable of Slurm's is set.
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// The first of these variables that is set.
     pub(super) fn get(&self, names: &[&str]) -> Option<&str> {
         let of = |name: &&str| self.values.iter().find(|(known, _)| known == name);

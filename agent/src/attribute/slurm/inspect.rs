@@ -129,13 +129,27 @@ impl JobInspector<'_> {
         }
     }
 
+    /// Reads the processes in the first hierarchy that shows any: Slurm puts a job's processes into
+    /// each hierarchy that it uses.
     fn read_processes(&self, name: &SlurmJobId, facts: &mut Facts) {
+        let is_read = |(_, directory): &(Hierarchy, PathBuf)| {
+            self.read_processes_in(directory, name, facts) > 0
+        };
+        let _found = self.directories.iter().any(is_read);
+    }
+
+    /// Returns how many processes of the job were read.
+    fn read_processes_in(&self, directory: &Path, name: &SlurmJobId, facts: &mut Facts) -> usize {
         let mut count = 0;
-        for pid in self.steps().flat_map(|step| processes(&step)) {
+        for pid in steps(below(directory, "step_")).flat_map(|step| processes(&step)) {
             if count >= MAX_PROCESSES || is_labelled(facts) {
-                return;
+                break;
             }
             let Some(living) = Living::find(&self.slurm.paths, pid) else { continue };
+            if self.slurm.says_nothing(&living) {
+                count += 1;
+                continue;
+            }
             // The PID may have been reused since `cgroup.procs` was read.
             let Some(Placement::Known { path, .. }) = living.placement() else { continue };
             if job_directory(&path).map(|(job, _)| job) != Some(self.path) {
@@ -143,18 +157,26 @@ impl JobInspector<'_> {
             }
             let Some(uid) = living.uid() else { continue };
             let claims = self.slurm.environment(&living);
+            if claims.as_ref().is_some_and(SlurmEnv::is_empty) {
+                self.slurm.note_nothing(&living);
+            }
             count += 1;
             ProcessEvidence { claims: claims.as_ref(), uid }.add_claims(name, facts);
         }
+        count
     }
 
-    /// The job's step directories: batch and numbered ones before `extern`.
+    /// The job's step directories in all hierarchies.
     fn steps(&self) -> impl Iterator<Item = PathBuf> {
-        let all = self.directories.iter().flat_map(|(_, directory)| below(directory, "step_"));
-        let mut steps: Vec<PathBuf> = all.take(MAX_STEPS).collect();
-        steps.sort_by_key(|step| step.ends_with("step_extern"));
-        steps.into_iter()
+        steps(self.directories.iter().flat_map(|(_, directory)| below(directory, "step_")))
     }
+}
+
+/// The first step directories: batch and numbered ones before `extern`.
+fn steps(all: impl IntoIterator<Item = PathBuf>) -> impl Iterator<Item = PathBuf> {
+    let mut steps: Vec<PathBuf> = all.into_iter().take(MAX_STEPS).collect();
+    steps.sort_by_key(|step| step.ends_with("step_extern"));
+    steps.into_iter()
 }
 
 impl ProcessEvidence<'_> {

@@ -14,10 +14,10 @@ use crate::attribute::hierarchies::Hierarchies;
 use crate::attribute::process::Living;
 use crate::attribute::users::Users;
 use crate::host::boot_time_ns;
-use crate::ids::{CgroupId, Hierarchy, SlurmJobId};
+use crate::ids::{CgroupId, Hierarchy, ProcKey, SlurmJobId};
 use crate::paths::Paths;
 use crate::tenant_files::{ProcFile, TenantFiles};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +36,8 @@ pub(crate) struct Slurm {
     /// The latest time given by a caller.
     now_ns: AtomicU64,
     listed_ns: AtomicU64,
+    /// Processes without a variable of Slurm's, with the program that they run.
+    silent: Mutex<HashSet<(ProcKey, u64)>>,
     /// Reads environments and titles.
     files: TenantFiles,
 }
@@ -51,6 +53,8 @@ const MAX_WALK: usize = 4096;
 const START_DEPTH: usize = 5;
 /// Depth from a root to its jobs: `uid_N/job_N`.
 const ROOT_DEPTH: usize = 2;
+/// Processes that are known to have no variable of Slurm's; more are read again.
+const MAX_SILENT: usize = 4096;
 /// Maximum number of roots: one for each slurmd.
 const MAX_ROOTS: usize = 64;
 
@@ -64,6 +68,7 @@ impl Slurm {
             roots: Mutex::default(),
             now_ns: AtomicU64::new(boot_time_ns()),
             listed_ns: AtomicU64::new(0),
+            silent: Mutex::default(),
             files: files.within(TIMEOUT),
         };
         slurm.walk(hierarchies, "", START_DEPTH);
@@ -217,6 +222,21 @@ impl Slurm {
         // does not answer.
         let environment = self.files.proc_file(living.key, ProcFile::Environment).ok()?;
         SlurmEnv::read(environment, 0).ok()
+    }
+
+    /// Whether a process's environment is known to have no variable of Slurm's.
+    pub(super) fn says_nothing(&self, living: &Living) -> bool {
+        lock(&self.silent).contains(&(living.key, living.arguments_at))
+    }
+
+    /// Records a process without a variable of Slurm's: until it executes another program, its
+    /// environment stays so.
+    pub(super) fn note_nothing(&self, living: &Living) {
+        let mut silent = lock(&self.silent);
+        if silent.len() >= MAX_SILENT {
+            silent.clear();
+        }
+        silent.insert((living.key, living.arguments_at));
     }
 
     /// Adds a process's evidence to its job: inspects a job that is due, else adds only this

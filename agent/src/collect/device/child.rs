@@ -12,6 +12,7 @@ use super::wire::{Frame, Inbox, Outbox, Reading, Request, Stuck, WireError};
 use super::{Count, DeviceRead, OpenError, OpenLibrary, OpenOptions, Vendor};
 use crate::host::boot_time_ns;
 use crate::paths::Paths;
+use crate::sys::memory;
 use crate::sys::process::{exit_now, take_stdout};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use std::collections::BTreeMap;
@@ -37,6 +38,8 @@ const STALL_DIVISOR: u32 = 20;
 const FOREVER: Duration = Duration::from_hours(24 * 365);
 /// Status of a child whose reading code panicked.
 const PANICKED: i32 = 101;
+/// After so many readings the child has run what runs only once, and gives back what that needed.
+const START_READINGS: u32 = 3;
 
 /// Settings of a child.
 #[derive(Debug)]
@@ -101,7 +104,8 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
     let stall = settings.stall;
     let count = Some(opened.count);
     let (worker, stuck) = (None, BTreeMap::new());
-    let mut server = ReaderServer { outlet, events, arriving, idle, stuck, count, worker, stall };
+    let mut server =
+        ReaderServer { outlet, events, arriving, idle, stuck, count, worker, stall, readings: 0 };
     let ended = server.run();
     let is_waiting = watching.is_some_and(|thread| !thread.is_finished());
     if is_waiting || server.count.is_none() || server.idle.iter().any(Option::is_none) {
@@ -193,6 +197,8 @@ struct ReaderServer {
     count: Option<Count>,
     worker: Option<Worker>,
     stall: Duration,
+    /// Answered requests.
+    readings: u32,
 }
 
 impl ReaderServer {
@@ -237,6 +243,11 @@ impl ReaderServer {
             }
         }
         self.outlet.send(&Frame::Done { tick })?;
+        self.readings = self.readings.saturating_add(1);
+        if self.readings == START_READINGS {
+            memory::give_back();
+            memory::drop_program_pages();
+        }
         Ok(true)
     }
 

@@ -7,7 +7,8 @@
 //! that is the nearest to them in the tree of processes; where two are as near, to neither.
 //!
 //! A cgroup is looked at when it appears, then after each of twice the time up to [`SELDOM`]: some
-//! 60 µs a process, and at most [`LOOK_BUDGET`] an owner and reading.
+//! 60 µs a process, 15 µs one that is known to be no server, and at most [`LOOK_BUDGET`] an owner and
+//! reading.
 
 use super::recognize::CommandLine;
 use super::table::Engine;
@@ -33,6 +34,11 @@ const SOON: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(30);
 /// Time in which the cgroups of one owner are looked at in a reading; the rest comes at the next.
 const LOOK_BUDGET: Duration = Duration::from_millis(100);
+/// How long a process is no server by what it runs, unless it executes another program or names
+/// itself otherwise: a program can write over its arguments without either.
+const NO_SERVER: Duration = Duration::from_mins(5);
+/// Processes that are known to be no server; beyond that they are looked at again.
+const MAX_OTHERS: usize = 4_096;
 /// Processes of a cgroup that are looked at: a server has some per device.
 const MAX_PROCESSES: usize = 512;
 /// Bytes of a command line that are read.
@@ -108,6 +114,16 @@ pub(super) struct Finder {
     /// Namespaces of Kubernetes whose pods are looked at; all where empty.
     namespaces: HashSet<String>,
     groups: BTreeMap<Group, Known>,
+    /// Processes that are no server by what they run.
+    others: HashMap<ProcKey, Other>,
+}
+
+/// A process that is no server by what it runs, and what would change with that.
+#[derive(Debug)]
+struct Other {
+    comm: Arc<str>,
+    arguments_at: u64,
+    until: Instant,
 }
 
 impl Finder {
@@ -119,6 +135,7 @@ impl Finder {
             mounts: mounts.map(|(_, mount)| mount).collect(),
             namespaces: namespaces.iter().cloned().collect(),
             groups: BTreeMap::new(),
+            others: HashMap::new(),
         }
     }
 
@@ -167,13 +184,18 @@ impl Finder {
             Some(known) if !has_changed => (known.wait * 2).min(SELDOM),
             _ => SOON,
         };
-        let servers = self.look(group, holders);
+        let servers = self.look(group, holders, now);
         let known = Known { holders: keys, next: now + wait, wait, servers };
         self.groups.insert(group.clone(), known);
     }
 
     /// The servers of a group, each with its processes that hold a device.
-    fn look(&self, group: &Group, holders: &[Arc<ProcessAttribution>]) -> Vec<Server> {
+    fn look(
+        &mut self,
+        group: &Group,
+        holders: &[Arc<ProcessAttribution>],
+        now: Instant,
+    ) -> Vec<Server> {
         let cgroup = match group {
             Group::Cgroup(path) => self.directory(path, holders),
             Group::Process(_) => None,
@@ -185,7 +207,7 @@ impl Finder {
         let tree = Tree::read(&self.files, members.iter().copied());
         let mut servers: BTreeMap<(u64, u16), Server> = BTreeMap::new();
         for living in tree.living.values() {
-            let Some((engine, network, at)) = self.server(living) else { continue };
+            let Some((engine, network, at)) = self.server(living, now) else { continue };
             let Some(owner) = holders.first().cloned() else { continue };
             let (process, cgroup) = (living.key, cgroup.clone());
             let found = Server { engine, process, network, at, cgroup, owner, holders: Vec::new() };
@@ -208,11 +230,21 @@ impl Finder {
     }
 
     /// Which engine's server a process is, and where its page is.
-    fn server(&self, living: &Living) -> Option<(&'static Engine, u64, SocketAddr)> {
+    fn server(
+        &mut self,
+        living: &Living,
+        now: Instant,
+    ) -> Option<(&'static Engine, u64, SocketAddr)> {
         let process = living.key;
-        let paths = self.files.paths();
+        if self.others.get(&process).is_some_and(|other| other.is_still(living, now)) {
+            return None;
+        }
         let command = self.command_line(living)?;
-        let engine = command.engine()?;
+        let Some(engine) = command.engine() else {
+            self.remember(living, now);
+            return None;
+        };
+        let paths = self.files.paths();
         let ports = command.ports(engine);
         let network = network_of(paths, process)?;
         let sockets: HashSet<u64> = held(living).collect();
@@ -222,6 +254,17 @@ impl Finder {
         let on = |port: &u16| listening.iter().filter(move |at| at.port() == *port).min();
         let at = ports.iter().find_map(on)?;
         Some((engine, network, reachable(*at)))
+    }
+
+    fn remember(&mut self, living: &Living, now: Instant) {
+        if self.others.len() >= MAX_OTHERS {
+            self.others.retain(|_, other| other.until > now);
+        }
+        if self.others.len() < MAX_OTHERS {
+            let (comm, until) = (Arc::clone(&living.comm), now + NO_SERVER);
+            let other = Other { comm, arguments_at: living.arguments_at, until };
+            self.others.insert(living.key, other);
+        }
     }
 
     /// What a process runs; its pages may be of a file system that never answers, so a helper reads.
@@ -248,6 +291,12 @@ impl Finder {
     }
 }
 
+impl Other {
+    fn is_still(&self, living: &Living, now: Instant) -> bool {
+        now < self.until && (&self.comm, self.arguments_at) == (&living.comm, living.arguments_at)
+    }
+}
+
 /// The processes of a cgroup.
 pub(super) fn members_of(directory: &Path) -> Vec<u32> {
     pids(&directory.join("cgroup.procs"), MAX_PROCESSES)
@@ -268,8 +317,7 @@ impl Tree {
     fn read(files: &TenantFiles, members: impl Iterator<Item = u32>) -> Self {
         let living = members.filter_map(|pid| Some((pid, Living::find(files.paths(), pid)?)));
         let living: HashMap<u32, Living> = living.collect();
-        let parents = living.iter().filter_map(|(pid, living)| Some((*pid, living.parent()?)));
-        let parents = parents.collect();
+        let parents = living.iter().map(|(pid, living)| (*pid, living.parent)).collect();
         Self { living, parents }
     }
 
@@ -316,6 +364,7 @@ fn nearest(process: &[u32], servers: &[(ProcKey, Vec<u32>)]) -> Option<ProcKey> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attribute::fake::FakeHost;
 
     fn key(pid: u32) -> ProcKey {
         ProcKey { pid, start_ticks: 1 }
@@ -327,6 +376,27 @@ mod tests {
         let servers: Vec<_> = servers.iter().map(|pid| (key(*pid), path(&parents, *pid))).collect();
         let nearest = |pid: &u32| nearest(&path(&parents, *pid), &servers);
         of.iter().map(|pid| nearest(pid).map(|server| server.pid)).collect()
+    }
+
+    #[test]
+    fn what_is_no_server_is_looked_at_again_once_it_runs_or_calls_itself_something_else() {
+        let host = FakeHost::new();
+        let process = ProcKey { pid: 7, start_ticks: 100 };
+        host.start(process, "python3", "0::/\n");
+        let ownership = Ownership::new(&host.paths);
+        let mut finder = Finder::new(&TenantFiles::direct(&host.paths), &ownership, &[]);
+        let now = Instant::now();
+        let living = || Living::find(&host.paths, 7).unwrap();
+        finder.remember(&living(), now);
+        let mut is_still = |later| finder.others[&process].is_still(&living(), now + later);
+        assert_eq!([Duration::ZERO, NO_SERVER].map(&mut is_still), [true, false]);
+        let stat = std::fs::read_to_string(host.paths.proc.join("7/stat")).unwrap();
+        let mut fields: Vec<&str> = stat.split(' ').collect();
+        fields[47] = "4711";
+        for other in [stat.replace("python3", "VLLM::APIServer"), fields.join(" ")] {
+            host.write(process, "stat", other);
+            assert!(!is_still(Duration::ZERO));
+        }
     }
 
     #[test]

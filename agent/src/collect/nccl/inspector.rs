@@ -27,6 +27,7 @@ use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::{OwnerLimit, SourceState};
 use crate::catalog::inspector::{self as metric, FileState, LineOutcome};
 use crate::collect::Collector;
+use crate::collect::source::NcclProcesses;
 use crate::collect::status::Report;
 use crate::communicators::Communicators;
 use crate::host::boot_time_ns;
@@ -92,6 +93,8 @@ pub struct Inspector {
     ownership: Ownership,
     communicators: Arc<Communicators>,
     processes: Processes,
+    /// Lists the processes that have NCCL loaded; empty where no source finds them.
+    loaded: NcclProcesses,
     files: HashMap<FileKey, Source>,
     turns: Turns,
     /// Files removed to make room for another owner. If one is read again, the reading starts at
@@ -123,6 +126,7 @@ impl Inspector {
             ownership: ownership.clone(),
             communicators: Arc::clone(communicators),
             processes: Processes::default(),
+            loaded: NcclProcesses::default(),
             files: HashMap::new(),
             turns: Turns::default(),
             displaced: HashSet::new(),
@@ -138,10 +142,21 @@ impl Inspector {
         }
     }
 
+    /// Scans often only the processes that `loaded` lists, and those that enable the Inspector.
+    #[must_use]
+    pub(super) fn with_loaded(self, loaded: NcclProcesses) -> Self {
+        Self { loaded, ..self }
+    }
+
     fn scan(&mut self, holders: &[ProcKey]) {
         let now = Instant::now();
         let owner_of = |process| self.ownership.quota_key(process);
         self.processes.update(&self.reads, holders, &owner_of, now);
+        let lists = self.loaded.all();
+        if !lists.is_empty() {
+            let loaded: HashSet<ProcKey> = lists.iter().flat_map(|list| list()).collect();
+            self.processes.mark(&loaded, now);
+        }
         let mut spent: HashMap<QuotaKey, Duration> = HashMap::new();
         for process in self.processes.due(now) {
             let owner = self.ownership.quota_key(process);

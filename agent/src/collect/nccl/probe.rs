@@ -24,6 +24,7 @@ use crate::collect::status::{Report, StatusRegistry};
 use crate::communicators::Communicators;
 use crate::event::aggregator::EventAggregator;
 use crate::host::boot_time_ns;
+use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
 use crate::tenant_files::TenantFiles;
@@ -211,9 +212,9 @@ impl Nccl {
     }
 
     /// Returns a function that lists the processes with the library loaded.
-    pub fn loaded(&self) -> libraries::scan::Candidates {
+    pub fn loaded(&self) -> Arc<dyn Fn() -> Vec<ProcKey> + Send + Sync> {
         let shared = self.shared.clone();
-        Box::new(move || shared.with(|known| known.libraries.keys().copied().collect()))
+        Arc::new(move || shared.with(|known| known.libraries.keys().copied().collect()))
     }
 }
 

@@ -197,6 +197,10 @@ impl Collector for Ras {
         NAME
     }
 
+    fn never_waits(&self) -> bool {
+        true
+    }
+
     fn collect(&mut self, out: &mut Batch) {
         let (jobs, outcomes, claims) = self
             .answers

@@ -766,3 +766,23 @@ fn the_containers_of_one_pod_share_its_part() {
     }
     assert_eq!(room.aggregator.drain().len(), 10, "of sixteen");
 }
+
+#[test]
+fn the_thread_that_applies_what_waits_is_woken_for_it_and_for_nothing_else() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let room = room();
+    let is_woken = || {
+        let waits = room.aggregator.waits().unwrap();
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::from_borrowed_fd(waits, PollFlags::IN)], Some(&now)).unwrap() > 0
+    };
+    room.aggregator.pair(true);
+    assert_eq!((room.aggregator.due(), is_woken()), (None, false));
+    room.take(xid(79), EventSource::Kmsg, 0);
+    assert_eq!((room.aggregator.due(), is_woken()), (Some(room.at(2)), true));
+    // The other source had its time; then the window of its summary begins.
+    room.aggregator.apply_due(room.at(2));
+    assert_eq!((room.aggregator.due(), is_woken()), (Some(room.at(62)), false));
+    room.aggregator.apply_due(room.at(62));
+    assert_eq!(room.aggregator.due(), None);
+}

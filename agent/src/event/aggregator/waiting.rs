@@ -169,6 +169,12 @@ impl State {
         }
     }
 
+    /// When the next held event or summary is due.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let held = self.held.iter().map(|(until, _)| *until);
+        held.chain(self.folds.values().map(|fold| fold.until)).min()
+    }
+
     /// Queues the held events that have waited long enough for the other source.
     pub(super) fn release(&mut self, now: Instant) {
         let (due, held) = self.held.drain(..).partition(|(until, _)| *until <= now);

@@ -2,8 +2,8 @@
 //! the last reading.
 //!
 //! With MPS the driver lists a client both as a compute and as an MPS process, and the server as a
-//! compute process. The MPS list is read only if there is a server, because a list costs
-//! milliseconds.
+//! compute process. A list costs milliseconds: the MPS list is read only if there is a server, and
+//! the graphics list seldom while it is empty, as it is on most boards of a data centre.
 
 use super::caller::{Call, NvmlCaller};
 use super::instances::Handle;
@@ -16,7 +16,7 @@ use crate::sys::nvml::lists::{self, List};
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::{nvmlProcessInfo_t, nvmlProcessUtilizationSample_t};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The driver's value for an unknown memory size. 22=const MEMORY_UNKNOWN: u64 = u64::MAX;
 const MEMORY_UNKNOWN: u64 = u64::MAX;
@@ -25,6 +25,9 @@ const NO_INSTANCE: u32 = u32::MAX;
 /// `nvidia-cuda-mps-server`, truncated by the kernel (`TASK_COMM_LEN`). The control daemon has the
 /// same name and no compute context.
 const SERVER_NAME: &str = "nvidia-cuda-mps";
+/// Time between two reads of a graphics list that is empty. A process that is in no list, but has
+/// used the device, brings the next read forward.
+const GRAPHICS_EVERY: Duration = Duration::from_mins(1);
 /// How far the first reading looks back.
 const FIRST_LOOK_BACK: Duration = Duration::from_secs(1);
 /// A sample further in the future than this means that the clock was set back since. 31=const
@@ -40,6 +43,8 @@ pub(super) struct ProcessLists {
     samples: Vec<nvmlProcessUtilizationSample_t>,
     cursors: Cursors,
     servers: Servers,
+    /// The graphics list was empty, and is read again then.
+    graphics_due: Option<Instant>,
 }
 
 /// How far each process's samples were read, in microseconds since the epoch: one time for each,
@@ -108,7 +113,7 @@ impl ProcessLists {
         reading: &mut Reading,
     ) {
         let compute = self.list(&COMPUTE, device, instances, caller);
-        let graphics = self.list(&GRAPHICS, device, instances, caller);
+        let graphics = self.graphics(device, instances, caller);
         self.servers.update(compute.iter().flat_map(BTreeMap::keys).map(|(pid, _)| *pid));
         let mps =
             if self.servers.any() { self.list(&MPS, device, instances, caller) } else { None };
@@ -132,6 +137,22 @@ impl ProcessLists {
             Some(ProcessValue { pid: *pid, place: *place, value })
         }));
         self.utilization(device, caller, &listed, &mut reading.processes);
+    }
+
+    fn graphics(
+        &mut self,
+        device: &Device<'_>,
+        instances: &[Handle],
+        caller: &mut NvmlCaller,
+    ) -> Option<BTreeMap<ProcessPlace, Option<u64>>> {
+        let now = Instant::now();
+        if self.graphics_due.is_some_and(|due| now < due) {
+            return Some(BTreeMap::new());
+        }
+        let found = self.list(&GRAPHICS, device, instances, caller);
+        let is_empty = found.as_ref().is_some_and(BTreeMap::is_empty);
+        self.graphics_due = is_empty.then(|| now + GRAPHICS_EVERY);
+        found
     }
 
     /// Reads a list; if the device does not provide it, from its instances. `None` if neither does.
@@ -182,6 +203,9 @@ impl ProcessLists {
                 (ProcessTask::Encoder, busy.encoder),
                 (ProcessTask::Decoder, busy.decoder),
             ];
+            if !listed.keys().any(|(of, _)| *of == pid) {
+                self.graphics_due = None;
+            }
             let place = only_place(listed, pid);
             out.extend(tasks.into_iter().filter_map(|(task, mean)| {
                 let value = WireValue::new(&metric::UTILIZATION, task, mean.fraction()?)?;

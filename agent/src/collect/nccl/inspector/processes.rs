@@ -16,8 +16,11 @@ use std::time::{Duration, Instant};
 /// initial environment (a program may enable it later), or whose file is known. A scan costs about
 /// 1 µs a file.
 const RESCAN_INTERVAL: Duration = Duration::from_mins(1);
-/// Python enables it before it communicates, not at start: a process this young is scanned at every
-/// reading.
+/// The same for a process that has no NCCL loaded, as far as the probe's source knows: it does not
+/// find every library.
+const RESCAN_WITHOUT: Duration = Duration::from_mins(5);
+/// Python enables it before it communicates, not at start: a process is scanned at every reading for
+/// this long after it was first seen or has loaded NCCL.
 const YOUNG: Duration = Duration::from_mins(1);
 /// How long the Inspector may take to write its first record before the status reports it.
 const FIRST_RECORD_TIMEOUT: Duration = Duration::from_mins(2);
@@ -35,6 +38,8 @@ pub(super) struct Process {
     pub is_open: bool,
     /// Files of the last scan that cannot be read, or that exceed a limit.
     refused: u64,
+    /// It has no NCCL loaded.
+    is_without: bool,
     since: Instant,
     due: Instant,
     /// The directory where it writes, while no file of it is known: after its end no path leads
@@ -100,6 +105,17 @@ impl Processes {
         let holders: HashSet<&ProcKey> = holders.iter().collect();
         self.gone =
             self.known.keys().filter(|process| !holders.contains(process)).copied().collect();
+    }
+
+    /// Sets which processes have NCCL loaded; one that has just loaded it counts as new.
+    pub(super) fn mark(&mut self, loaded: &HashSet<ProcKey>, now: Instant) {
+        for (key, process) in &mut self.known {
+            let was_without = process.is_without;
+            process.is_without = !loaded.contains(key);
+            if was_without && !process.is_without {
+                (process.since, process.due) = (now, now);
+            }
+        }
     }
 
     /// The processes that ended since the last reading.
@@ -198,6 +214,7 @@ impl Process {
             writes: false,
             is_open: true,
             refused: 0,
+            is_without: false,
             since: now,
             due: now,
             place: None,
@@ -213,8 +230,7 @@ impl Process {
     ) -> Option<SearchResult> {
         let env = self.env.as_ref().filter(|env| env.enabled);
         let is_awaited = env.is_some() && !self.writes;
-        let is_young = !self.writes && now.duration_since(self.since) < YOUNG;
-        self.due = if is_awaited || is_young { now } else { now + RESCAN_INTERVAL };
+        self.due = now + self.pause(is_awaited, now);
         let found = files.open_by(key, self.own.pid, wanted);
         self.is_open = found.is_ok();
         if let Some(env) = env.filter(|_| is_awaited && self.place.is_none()) {
@@ -231,7 +247,17 @@ impl Process {
         crate::collect::proc_scan::is_alive(files.paths(), key).then_some(found)
     }
 
-    /// Its remaining files in the directory where it wrote. 244=impl ProcessNames {
+    /// Time until the next scan.
+    fn pause(&self, is_awaited: bool, now: Instant) -> Duration {
+        let is_young = now.duration_since(self.since) < YOUNG && !self.is_without;
+        match self.writes {
+            false if is_awaited || is_young => Duration::ZERO,
+            false if self.is_without => RESCAN_WITHOUT,
+            _ => RESCAN_INTERVAL,
+        }
+    }
+
+    /// Its remaining files in the directory where it wrote.
     fn search_last(&mut self, wanted: &FileFilter) -> Option<SearchResult> {
         let place = self.place.take().filter(|_| !self.writes)?;
         place.search(&self.own_of(wanted)).ok()
@@ -258,6 +284,32 @@ fn own(status: &ProcStatus) -> Option<ProcessNames> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_without_nccl_is_scanned_seldom_until_it_has_loaded_it() {
+        let (key, now) = (ProcKey { pid: 7, start_ticks: 1 }, Instant::now());
+        let process = Process {
+            own: ProcessNames { pid: 7, uid: 0, parent: 1 },
+            env: None,
+            writes: false,
+            is_open: true,
+            refused: 0,
+            is_without: false,
+            since: now,
+            due: now,
+            place: None,
+        };
+        let mut all = Processes { known: HashMap::from([(key, process)]), gone: HashSet::new() };
+        let pause = |all: &Processes, at| all.known[&key].pause(false, at);
+        assert_eq!(pause(&all, now), Duration::ZERO, "no source finds libraries");
+        all.mark(&HashSet::new(), now);
+        assert_eq!(pause(&all, now), RESCAN_WITHOUT);
+        assert_eq!(all.known[&key].pause(true, now), Duration::ZERO, "its environment enables it");
+        let later = now + Duration::from_mins(4);
+        all.mark(&HashSet::from([key]), later);
+        assert_eq!((all.due(later), pause(&all, later)), (vec![key], Duration::ZERO));
+        assert_eq!(pause(&all, later + YOUNG), RESCAN_INTERVAL);
+    }
 
     #[test]
     fn a_process_in_a_namespace_has_the_innermost_pid_and_the_fsuid() {

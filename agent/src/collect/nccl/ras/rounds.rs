@@ -29,8 +29,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// Interval of the thread's loop.
+/// Interval of the thread's loop while processes have the library loaded.
 const TICK: Duration = Duration::from_secs(1);
+/// Interval otherwise: no more than a fraction of the time between queries.
+const IDLE_TICK: Duration = Duration::from_secs(10);
 /// Minimum time between queries of a job by all its nodes.
 const MIN_JOB_GAP: Duration = Duration::from_secs(10);
 /// Limit on the nodes in the query interval: a job with this many or more is queried every half
@@ -104,7 +106,6 @@ impl Rounds {
 
     /// Runs until the other end of `ended` is closed.
     pub(super) fn run(mut self, candidates: &dyn Fn() -> Vec<ProcKey>, ended: &Receiver<()>) {
-        let tick = TICK.min(self.settings.every);
         loop {
             self.look(candidates(), Instant::now());
             for port in self.turns.due(&self.accounts, Instant::now()) {
@@ -116,6 +117,9 @@ impl Rounds {
                 }
             }
             self.publish();
+            let is_idle = self.seen.is_empty();
+            let tick = if is_idle { IDLE_TICK.min(self.settings.every / 6) } else { TICK };
+            let tick = tick.min(self.settings.every);
             if matches!(ended.recv_timeout(tick), Err(RecvTimeoutError::Disconnected)) {
                 return;
             }

@@ -1,7 +1,7 @@
 //! Scans the processes that hold a device for libraries that they load or unload.
 //!
 //! A new process is checked ten times a second, because Python loads libraries late; the interval
-//! then grows with a tenth of the process's age, up to thirty seconds, on one grid for all
+//! then grows with a quarter of the process's age, up to thirty seconds, on one grid for all
 //! processes, so that they share wakes. A process that executes another program or opens another
 //! device counts as new. A check reads one line, `/proc/PID/statm`, from a file that stays open,
 //! which saves six sevenths of the time. Only if that shows other mappings, `stat` and `status` are
@@ -34,7 +34,7 @@ const STEPS: [Duration; 6] = [
     OLD_EVERY,
 ];
 /// The longest interval not above this fraction of the process's age is used.
-const PART_OF_AGE: u32 = 10;
+const PART_OF_AGE: u32 = 4;
 /// Longer than the line of seven numbers.
 const LINE_BYTES: usize = 160;
 /// Limit on files that stay open, a quarter of the default limit of a service; others are opened

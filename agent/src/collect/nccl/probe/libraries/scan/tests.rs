@@ -115,7 +115,7 @@ fn a_reused_pid_is_not_taken_for_its_predecessor() {
 fn a_process_is_checked_less_often_the_longer_it_is_known() {
     assert_eq!(
         [0, 1, 5, 20, 60, 100, 300, 3600].map(|age| step(Duration::from_secs(age))),
-        [0.1, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 30.0].map(Duration::from_secs_f64)
+        [0.1, 0.1, 1.0, 5.0, 10.0, 10.0, 30.0, 30.0].map(Duration::from_secs_f64)
     );
     for steps in STEPS.windows(2) {
         assert_eq!(steps[1].as_millis() % steps[0].as_millis(), 0, "{steps:?}");
@@ -162,7 +162,7 @@ fn processes_that_came_one_by_one_share_their_wakes() {
         }
         wakes
     };
-    // Each until the end of its first minute, then a tenth of its age.
+    // Each until the end of its first minute, then a quarter of its age.
     wakes(70);
-    assert_eq!([wakes(100), wakes(320), wakes(920)], [6, 22, 20]);
+    assert_eq!([wakes(100), wakes(320), wakes(920)], [3, 9, 20]);
 }

@@ -1,14 +1,12 @@
 //! What the programs of the probe `nccl` share: their maps, and how a call is told from the next
 //! one and from one inside it.
 
-pub mod birth;
-pub mod call;
-pub mod name;
+pub(crate) mod birth;
+pub(crate) mod call;
+pub(crate) mod name;
 mod quota;
-pub mod returned;
+pub(crate) mod returned;
 
-use crate::Kernel;
-use crate::registers::Registers;
 use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
@@ -23,7 +21,9 @@ use gpuwho_common::nccl::{
     PLACE_CALL, PLACE_COMMUNICATOR, PLACE_THREAD, Pace, SEEN, STRETCH_NS, TaskLayout, Thread,
     UNKNOWN, Used,
 };
-pub use quota::take;
+use gpuwho_ebpf::Kernel;
+use gpuwho_ebpf::registers::Registers;
+pub(crate) use quota::take;
 use quota::tenant;
 
 /// Filled by user space before the programs are loaded; read-only after that.
@@ -36,33 +36,34 @@ static FAST_NS: u64 = 0;
 
 /// What each handle stands for.
 #[map]
-pub static HANDLES: HashMap<HandleKey, Handle> = HashMap::with_max_entries(MAX_COMMUNICATORS, 0);
+pub(crate) static HANDLES: HashMap<HandleKey, Handle> =
+    HashMap::with_max_entries(MAX_COMMUNICATORS, 0);
 /// Every communicator by its number.
 #[map]
-pub static COMMUNICATORS: HashMap<u64, Communicator> =
+pub(crate) static COMMUNICATORS: HashMap<u64, Communicator> =
     HashMap::with_max_entries(MAX_COMMUNICATORS, 0);
 /// Operations by size.
 #[map]
-pub static CALLS: HashMap<CallKey, Calls> = HashMap::with_max_entries(MAX_CALLS, 0);
+pub(crate) static CALLS: HashMap<CallKey, Calls> = HashMap::with_max_entries(MAX_CALLS, 0);
 /// Threads by `bpf_get_current_pid_tgid`.
 #[map]
-pub static THREADS: HashMap<u64, Thread> = HashMap::with_max_entries(MAX_THREADS, 0);
+pub(crate) static THREADS: HashMap<u64, Thread> = HashMap::with_max_entries(MAX_THREADS, 0);
 /// Unique ids made here, by their hash.
 #[map]
-pub static UNIQUE_IDS: HashMap<u64, MadeId> = HashMap::with_max_entries(MAX_UNIQUE_IDS, 0);
+pub(crate) static UNIQUE_IDS: HashMap<u64, MadeId> = HashMap::with_max_entries(MAX_UNIQUE_IDS, 0);
 /// What each communicator is called, by its number, where it has a name.
 #[map]
-pub static NAMES: HashMap<u64, Name> = HashMap::with_max_entries(MAX_COMMUNICATORS, 0);
+pub(crate) static NAMES: HashMap<u64, Name> = HashMap::with_max_entries(MAX_COMMUNICATORS, 0);
 /// What those that are being made will be called, by thread: at most one of each that has a place.
 /// What is left of one whose return was not seen goes with that thread's next birth or its end.
 #[map]
-pub static COMING: HashMap<u64, Name> = HashMap::with_max_entries(MAX_THREADS, 0);
+pub(crate) static COMING: HashMap<u64, Name> = HashMap::with_max_entries(MAX_THREADS, 0);
 /// Hits and losses.
 #[map]
-pub static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
+pub(crate) static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
 /// How often a handle has come, gone or learned its size: by programs, and by user space.
 #[map]
-pub static CHANGES: Array<u64> = Array::with_max_entries(2, 0);
+pub(crate) static CHANGES: Array<u64> = Array::with_max_entries(2, 0);
 /// A communicator without anything, larger than a program's stack. Never written.
 #[map]
 static NO_COMMUNICATOR: Array<Communicator> = Array::with_max_entries(1, 0);
@@ -75,17 +76,17 @@ static NO_CALLS: Array<Calls> = Array::with_max_entries(1, 0);
 const SAME_MOMENT_NS: u64 = 500;
 
 /// A call as its entry found it.
-pub struct Entry {
+pub(crate) struct Entry {
     /// When.
-    pub now: u64,
+    pub(crate) now: u64,
     /// Thread group and thread.
-    pub task: u64,
+    pub(crate) task: u64,
     /// Stack pointer.
-    pub stack: u64,
+    pub(crate) stack: u64,
     /// What user space wants at present of the process's calls.
-    pub control: u32,
+    pub(crate) control: u32,
     /// Number of the library's file; 0 where it is not known.
-    pub library: u32,
+    pub(crate) library: u32,
     /// 1: at an instruction that the kernel steps through, as far as the cookie says it.
     stepped: u64,
 }
@@ -93,7 +94,7 @@ pub struct Entry {
 impl Entry {
     /// Of the running thread; `None` while its process is paused.
     #[inline(always)]
-    pub fn begin(registers: Registers) -> Option<Self> {
+    pub(crate) fn begin(registers: Registers) -> Option<Self> {
         let entry = Self::again(registers);
         let control = tenant(entry.pid())?.control;
         if control & CONTROL_PAUSED != 0 { None } else { Some(Self { control, ..entry }) }
@@ -101,7 +102,7 @@ impl Entry {
 
     /// Of the running thread, at the return of what it has entered: paused or not, that is over.
     #[inline(always)]
-    pub fn again(registers: Registers) -> Self {
+    pub(crate) fn again(registers: Registers) -> Self {
         let (task, stack, cookie) =
             (bpf_get_current_pid_tgid(), registers.stack(), registers.cookie());
         let stepped = u64::from(cookie & COOKIE_STEPPED != 0);
@@ -111,27 +112,27 @@ impl Entry {
 
     /// How often user space has changed what it wants.
     #[inline(always)]
-    pub fn era(&self) -> u32 {
+    pub(crate) fn era(&self) -> u32 {
         self.control / CONTROL_ERA
     }
 
     /// Thread group.
     #[inline(always)]
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         (self.task >> 32) as u32
     }
 }
 
 /// Nanoseconds of `CLOCK_BOOTTIME`; kernel 5.8.
 #[inline(always)]
-pub fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     // SAFETY: the helper has no arguments and no preconditions.
     unsafe { bpf_ktime_get_boot_ns() }
 }
 
 /// Counts. Atomic, because a program can be preempted by another one on the same CPU.
 #[inline(always)]
-pub fn count(counter: u32) {
+pub(crate) fn count(counter: u32) {
     if let Some(slot) = COUNTS.get_ptr_mut(counter) {
         add(slot, 1);
     }
@@ -140,7 +141,7 @@ pub fn count(counter: u32) {
 /// Adds to a number in a map, by the one atomic instruction that kernels before 5.12 have. The
 /// target has no atomic types.
 #[inline(always)]
-pub fn add(slot: *mut u64, by: u64) {
+pub(crate) fn add(slot: *mut u64, by: u64) {
     // SAFETY: a pointer into a map's value, 8-byte aligned and checked by the verifier; entries
     // are not freed while the program runs (RCU). The instruction changes no register.
     unsafe {
@@ -151,7 +152,7 @@ pub fn add(slot: *mut u64, by: u64) {
 /// Adds to a number that one thread at a time writes, as NCCL demands of the callers of a
 /// communicator: a program that breaks that rule may lose a count. Half the price of the other.
 #[inline(always)]
-pub fn add_alone(slot: *mut u64, by: u64) {
+pub(crate) fn add_alone(slot: *mut u64, by: u64) {
     // SAFETY: a pointer into a map's value, 8-byte aligned and checked by the verifier; entries
     // are not freed while the program runs (RCU).
     unsafe { *slot = (*slot).wrapping_add(by) };
@@ -160,7 +161,7 @@ pub fn add_alone(slot: *mut u64, by: u64) {
 /// The running thread, if this call is one to be counted: not inside another one, and not the
 /// same one seen through a second name of the same file. Stacks grow downwards.
 #[inline(always)]
-pub fn enter(entry: &Entry) -> Option<*mut Thread> {
+pub(crate) fn enter(entry: &Entry) -> Option<*mut Thread> {
     let thread = match THREADS.get_ptr_mut(&entry.task) {
         Some(thread) => thread,
         None => {
@@ -194,7 +195,7 @@ pub fn enter(entry: &Entry) -> Option<*mut Thread> {
 
 /// Whether a thread calls fast, this call included.
 #[inline(always)]
-pub fn is_fast(thread: *mut Thread, entry: &Entry) -> bool {
+pub(crate) fn is_fast(thread: *mut Thread, entry: &Entry) -> bool {
     // SAFETY: the static is initialised; user space replaced its bytes before loading.
     let fast_ns = unsafe { core::ptr::read_volatile(&raw const FAST_NS) };
     // SAFETY: only this thread writes its entry.
@@ -211,7 +212,7 @@ pub fn is_fast(thread: *mut Thread, entry: &Entry) -> bool {
 
 /// The communicator of a handle. One that was made before the probe was there begins here.
 #[inline(always)]
-pub fn communicator_of(handle: u64, entry: &Entry) -> Option<Handle> {
+pub(crate) fn communicator_of(handle: u64, entry: &Entry) -> Option<Handle> {
     let key = HandleKey { handle, pid: entry.pid(), reserved: 0 };
     // SAFETY: entries are not freed while the program runs (RCU).
     if let Some(found) = unsafe { HANDLES.get(&key) } {
@@ -224,7 +225,11 @@ pub fn communicator_of(handle: u64, entry: &Entry) -> Option<Handle> {
 
 /// The same, without a look where the thread used that handle the last time.
 #[inline(always)]
-pub fn communicator_of_last(handle: u64, thread: *mut Thread, entry: &Entry) -> Option<Handle> {
+pub(crate) fn communicator_of_last(
+    handle: u64,
+    thread: *mut Thread,
+    entry: &Entry,
+) -> Option<Handle> {
     // Before the look: what changes during it is seen the next time.
     let changes = changes();
     // SAFETY: only this thread writes its entry.
@@ -251,7 +256,7 @@ fn changes() -> u64 {
 
 /// A handle stands for something else from now on.
 #[inline(always)]
-pub fn handle_changed() {
+pub(crate) fn handle_changed() {
     if let Some(slot) = CHANGES.get_ptr_mut(CHANGES_IN_KERNEL) {
         add(slot, 1);
     }
@@ -259,7 +264,7 @@ pub fn handle_changed() {
 
 /// Adds a communicator, and lets its handle stand for it.
 #[inline(always)]
-pub fn make(identity: Identity, entry: &Entry) -> Option<Handle> {
+pub(crate) fn make(identity: Identity, entry: &Entry) -> Option<Handle> {
     let number = new_number(identity.handle);
     let Some(nothing) = NO_COMMUNICATOR.get(0) else { return None };
     if take::<PLACE_COMMUNICATOR>(identity.pid) == 0
@@ -288,7 +293,7 @@ pub fn make(identity: Identity, entry: &Entry) -> Option<Handle> {
 
 /// The entry of an operation and size of a process.
 #[inline(always)]
-pub fn calls_of(key: &CallKey, pid: u32) -> Option<*mut Calls> {
+pub(crate) fn calls_of(key: &CallKey, pid: u32) -> Option<*mut Calls> {
     if let Some(found) = CALLS.get_ptr_mut(key) {
         return Some(found);
     }
@@ -371,7 +376,7 @@ const NO_THREAD: Thread = Thread {
 };
 
 /// Of whom nothing is known.
-pub const NOBODY: Identity = Identity {
+pub(crate) const NOBODY: Identity = Identity {
     born_ns: 0,
     start_ns: 0,
     hash: 0,
