@@ -98,6 +98,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
     use std::path::Path;
+    use std::time::{Duration, UNIX_EPOCH};
 
     fn archive(folder: &Path, names: &[&str]) -> String {
         let stage = Stage::new(&folder.join("stage")).unwrap();
@@ -105,6 +106,8 @@ mod tests {
             stage.write(b"text", name, 0o644).unwrap();
         }
         stage.link("b", "a/link").unwrap();
+        let first = fs::File::open(stage.folder().join(names[0])).unwrap();
+        first.set_modified(UNIX_EPOCH + Duration::from_secs(names.len() as u64)).unwrap();
         let tar = folder.join("archive.tar");
         stage.tar(&tar, &["."], 1_700_000_000).unwrap();
         compress(&tar).unwrap();
