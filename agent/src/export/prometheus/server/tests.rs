@@ -17,14 +17,14 @@ use std::net::{SocketAddr, TcpStream as Client};
 use std::time::Instant;
 
 /// A test that waits this long has failed, on a slow machine too.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Bounds that no client here reaches by being slow.
-const WIDE: Bounds = Bounds { head: PATIENCE, whole: PATIENCE, ..BOUNDS };
+const WIDE: Bounds = Bounds { head: TIMEOUT, whole: TIMEOUT, ..BOUNDS };
 
 fn connect(address: SocketAddr) -> Client {
     let client = Client::connect(address).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
     client
 }
 
@@ -48,7 +48,7 @@ fn status(answer: &str) -> &str {
 
 /// Waits until the sink's report is as wanted.
 fn wait(sink: &impl Sink, wanted: impl Fn(&Report) -> bool) -> Report {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         let report = sink.report();
         if wanted(&report) || Instant::now() > end {
