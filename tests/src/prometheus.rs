@@ -6,6 +6,7 @@ use crate::until::until;
 use serde_json::Value;
 use std::env;
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
@@ -14,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// It opens an empty database within a second or two.
-const STARTS_WITHIN: Duration = Duration::from_secs(60);
+const STARTS_WITHIN: Duration = Duration::from_mins(1);
 
 /// How long it and the agent may take to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
@@ -103,7 +104,11 @@ impl Prometheus {
 
     /// The result of a query at this moment: an array of series.
     pub fn query(&self, query: &str) -> Result<Vec<Value>, PrometheusError> {
-        let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let mut encoded = String::new();
+        for byte in query.bytes() {
+            // Writing to a String cannot fail.
+            let _ = write!(encoded, "%{byte:02X}");
+        }
         let answer = self.api(&format!("/api/v1/query?query={encoded}"))?;
         Ok(answer["data"]["result"].as_array().cloned().unwrap_or_default())
     }

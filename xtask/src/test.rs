@@ -98,7 +98,7 @@ fn environment() -> Vec<(&'static str, OsString)> {
             match unpacked::program("prometheus", "bookworm", &format!("usr/bin/{program}")) {
                 Ok(path) => environment.push((variable, path.into())),
                 Err(error) => {
-                    eprintln!("warning: tests that need {program} are skipped: {error:#}")
+                    eprintln!("warning: tests that need {program} are skipped: {error:#}");
                 }
             }
         }

@@ -149,10 +149,10 @@ pub(super) fn table(out: &mut String) {
         let _ = match from {
             Ok(DcgmOrigin { device, instance, only, scale }) => {
                 let only = only.map_or_else(String::new, |(_, value)| format!(" of `{value}`"));
-                let times = if (scale - 1.0).abs() < f64::EPSILON {
-                    String::new()
-                } else {
-                    format!(" × {scale:.4e}")
+                let times = match *scale {
+                    scale if scale > 1.0 => format!(" × {scale}"),
+                    scale if scale < 1.0 => format!(" ÷ {:.0}", 1.0 / scale),
+                    _ => String::new(),
                 };
                 let and = instance.map_or_else(String::new, |def| format!(", `{}`", def.name));
                 writeln!(out, "| `{name}` | `{}`{and}{only}{times} |", device.name)

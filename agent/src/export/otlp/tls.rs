@@ -58,11 +58,11 @@ pub(super) fn stamp(files: &TlsFiles) -> Stamp {
         Some((certificate, key)) => (written(certificate), written(key)),
         None => (None, None),
     };
-    [files.ca.as_ref().and_then(written), certificate, key]
+    [files.ca.as_deref().and_then(written), certificate, key]
 }
 
 /// The identity of a file; `None` where there is none.
-pub(crate) fn written(path: &PathBuf) -> Option<Written> {
+pub(crate) fn written(path: &Path) -> Option<Written> {
     let meta = path.metadata().ok()?;
     Some(Written { inode: meta.ino(), at: (meta.mtime(), meta.mtime_nsec()) })
 }

@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(status(Pulse::Starting, true), 200);
         assert_eq!(status(Pulse::Starting, false), 503);
         assert_eq!(status(Pulse::Ticking, false), 200);
-        let stalled = Pulse::Stalled(std::time::Duration::from_secs(60));
+        let stalled = Pulse::Stalled(std::time::Duration::from_mins(1));
         assert_eq!((status(stalled, true), status(stalled, false)), (503, 503));
     }
 }

@@ -82,7 +82,9 @@ pub(super) async fn serve(listener: TcpListener, endpoint: Arc<Endpoint>, bounds
 /// The place of the oldest connection of the address with the most.
 fn to_close(peers: &[IpAddr]) -> Option<usize> {
     let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-    peers.iter().for_each(|peer| *counts.entry(*peer).or_default() += 1);
+    for peer in peers {
+        *counts.entry(*peer).or_default() += 1;
+    }
     let most = counts.values().copied().max()?;
     peers.iter().position(|peer| counts.get(peer) == Some(&most))
 }

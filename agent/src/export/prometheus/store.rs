@@ -2,7 +2,7 @@
 //!
 //! Cost: one look-up in a tree a point on the tick's thread, no allocation for a series that
 //! continues. A page is rendered at most once a tick and format, whatever clients do; the tick waits
-//! at most for that (1.9 ms for 10,000 series).
+//! at most for that.
 
 use super::names::FAMILIES;
 use super::profile::Profile;
@@ -223,22 +223,19 @@ impl Drop for Held {
 }
 
 fn put(family: &mut BTreeMap<usize, Live>, key: usize, point: &Point, value: &Value, now: Instant) {
-    match family.get_mut(&key) {
-        Some(live) => {
-            live.at = now;
-            match (&mut live.value, value) {
-                // The bounds of a series never change; its counts keep their allocation.
-                (Value::Histogram(old), Value::Histogram(new)) if old.bounds == new.bounds => {
-                    old.counts.clone_from(&new.counts);
-                    old.sum = new.sum;
-                }
-                (old, new) => *old = new.clone(),
-            }
+    let Some(live) = family.get_mut(&key) else {
+        let labels = Arc::clone(&point.labels);
+        family.insert(key, Live { labels, value: value.clone(), at: now });
+        return;
+    };
+    live.at = now;
+    match (&mut live.value, value) {
+        // The bounds of a series never change; its counts keep their allocation.
+        (Value::Histogram(old), Value::Histogram(new)) if old.bounds == new.bounds => {
+            old.counts.clone_from(&new.counts);
+            old.sum = new.sum;
         }
-        None => {
-            let labels = Arc::clone(&point.labels);
-            family.insert(key, Live { labels, value: value.clone(), at: now });
-        }
+        (old, new) => *old = new.clone(),
     }
 }
 

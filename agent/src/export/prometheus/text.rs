@@ -95,7 +95,7 @@ impl Page {
             if labels[0].is_empty() { more_labels.trim_start_matches(',') } else { more_labels };
         if !labels[0].is_empty() || !labels[1].is_empty() || !more.is_empty() {
             out.extend(["{", labels[0], more]);
-            if !labels[1].is_empty() && !(labels[0].is_empty() && more.is_empty()) {
+            if !(labels[1].is_empty() || labels[0].is_empty() && more.is_empty()) {
                 out.push(',');
             }
             out.extend([labels[1], "}"]);
@@ -242,7 +242,9 @@ mod tests {
     #[test]
     fn a_histogram_has_cumulative_buckets_sum_and_count() {
         let mut histogram = Histogram::new(&[0.5, 1.0]);
-        [0.1, 0.7, 9.0].into_iter().for_each(|value| histogram.observe(value));
+        for value in [0.1, 0.7, 9.0] {
+            histogram.observe(value);
+        }
         let written = |format, more: &str| {
             let mut page = Page { format, text: String::new(), more_labels: more.into() };
             page.series("a_seconds", r#"x="1""#, &Value::Histogram(Box::new(histogram.clone())));

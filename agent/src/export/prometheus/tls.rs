@@ -93,5 +93,5 @@ fn read(files: &Files) -> Result<Current, TlsFileError> {
 
 fn stamp(files: &Files) -> Stamp {
     let ca = files.clients.as_ref().map(|(ca, _)| ca);
-    [written(&files.cert), written(&files.key), ca.and_then(written)]
+    [written(&files.cert), written(&files.key), ca.and_then(|ca| written(ca))]
 }

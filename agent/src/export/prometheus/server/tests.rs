@@ -12,19 +12,19 @@ use base64::engine::general_purpose::STANDARD;
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use std::io::{Read, Write};
+use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpStream as Client};
 use std::time::Instant;
 
 /// A test that waits this long has failed, on a slow machine too.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Bounds that no client here reaches by being slow.
-const WIDE: Bounds = Bounds { head: PATIENCE, whole: PATIENCE, ..BOUNDS };
+const WIDE: Bounds = Bounds { head: TIMEOUT, whole: TIMEOUT, ..BOUNDS };
 
 fn connect(address: SocketAddr) -> Client {
     let client = Client::connect(address).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
     client
 }
 
@@ -48,7 +48,7 @@ fn status(answer: &str) -> &str {
 
 /// Waits until the sink's report is as wanted.
 fn wait(sink: &impl Sink, wanted: impl Fn(&Report) -> bool) -> Report {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         let report = sink.report();
         if wanted(&report) || Instant::now() > end {
@@ -89,7 +89,7 @@ fn a_head_without_end_or_of_too_many_lines_is_refused() {
     let (_sink, address) = start(Users::default(), None, WIDE);
     let long = format!("GET /metrics HTTP/1.1\r\nx: {}", "a".repeat(BOUNDS.head_bytes));
     assert_eq!(status(&request(address, &long)), "431");
-    let lines: String = (0..BOUNDS.headers).map(|at| format!("\r\nx{at}: a")).collect();
+    let lines = "\r\nx: a".repeat(BOUNDS.headers);
     assert_eq!(status(&request(address, &format!("GET /metrics HTTP/1.1{lines}"))), "431");
     assert_eq!(status(&request(address, "GET /metrics HTTP/1.1")), "200");
 }

@@ -124,7 +124,9 @@ fn mig_device() -> Vec<Point> {
         (&attr::GPU_PCI_ADDRESS, "0000:3b:00.0"),
         (&attr::GPU_DRIVER_VERSION, "580.1"),
     ];
-    facts.into_iter().for_each(|(key, value)| info.set(key, value));
+    for (key, value) in facts {
+        info.set(key, value);
+    }
     let one = |labels, metric, value| point(metric, &labels, Some(value));
     let with = |key, value| labels(Some((key, value)));
     let mut on_instance = AttrSet::new();
