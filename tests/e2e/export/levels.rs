@@ -36,7 +36,7 @@ fn the_default_level_has_half_of_all_series_and_basic_some_forty_a_device() {
         let file = stage.folder().join(format!("{level}.jsonl"));
         let config = Config {
             interval: Some("1s".to_owned()),
-            all_metrics: false,
+            default_metrics: true,
             file: Some(file.clone()),
             more: format!("[metrics]\nlevel = \"{level}\"\n"),
             ..Config::default()
