@@ -163,19 +163,6 @@ impl SeriesRegistry {
         Self { selection, ..self }
     }
 
-    /// Removes the samples that are not exported. One hash lookup for each 0 that may say nothing.
-    pub fn select(&self, batch: &mut Batch) {
-        let known = self.sources.get(&batch.of);
-        let has_begun = |sample: &Sample| {
-            known.is_some_and(|source| source.series.contains_key(&Key::of(sample)))
-        };
-        batch.samples.retain(|(_, sample)| {
-            self.selection.wants(sample.metric)
-                && !self.selection.is_detail(sample)
-                && (!self.selection.is_unused(sample) || has_begun(sample))
-        });
-    }
-
     /// The number of live series.
     pub fn alive(&self) -> usize {
         self.limit.alive()

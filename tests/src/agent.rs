@@ -60,12 +60,12 @@ pub struct Otlp {
 }
 
 /// What the agent is told in its configuration file; all that is `None` stays at its default.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Config {
     /// `agent.interval`, `1s` without.
     pub interval: Option<String>,
-    /// `metrics.level = "all"`, which tests look at; the default without.
-    pub all_metrics: bool,
+    /// Whether the agent's own level of metrics stays; without, it is `all`, which tests look at.
+    pub default_metrics: bool,
     /// Where its log goes instead of to whoever asks for it.
     pub log_file: Option<PathBuf>,
     /// `agent.series_limit`.
@@ -102,32 +102,6 @@ pub struct Config {
     pub more: String,
 }
 
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            interval: None,
-            all_metrics: true,
-            log_file: None,
-            series_limit: None,
-            show_others: None,
-            pod_logs: None,
-            passwd: None,
-            sys: None,
-            kmsg: None,
-            nodes: None,
-            bpf: None,
-            hook: None,
-            rescan_interval: None,
-            deadline: None,
-            retry: None,
-            otlp: None,
-            file: None,
-            launcher: Vec::new(),
-            more: String::new(),
-        }
-    }
-}
-
 impl Config {
     /// The file's text.
     pub fn to_toml(&self, run: &Path, nvml: Option<&FakeNvml>) -> String {
@@ -139,7 +113,7 @@ impl Config {
             ("show_others", self.show_others.map(Value::from)),
         ];
         section(&mut text, "agent", &keys);
-        if self.all_metrics {
+        if !self.default_metrics {
             section(&mut text, "metrics", &[("level", Some("all".into()))]);
         }
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());

@@ -149,7 +149,7 @@ fn configuration(options: &Options, scenery: &Scenery) -> Result<(String, Config
     fs::write(&passwd, cast::PASSWD)
         .map_err(|source| DemoError::Os { what: "user database", source })?;
     let mut config = Config {
-        all_metrics: false,
+        default_metrics: true,
         log_file: Some(scenery.folder().join("agent.log")),
         pod_logs: Some(scenery.folder().join("pods")),
         passwd: Some(passwd),

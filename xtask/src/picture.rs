@@ -21,8 +21,10 @@ const MAX_BYTES: usize = 100_000;
 
 /// `cargo xtask picture`: runs the demo in a terminal of tmux and writes what that shows.
 pub(crate) fn picture() -> Result<()> {
-    compile::demo()?;
     let demo = place::target(Profile::Debug.folder()).join("demo");
+    if !demo.exists() {
+        compile::demo()?;
+    }
     let tmux = |words: &[&str]| {
         let words = ["-L", "gpuwho-picture"].iter().chain(words);
         shell::capture(&mut shell::program("tmux", words)).context("tmux (Debian's tmux)")

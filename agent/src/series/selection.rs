@@ -1,8 +1,9 @@
 //! Which metrics are exported: a level of the catalogue, and patterns that add to it or take away.
 
+use super::{Key, SeriesRegistry};
 use crate::catalog::level::{Level, is_detailed, is_sparse};
 use crate::catalog::{self, MetricDef};
-use crate::sample::{Sample, Value};
+use crate::sample::{Batch, Sample, Value};
 
 /// Most patterns in a list, and the longest one: more than the catalogue has metrics.
 const MAX_PATTERNS: usize = 512;
@@ -80,6 +81,21 @@ impl Selection {
         // The first value of a dimension that is no set of states is the whole device or process.
         let is_first = !sample.metric.is_state_set() && sample.dims.first() == Some(&0);
         self.is_sparse && is_zero && is_sparse(sample.metric) && !is_first
+    }
+}
+
+impl SeriesRegistry {
+    /// Removes the samples that are not exported. One hash lookup for each 0 that may say nothing.
+    pub fn select(&self, batch: &mut Batch) {
+        let known = self.sources.get(&batch.of);
+        let has_begun = |sample: &Sample| {
+            known.is_some_and(|source| source.series.contains_key(&Key::of(sample)))
+        };
+        batch.samples.retain(|(_, sample)| {
+            self.selection.wants(sample.metric)
+                && !self.selection.is_detail(sample)
+                && (!self.selection.is_unused(sample) || has_begun(sample))
+        });
     }
 }
 

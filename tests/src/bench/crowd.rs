@@ -78,7 +78,7 @@ impl Crowd {
     /// An agent that sends to a receiver.
     pub fn agent(&self, every: &str, endpoint: &str) -> Result<Agent, BenchError> {
         let config = Config {
-            all_metrics: false,
+            default_metrics: true,
             interval: Some(every.to_owned()),
             pod_logs: Some(self.stage.pod_logs()),
             otlp: Some(Otlp { endpoint: endpoint.to_owned(), protocol: None }),

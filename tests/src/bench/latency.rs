@@ -36,7 +36,7 @@ pub fn measure() -> Result<Vec<Row>, BenchError> {
     let mut stage = stage()?;
     let points = stage.folder().join("points.jsonl");
     let config = Config {
-        all_metrics: false,
+        default_metrics: true,
         pod_logs: Some(stage.pod_logs()),
         file: Some(points.clone()),
         more: "[nvidia]\nenabled = false\n".to_owned(),

@@ -61,7 +61,7 @@ impl Load {
     /// Starts the agent on them; it sends to a receiver.
     pub fn agent(&self, every: &str, receiver: &Receiver) -> Result<Agent, BenchError> {
         let config = Config {
-            all_metrics: false,
+            default_metrics: true,
             interval: Some(every.to_owned()),
             pod_logs: Some(self.stage.pod_logs()),
             otlp: Some(Otlp { endpoint: receiver.endpoint().to_owned(), protocol: None }),

@@ -73,7 +73,7 @@ fn row(what: &str, hook: &str, mut ratios: Vec<f64>) -> Row {
 
 fn with_agent(stage: &Stage, hook: &'static str, file: &Path) -> Result<f64, BenchError> {
     let config = Config {
-        all_metrics: false,
+        default_metrics: true,
         interval: Some("10s".to_owned()),
         pod_logs: Some(stage.pod_logs()),
         hook: Some(hook),
