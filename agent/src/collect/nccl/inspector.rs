@@ -53,8 +53,7 @@ use tail::{Piece, Tail};
 /// Name of the source; its thread is `collect:nccl_inspector`.
 pub const NAME: &str = "nccl_inspector";
 
-/// Time limit of a reading for scanning one owner's open files; the rest is scanned at the next
-/// reading.
+/// Time limit of a reading for scanning one owner's open files; the next reading scans the rest.
 const SCAN_BUDGET: Duration = Duration::from_millis(100);
 /// Minimum time that counts as the gap before a reading, so that the first one has a budget.
 const MIN_GAP: Duration = Duration::from_secs(1);
