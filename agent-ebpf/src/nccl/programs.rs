@@ -21,8 +21,7 @@ use gpuwho_common::nccl::{
     PLACE_CALL, PLACE_COMMUNICATOR, PLACE_THREAD, Pace, SEEN, STRETCH_NS, TaskLayout, Thread,
     UNKNOWN, Used,
 };
-use gpuwho_ebpf::Kernel;
-use gpuwho_ebpf::registers::Registers;
+use gpuwho_ebpf::{Kernel, registers::Registers};
 pub(crate) use quota::take;
 use quota::tenant;
 

@@ -243,8 +243,10 @@ impl Source for inspector::Settings {
 
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
         let (ownership, communicators) = (&context.ownership, &context.communicators);
-        let inspector = Inspector::new(self.clone(), &context.files, ownership, communicators);
-        Ok(vec![Box::new(inspector.with_loaded(context.nccl_processes.clone()))])
+        let loaded = &context.nccl_processes;
+        let inspector =
+            Inspector::new(self.clone(), &context.files, ownership, communicators, loaded);
+        Ok(vec![Box::new(inspector)])
     }
 
     fn diagnose(&self, _: &Settings) -> Vec<Finding> {

@@ -97,8 +97,8 @@ impl Scheduler {
 
     /// Starts collectors: each on a thread of its own, but those whose reading never waits on one.
     pub fn start_all(&self, collectors: Vec<Box<dyn Collector>>) -> std::io::Result<()> {
-        let waits = |collector: &Box<dyn Collector>| !collector.never_waits();
-        let (own, shared): (Vec<_>, Vec<_>) = collectors.into_iter().partition(waits);
+        let (shared, own): (Vec<_>, Vec<_>) =
+            collectors.into_iter().partition(|collector| collector.never_waits());
         for collector in own {
             self.start(collector)?;
         }
@@ -125,7 +125,9 @@ impl Scheduler {
         let scheduler = self.clone();
         let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             scheduler.run(&mut all);
-            all.iter().for_each(|one| scheduler.end(one.part));
+            for one in &all {
+                scheduler.end(one.part);
+            }
         });
         started.inspect_err(|_| {
             self.running().retain(|part, _| !parts.contains(part));

@@ -38,8 +38,6 @@ const STALL_DIVISOR: u32 = 20;
 const FOREVER: Duration = Duration::from_hours(24 * 365);
 /// Status of a child whose reading code panicked.
 const PANICKED: i32 = 101;
-/// After so many readings the child has run what runs only once, and gives back what that needed.
-const START_READINGS: u32 = 3;
 
 /// Settings of a child.
 #[derive(Debug)]
@@ -104,8 +102,7 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
     let stall = settings.stall;
     let count = Some(opened.count);
     let (worker, stuck) = (None, BTreeMap::new());
-    let mut server =
-        ReaderServer { outlet, events, arriving, idle, stuck, count, worker, stall, readings: 0 };
+    let mut server = ReaderServer { outlet, events, arriving, idle, stuck, count, worker, stall };
     let ended = server.run();
     let is_waiting = watching.is_some_and(|thread| !thread.is_finished());
     if is_waiting || server.count.is_none() || server.idle.iter().any(Option::is_none) {
@@ -197,8 +194,6 @@ struct ReaderServer {
     count: Option<Count>,
     worker: Option<Worker>,
     stall: Duration,
-    /// Answered requests.
-    readings: u32,
 }
 
 impl ReaderServer {
@@ -243,11 +238,7 @@ impl ReaderServer {
             }
         }
         self.outlet.send(&Frame::Done { tick })?;
-        self.readings = self.readings.saturating_add(1);
-        if self.readings == START_READINGS {
-            memory::give_back();
-            memory::drop_program_pages();
-        }
+        memory::note_reading();
         Ok(true)
     }
 

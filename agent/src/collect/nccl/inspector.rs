@@ -53,8 +53,7 @@ use tail::{Piece, Tail};
 /// Name of the source; its thread is `collect:nccl_inspector`.
 pub const NAME: &str = "nccl_inspector";
 
-/// Time limit of a reading for scanning one owner's open files; the rest is scanned at the next
-/// reading.
+/// Time limit of a reading for scanning one owner's open files; the next reading scans the rest.
 const SCAN_BUDGET: Duration = Duration::from_millis(100);
 /// Minimum time that counts as the gap before a reading, so that the first one has a budget.
 const MIN_GAP: Duration = Duration::from_secs(1);
@@ -93,8 +92,6 @@ pub struct Inspector {
     ownership: Ownership,
     communicators: Arc<Communicators>,
     processes: Processes,
-    /// Lists the processes that have NCCL loaded; empty where no source finds them.
-    loaded: NcclProcesses,
     files: HashMap<FileKey, Source>,
     turns: Turns,
     /// Files removed to make room for another owner. If one is read again, the reading starts at
@@ -119,14 +116,14 @@ impl Inspector {
         reads: &TenantFiles,
         ownership: &Ownership,
         communicators: &Arc<Communicators>,
+        loaded: &NcclProcesses,
     ) -> Self {
         Self {
             settings,
             reads: reads.clone(),
             ownership: ownership.clone(),
             communicators: Arc::clone(communicators),
-            processes: Processes::default(),
-            loaded: NcclProcesses::default(),
+            processes: Processes::new(loaded),
             files: HashMap::new(),
             turns: Turns::default(),
             displaced: HashSet::new(),
@@ -142,21 +139,10 @@ impl Inspector {
         }
     }
 
-    /// Scans often only the processes that `loaded` lists, and those that enable the Inspector.
-    #[must_use]
-    pub(super) fn with_loaded(self, loaded: NcclProcesses) -> Self {
-        Self { loaded, ..self }
-    }
-
     fn scan(&mut self, holders: &[ProcKey]) {
         let now = Instant::now();
         let owner_of = |process| self.ownership.quota_key(process);
         self.processes.update(&self.reads, holders, &owner_of, now);
-        let lists = self.loaded.all();
-        if !lists.is_empty() {
-            let loaded: HashSet<ProcKey> = lists.iter().flat_map(|list| list()).collect();
-            self.processes.mark(&loaded, now);
-        }
         let mut spent: HashMap<QuotaKey, Duration> = HashMap::new();
         for process in self.processes.due(now) {
             let owner = self.ownership.quota_key(process);

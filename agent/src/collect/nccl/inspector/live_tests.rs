@@ -92,9 +92,8 @@ impl Stage {
         let folder = tempfile::tempdir().unwrap();
         let (paths, communicators) = (Paths::default(), Arc::default());
         let ownership = Ownership::new(&paths);
-        let settings = settings(folder.path());
-        let source =
-            Inspector::new(settings, &TenantFiles::direct(&paths), &ownership, &communicators);
+        let (settings, files) = (settings(folder.path()), TenantFiles::direct(&paths));
+        let source = Inspector::new(settings, &files, &ownership, &communicators, &<_>::default());
         Self { folder, ownership, communicators, source }
     }
 

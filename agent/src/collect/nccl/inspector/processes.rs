@@ -6,6 +6,7 @@ use super::files::{FileFilter, FoundFile, Opened, SearchResult};
 use super::names::Kind;
 use crate::attribute::process::{Living, ProcStatus};
 use crate::attribute::quota::QuotaKey;
+use crate::collect::source::NcclProcesses;
 use crate::ids::ProcKey;
 use crate::tenant_files::{ProcFile, TenantDirectory, TenantFiles};
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,8 @@ pub(crate) struct ProcessNames {
 /// All processes.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
+    /// Lists those that have NCCL loaded; empty where no source finds them.
+    loaded: NcclProcesses,
     known: HashMap<ProcKey, Process>,
     /// Processes that ended since the last reading.
     gone: HashSet<ProcKey>,
@@ -70,6 +73,11 @@ const MAX_PROCESSES: usize = 4_096;
 const MAX_OF_OWNER: usize = MAX_PROCESSES / 8;
 
 impl Processes {
+    /// None yet. Those that `loaded` lists, and those that enable the Inspector, are scanned often.
+    pub(super) fn new(loaded: &NcclProcesses) -> Self {
+        Self { loaded: loaded.clone(), ..Self::default() }
+    }
+
     /// Sets the processes that hold a device now. Ended ones stay for one reading.
     pub(super) fn update(
         &mut self,
@@ -102,13 +110,18 @@ impl Processes {
                 self.known.insert(*process, new);
             }
         }
+        let lists = self.loaded.all();
+        if !lists.is_empty() {
+            let loaded: HashSet<ProcKey> = lists.iter().flat_map(|list| list()).collect();
+            self.mark(&loaded, now);
+        }
         let holders: HashSet<&ProcKey> = holders.iter().collect();
         self.gone =
             self.known.keys().filter(|process| !holders.contains(process)).copied().collect();
     }
 
     /// Sets which processes have NCCL loaded; one that has just loaded it counts as new.
-    pub(super) fn mark(&mut self, loaded: &HashSet<ProcKey>, now: Instant) {
+    fn mark(&mut self, loaded: &HashSet<ProcKey>, now: Instant) {
         for (key, process) in &mut self.known {
             let was_without = process.is_without;
             process.is_without = !loaded.contains(key);
@@ -299,7 +312,8 @@ mod tests {
             due: now,
             place: None,
         };
-        let mut all = Processes { known: HashMap::from([(key, process)]), gone: HashSet::new() };
+        let known = HashMap::from([(key, process)]);
+        let mut all = Processes { known, ..Processes::default() };
         let pause = |all: &Processes, at| all.known[&key].pause(false, at);
         assert_eq!(pause(&all, now), Duration::ZERO, "no source finds libraries");
         all.mark(&HashSet::new(), now);
