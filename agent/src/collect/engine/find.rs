@@ -2,14 +2,20 @@
 //! cgroup: the API server of an engine often holds no device itself.
 //!
 //! A process is a server where it is an engine's by its program, title or arguments *and* listens on
-//! the port that the engine was given or has by default. Its sockets are looked up in its own
+//! the port that the engine was given or has by default; where the configuration says so, also where
+//! it listens on the port that its pod's annotations name. Its sockets are looked up in its own
 //! network namespace; nothing is sent to anybody. Processes that hold a device belong to the server
 //! that is the nearest to them in the tree of processes; where two are as near, to neither.
 //!
 //! A cgroup is looked at when it appears, then after each of twice the time up to [`SELDOM`]: some
 //! 60 µs a process, and at most [`LOOK_BUDGET`] an owner and reading.
 
+mod annotated;
+
+pub(super) use annotated::Annotated;
+
 use super::recognize::CommandLine;
+use super::settings::Settings;
 use super::table::Engine;
 use crate::attribute::ProcessAttribution;
 use crate::attribute::hierarchies::Hierarchies;
@@ -43,8 +49,10 @@ const MAX_PARENTS: usize = 16;
 /// A server of an engine.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
-    /// Which engine its signs are of.
-    pub engine: &'static Engine,
+    /// Which engine its signs are of; unknown where only its pod names the port.
+    pub engine: Option<&'static Engine>,
+    /// What its pod says of its page.
+    pub annotated: Option<Annotated>,
     /// The process that listens.
     pub process: ProcKey,
     /// The network namespace it is in, by inode.
@@ -107,17 +115,20 @@ pub(super) struct Finder {
     mounts: Vec<PathBuf>,
     /// Namespaces of Kubernetes whose pods are looked at; all where empty.
     namespaces: HashSet<String>,
+    /// Whether pods name their pages themselves.
+    by_annotations: bool,
     groups: BTreeMap<Group, Known>,
 }
 
 impl Finder {
-    pub(super) fn new(files: &TenantFiles, ownership: &Ownership, namespaces: &[String]) -> Self {
+    pub(super) fn new(files: &TenantFiles, ownership: &Ownership, settings: &Settings) -> Self {
         let mounts = Hierarchies::new(files.paths()).mounts().into_iter();
         Self {
             files: files.clone(),
             ownership: ownership.clone(),
             mounts: mounts.map(|(_, mount)| mount).collect(),
-            namespaces: namespaces.iter().cloned().collect(),
+            namespaces: settings.namespaces.iter().cloned().collect(),
+            by_annotations: settings.pod_annotations,
             groups: BTreeMap::new(),
         }
     }
@@ -185,12 +196,11 @@ impl Finder {
         let tree = Tree::read(&self.files, members.iter().copied());
         let mut servers: BTreeMap<(u64, u16), Server> = BTreeMap::new();
         for living in tree.living.values() {
-            let Some((engine, network, at)) = self.server(living) else { continue };
-            let Some(owner) = holders.first().cloned() else { continue };
-            let (process, cgroup) = (living.key, cgroup.clone());
-            let found = Server { engine, process, network, at, cgroup, owner, holders: Vec::new() };
+            let Some(owner) = holders.first() else { continue };
+            let Some(found) = self.server(living, owner, cgroup.as_ref()) else { continue };
             // Of those that share a port the first one serves: the others are its children.
-            let known = servers.entry((network, at.port())).or_insert_with(|| found.clone());
+            let place = (found.network, found.at.port());
+            let known = servers.entry(place).or_insert_with(|| found.clone());
             if order(found.process) < order(known.process) {
                 *known = found;
             }
@@ -207,21 +217,41 @@ impl Finder {
         servers
     }
 
-    /// Which engine's server a process is, and where its page is.
-    fn server(&self, living: &Living) -> Option<(&'static Engine, u64, SocketAddr)> {
+    /// Whether a process is a server, and where its page is: on the port that its pod names, else on
+    /// its engine's.
+    fn server(
+        &self,
+        living: &Living,
+        owner: &Arc<ProcessAttribution>,
+        cgroup: Option<&PathBuf>,
+    ) -> Option<Server> {
         let process = living.key;
         let paths = self.files.paths();
+        let annotated = self.by_annotations.then(|| Annotated::of(owner)).flatten();
         let command = self.command_line(living)?;
-        let engine = command.engine()?;
-        let ports = command.ports(engine);
+        let engine = command.engine();
+        let ports = engine.map(|engine| command.ports(engine)).unwrap_or_default();
+        if ports.is_empty() && annotated.is_none() {
+            return None;
+        }
         let network = network_of(paths, process)?;
         let sockets: HashSet<u64> = held(living).collect();
         let listening = listening(living, &sockets);
         // This very process, still: what was read is about it.
         Living::same(paths, process)?;
-        let on = |port: &u16| listening.iter().filter(move |at| at.port() == *port).min();
-        let at = ports.iter().find_map(on)?;
-        Some((engine, network, reachable(*at)))
+        let on = |port: u16| listening.iter().filter(move |at| at.port() == port).min();
+        let named = annotated.as_ref().and_then(|annotated| on(annotated.port));
+        let at = named.or_else(|| ports.iter().find_map(|port| on(*port)))?;
+        Some(Server {
+            engine,
+            annotated: annotated.filter(|_| named.is_some()),
+            process,
+            network,
+            at: reachable(*at),
+            cgroup: cgroup.cloned(),
+            owner: Arc::clone(owner),
+            holders: Vec::new(),
+        })
     }
 
     /// What a process runs; its pages may be of a file system that never answers, so a helper reads.
