@@ -49,6 +49,12 @@ pub trait Collector: Send {
     /// How the source is doing after the last reading.
     fn report(&self) -> Report;
 
+    /// Whether a tick waits for this collector's next batch. One that reads what somebody else may
+    /// hold up says no after a slow reading; its batch then goes out by itself.
+    fn is_awaited(&self) -> bool {
+        true
+    }
+
     /// Whether there is nothing left to read, ever: its thread and its series then end.
     fn has_ended(&self) -> bool {
         false

@@ -3,6 +3,7 @@
 
 use crate::attribute::owner::OwnerId;
 use crate::catalog::attributes::AttrSet;
+use crate::ids::ProcKey;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -27,6 +28,21 @@ pub struct EngineFacts {
     pub labels: AttrSet,
 }
 
+/// What an engine instance serves, by its last page; for people, not for series.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Serving {
+    /// The process that serves, of a found one.
+    pub process: Option<ProcKey>,
+    /// Models that the page names.
+    pub models: Vec<Box<str>>,
+    /// Tokens generated each second between the last two pages.
+    pub tokens_per_second: Option<f64>,
+    /// Requests whose tokens are being computed.
+    pub running: Option<i64>,
+    /// Requests that wait.
+    pub waiting: Option<i64>,
+}
+
 /// The table of engine instances.
 #[derive(Debug, Default)]
 pub struct Engines(RwLock<Table>);
@@ -34,6 +50,7 @@ pub struct Engines(RwLock<Table>);
 #[derive(Debug, Default)]
 struct Table {
     facts: HashMap<EngineId, Arc<EngineFacts>>,
+    serving: HashMap<EngineId, Serving>,
     next: u32,
 }
 
@@ -57,7 +74,9 @@ impl Engines {
 
     /// Removes one that is read no longer.
     pub fn remove(&self, id: EngineId) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).facts.remove(&id);
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        table.facts.remove(&id);
+        table.serving.remove(&id);
     }
 
     /// What is known of one. The `Arc` changes when the facts do.
@@ -65,10 +84,20 @@ impl Engines {
         self.0.read().unwrap_or_else(PoisonError::into_inner).facts.get(&id).cloned()
     }
 
-    /// All of them.
-    pub fn all(&self) -> Vec<(EngineId, Arc<EngineFacts>)> {
+    /// Takes what one serves now.
+    pub fn set_serving(&self, id: EngineId, serving: Serving) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).serving.insert(id, serving);
+    }
+
+    /// Those whose page was asked for, with what they serve.
+    pub fn all(&self) -> Vec<(Arc<EngineFacts>, Serving)> {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        table.facts.iter().map(|(id, facts)| (*id, Arc::clone(facts))).collect()
+        let mut all: Vec<_> = table.serving.iter().collect();
+        all.sort_by_key(|(id, _)| **id);
+        let with_facts = |(id, serving): (_, &Serving)| {
+            Some((Arc::clone(table.facts.get(id)?), serving.clone()))
+        };
+        all.into_iter().filter_map(with_facts).collect()
     }
 }
 
@@ -86,6 +115,8 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &engines.facts(id).unwrap()));
         engines.put(id, EngineFacts { name: Some("vllm"), ..facts });
         assert_eq!(engines.facts(id).unwrap().name, Some("vllm"));
+        engines.set_serving(id, Serving { running: Some(3), ..Serving::default() });
+        assert_eq!(engines.all()[0].1.running, Some(3));
         engines.remove(id);
         assert_eq!((engines.facts(id), engines.all().len()), (None, 0));
     }

@@ -1,11 +1,13 @@
 //! Who is on each accelerator, now: what `gpuwho` alone prints, and what the control socket
 //! answers.
 
+mod engines;
 mod layout;
 mod others;
 mod selection;
 mod table;
 
+pub use engines::EngineView;
 pub use layout::{Screen, Style};
 pub use others::Others;
 pub use selection::Selection;
@@ -43,6 +45,9 @@ pub struct HostReport {
     /// Processes that had a device open and ended a short while ago, the last to end first.
     #[serde(default)]
     pub ended: Vec<Holder>,
+    /// Every inference engine that is read.
+    #[serde(default)]
+    pub engines: Vec<EngineView>,
     /// What the agent keeps of events.
     #[serde(default)]
     pub events: Summary,

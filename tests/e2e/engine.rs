@@ -1,5 +1,7 @@
 //! Inference engines: found in their pods, read by their pages, and joined to owners and devices.
 
+mod real;
+
 use crate::fixture::TRAINER;
 use crate::points::{ALONE, Told, expected, words};
 use gpuwho_tests::agent::Config;
@@ -98,6 +100,11 @@ fn an_engine_is_found_in_its_pod_and_its_totals_are_exact() {
     let elsewhere = elsewhere.map(|point| point["attributes"]["gpu.index"].as_str().unwrap());
     let elsewhere: Vec<_> = elsewhere.filter(|gpu| !["2", "3", "5"].contains(gpu)).collect();
     assert_eq!(elsewhere, Vec::<&str>::new());
+    let who = told.who();
+    let shown = &who["engines"][0];
+    assert_eq!((&shown["pod"], &shown["engine"]), (&"chat-0".into(), &"vllm".into()), "{shown:#}");
+    assert_eq!((&shown["running"], &shown["waiting"]), (&16.into(), &23.into()), "{shown:#}");
+    assert!(shown["tokens_per_second"].is_number(), "{shown:#}");
     // Whatever agents of other tests have asked as well: none has asked another port.
     let asked = engine.asked().unwrap();
     assert!(asked.pages > 0 && asked.others > 0, "{asked:?}");
@@ -108,6 +115,35 @@ fn an_engine_is_found_in_its_pod_and_its_totals_are_exact() {
         let last = of_pod(points, GENERATED_TOKENS, "chat-0").last().copied()?;
         (last["ended"] == true).then_some(())
     });
+}
+
+#[test]
+fn engines_in_mig_instances_of_one_device_are_joined_each_to_its_own() {
+    let mut stage = or_skip!(Stage::new());
+    let names = ["chat-0", "chat-1"];
+    let groups = names.map(|name| pod(&mut stage, name));
+    let config = Config { pod_logs: Some(stage.pod_logs()), more: ALONE.into(), ..<_>::default() };
+    let mut told = Told::start(stage.folder(), "h100-mig", config);
+    let engines = groups.each_ref().map(|group| {
+        let spec = EngineSpec { group: Some(group), ..EngineSpec::default() };
+        (FakeEngine::start(&spec).unwrap(), Worker::on(group, &[0]).unwrap())
+    });
+    let workers = engines.each_ref().map(|(_, worker)| Some(worker.pid()));
+    told.nvml.set_processes(0, &workers).unwrap();
+    let instances = names.map(|name| {
+        told.wait("the engine's instance", |points| {
+            let infos = of_pod(points, "gpuwho.engine.info", name);
+            let mut instances = infos.iter().map(|info| &info["attributes"]["gpu.mig.uuid"]);
+            instances.find_map(Value::as_str).map(str::to_owned)
+        })
+    });
+    assert_ne!(instances[0], instances[1]);
+    for (name, mine) in names.iter().zip(&instances) {
+        for info in of_pod(told.points(), "gpuwho.engine.info", name) {
+            let on = &info["attributes"]["gpu.mig.uuid"];
+            assert!(on.is_null() || on == mine.as_str(), "{info:#}");
+        }
+    }
 }
 
 #[test]

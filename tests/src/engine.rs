@@ -1,5 +1,6 @@
 //! Starts fake inference engines, gives them work, and asks them who has asked.
 
+pub mod real;
 pub mod serve;
 
 use crate::program;

@@ -1,9 +1,9 @@
 //! Every repository task: `cargo xtask setup`, `build`, `test`, `run`, `ci` and the rest.
 //!
 //! Tasks set up what they need themselves; nothing is downloaded outside `setup`'s parts, the
-//! kernels of `vm`, programs that `test` unpacks, the Go modules of `collector` and `chart`, and the
-//! libraries of `dist`'s image, all of which land in one cache folder that every clone on the machine
-//! shares.
+//! kernels of `vm`, programs that `test` unpacks, the wheels of `engines`, the Go modules of
+//! `collector` and `chart`, and the libraries of `dist`'s image, all of which land in one cache folder
+//! that every clone on the machine shares.
 
 mod apt;
 mod bench;
@@ -15,6 +15,7 @@ mod containerd;
 mod cross;
 mod dist;
 mod docs;
+mod engines;
 mod fuzz;
 mod gpu_check;
 mod parallel;
@@ -60,6 +61,8 @@ enum Task {
     Bench(PassedOn),
     /// Throw random text at what reads text that anybody can write
     Fuzz(fuzz::Request),
+    /// Install real inference engines, and compare what the agent reads with what their clients count
+    Engines(engines::Request),
     /// Kill the agent's reader at random for ten minutes, and say what that cost
     Soak(soak::Request),
     /// Make a folder that proves the agent on a machine with a GPU, and run it where there is one
@@ -105,6 +108,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Docs(request) => docs::docs(&request),
         Task::Bench(passed_on) => bench::bench(&passed_on.args),
         Task::Fuzz(request) => fuzz::fuzz(&request),
+        Task::Engines(request) => engines::engines(&request),
         Task::Soak(request) => soak::soak(&request),
         Task::GpuCheck(request) => gpu_check::gpu_check(&request),
         Task::Picture => picture::picture(),

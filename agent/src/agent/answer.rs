@@ -7,12 +7,15 @@ use crate::collect::device::snapshot::{
     Control, DeviceSnapshot, InstanceSnapshot, ProcessSnapshot, ReaderSnapshot,
 };
 use crate::control::Answer;
+use crate::engines::{EngineFacts, Serving};
 use crate::event::recent::EventReport;
 use crate::ids::InstanceId;
+use crate::text::printable;
 use crate::who::{
-    Device, Holder, HostReport, Instance, OwnerView, Process, SCHEMA, Source, Totals,
+    Device, EngineView, Holder, HostReport, Instance, OwnerView, Process, SCHEMA, Source, Totals,
 };
 use humantime::format_duration;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Ended processes in one answer: enough for a burst, and still a small answer.
@@ -105,6 +108,28 @@ impl Core {
     }
 }
 
+impl Core {
+    fn engines(&self) -> Vec<EngineView> {
+        let text = |text: &str| printable(text).into_owned();
+        let view = |(facts, serving): (Arc<EngineFacts>, Serving)| {
+            let owner =
+                serving.process.and_then(|process| self.context.ownership.attribution(process));
+            EngineView {
+                owner: owner.map(|owner| OwnerView::of(&owner)).unwrap_or_default(),
+                engine: facts.name.map(str::to_owned),
+                version: facts.version.as_deref().map(text),
+                address: facts.address.as_deref().map(text),
+                port: facts.port,
+                models: serving.models.iter().map(|model| text(model)).collect(),
+                tokens_per_second: serving.tokens_per_second,
+                running: serving.running,
+                waiting: serving.waiting,
+            }
+        };
+        self.context.engines.all().into_iter().map(view).collect()
+    }
+}
+
 impl Answer for Core {
     fn who(&self) -> HostReport {
         self.refresh();
@@ -131,6 +156,7 @@ impl Answer for Core {
             devices,
             holders: self.holders(),
             ended: self.ended(),
+            engines: self.engines(),
             sources: self
                 .context
                 .board

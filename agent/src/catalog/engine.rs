@@ -26,10 +26,10 @@ metrics! {
         from "inter_token_latency_seconds, in older versions and NIM time_per_output_token_seconds";
     /// Requests whose tokens are being computed.
     RUNNING: UpDownCounter<i64> of EngineId = "inference.requests.running" ["{request}"]
-        from "num_requests_running, SGLang num_running_reqs, TGI tgi_batch_current_size";
+        from "num_requests_running, SGLang num_running_reqs, TGI tgi_batch_current_size, llama.cpp requests_processing";
     /// Requests that wait to be computed.
     WAITING: UpDownCounter<i64> of EngineId = "inference.requests.waiting" ["{request}"]
-        from "num_requests_waiting, SGLang num_queue_reqs, TGI tgi_queue_size, Triton nv_inference_pending_request_count";
+        from "num_requests_waiting, SGLang num_queue_reqs, TGI tgi_queue_size, Triton nv_inference_pending_request_count, llama.cpp requests_deferred";
     /// Requests moved to the host's memory; vLLM before 0.9 only.
     SWAPPED: UpDownCounter<i64> of EngineId = "inference.requests.swapped" ["{request}"]
         from "vLLM num_requests_swapped";
@@ -50,11 +50,11 @@ metrics! {
         from "prompt_tokens, TGI sum of tgi_request_input_length";
     /// Tokens of the prompts that came from a cache and were not computed.
     CACHED_TOKENS: Counter<i64> of EngineId = "inference.tokens.cached" ["{token}"]
-        from "vLLM prompt_tokens_cached, SGLang cached_tokens";
+        from "vLLM prompt_tokens_cached, SGLang cached_tokens, llama.cpp prompt_tokens_cached";
     /// Tokens generated. vLLM counts each step; SGLang and TGI count a request's tokens when it
     /// ends (`sglang.tokens.realtime` moves meanwhile).
     GENERATED_TOKENS: Counter<i64> of EngineId = "inference.tokens.generated" ["{token}"]
-        from "generation_tokens, TGI sum of tgi_request_generated_tokens";
+        from "generation_tokens, TGI sum of tgi_request_generated_tokens, llama.cpp tokens_predicted";
     /// Time a request waited before it was computed first.
     QUEUE_DURATION: Histogram<Histogram> of EngineId = "inference.request.queue.duration" ["s"]
         from "vLLM request_queue_time_seconds, SGLang queue_time_seconds, TGI tgi_request_queue_duration";
@@ -80,7 +80,7 @@ metrics! {
     /// Part of the KV cache that requests hold, from 0 to 1. SGLang's does not count what may be
     /// evicted; TGI's is absent (`tgi.batch.tokens` by `tgi.batch.token.limit`).
     KV_CACHE_UTILIZATION: Gauge<f64> of EngineId = "inference.kv_cache.utilization" ["1"]
-        from "vLLM kv_cache_usage_perc, before 0.9 and NIM gpu_cache_usage_perc, SGLang token_usage, Triton nv_trt_llm_kv_cache_block_metrics";
+        from "vLLM kv_cache_usage_perc, before 0.9 and NIM gpu_cache_usage_perc, SGLang token_usage, Triton nv_trt_llm_kv_cache_block_metrics, llama.cpp before mid-2025 kv_cache_usage_ratio";
     /// Tokens that the KV cache has room for.
     KV_CACHE_CAPACITY: UpDownCounter<i64> of EngineId = "inference.kv_cache.capacity" ["{token}"]
         from "vLLM cache_config_info, SGLang max_total_num_tokens";
@@ -95,14 +95,14 @@ metrics! {
         from "vLLM num_preemptions, SGLang num_retracted_requests";
     /// Speculations: each drafts some tokens.
     DRAFTS: Counter<i64> of EngineId = "inference.speculation.drafts" ["{draft}"]
-        from "vLLM spec_decode_num_drafts";
+        from "vLLM and llama.cpp spec_decode_num_drafts";
     /// Tokens drafted.
     DRAFTED_TOKENS: Counter<i64> of EngineId = "inference.speculation.tokens.drafted" ["{token}"]
-        from "vLLM spec_decode_num_draft_tokens";
+        from "vLLM and llama.cpp spec_decode_num_draft_tokens";
     /// Tokens drafted that the model accepted. By position where the engine tells it
     /// (`vllm.speculation.tokens.accepted`).
     ACCEPTED_TOKENS: Counter<i64> of EngineId = "inference.speculation.tokens.accepted" ["{token}"]
-        from "vLLM spec_decode_num_accepted_tokens";
+        from "vLLM and llama.cpp spec_decode_num_accepted_tokens";
     /// LoRA adapters that running requests use.
     LORA_RUNNING: Gauge<i64> of EngineId = "inference.lora.running" ["{adapter}"]
         from "running_lora_adapters of the newest vLLM lora_requests_info, SGLang lora_pool_slots_used";
@@ -366,4 +366,17 @@ metrics! {
     /// Tokens that a batch may have.
     TGI_BATCH_TOKEN_LIMIT: UpDownCounter<i64> of EngineId = "tgi.batch.token.limit" ["{token}"]
         from "tgi_batch_max_total_tokens";
+
+    /// Tokens of the prompts that were computed, without those from a cache.
+    LLAMACPP_COMPUTED_TOKENS: Counter<i64> of EngineId = "llamacpp.tokens.computed" ["{token}"]
+        from "llamacpp:prompt_tokens";
+    /// Time in which prompts were computed, added up over the slots.
+    LLAMACPP_PROMPT_TIME: Counter<f64> of EngineId = "llamacpp.prompt.time" ["s"]
+        from "llamacpp:prompt_seconds";
+    /// Time in which tokens were generated, added up over the slots.
+    LLAMACPP_GENERATION_TIME: Counter<f64> of EngineId = "llamacpp.generation.time" ["s"]
+        from "llamacpp:tokens_predicted_seconds";
+    /// Passes of the model.
+    LLAMACPP_DECODES: Counter<i64> of EngineId = "llamacpp.passes" ["{pass}"]
+        from "llamacpp:n_decode";
 }

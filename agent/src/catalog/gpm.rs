@@ -1,4 +1,5 @@
-//! Metrics of a device's performance counters: NVIDIA's GPM, on Hopper and later. A MIG instance
+//! Metrics of a device's performance counters: NVIDIA's GPM, on Hopper and later; where there is
+//! none, the profiling fields of DCGM's exporter, if one runs. A MIG instance
 //! has the same metrics under names of its own, so that a sum over instances does not count a
 //! device again.
 //!
@@ -102,31 +103,31 @@ metrics! {
         from "return codes of nvmlGpmQueryDeviceSupport, SampleGet, MigSampleGet, MetricsGet";
     /// Fraction of the time in which any graphics or compute work was on the device.
     GR_ENGINE_ACTIVE: Gauge<f64> of GpuId = "gpu.gr_engine.active" ["1"]
-        from "GPM metric 1 (NVML_GPM_METRIC_GRAPHICS_UTIL, percent)";
+        from "GPM metric 1 (NVML_GPM_METRIC_GRAPHICS_UTIL, percent); else DCGM's exporter: DCGM_FI_PROF_GR_ENGINE_ACTIVE";
     /// Fraction of the multiprocessors that were busy, on average: unlike `gpu.utilization` it
     /// distinguishes one small kernel from a full device. With MIG on, it is of the whole device,
     /// if the driver has a value; the instances have their own.
     SM_ACTIVE: Gauge<f64> of GpuId = "gpu.sm.active" ["1"]
-        from "GPM metric 2 (NVML_GPM_METRIC_SM_UTIL, percent)";
+        from "GPM metric 2 (NVML_GPM_METRIC_SM_UTIL, percent); else DCGM's exporter: DCGM_FI_PROF_SM_ACTIVE";
     /// Resident warps as a fraction of the maximum.
     SM_OCCUPANCY: Gauge<f64> of GpuId = "gpu.sm.occupancy" ["1"]
-        from "GPM metric 3 (NVML_GPM_METRIC_SM_OCCUPANCY, percent)";
+        from "GPM metric 3 (NVML_GPM_METRIC_SM_OCCUPANCY, percent); else DCGM's exporter: DCGM_FI_PROF_SM_OCCUPANCY";
     /// Fraction of the time in which a pipe of the multiprocessors worked. Pipes work in parallel,
     /// and `tensor` includes all tensor kinds: never add them.
     PIPE_ACTIVE: Gauge<f64> of GpuId, by Pipe = "gpu.pipe.active" ["1"]
-        from "GPM metrics 4 to 9 and 11 to 13 (NVML_GPM_METRIC_INTEGER_UTIL, ANY_TENSOR, DFMA, HMMA, DMMA, IMMA, FP64, FP32, FP16, percent)";
+        from "GPM metrics 4 to 9 and 11 to 13 (NVML_GPM_METRIC_INTEGER_UTIL, ANY_TENSOR, DFMA, HMMA, DMMA, IMMA, FP64, FP32, FP16, percent); else DCGM's exporter: DCGM_FI_PROF_PIPE_*";
     /// Bytes moved to and from device memory as a fraction of the maximum.
     DRAM_ACTIVE: Gauge<f64> of GpuId = "gpu.dram.active" ["1"]
-        from "GPM metric 10 (NVML_GPM_METRIC_DRAM_BW_UTIL, percent)";
+        from "GPM metric 10 (NVML_GPM_METRIC_DRAM_BW_UTIL, percent); else DCGM's exporter: DCGM_FI_PROF_DRAM_ACTIVE";
     /// Fraction of the time in which a video or image engine worked; only for existing engines.
     MEDIA_ACTIVE: Gauge<f64> of GpuId, by MediaEngine = "gpu.media.active" ["1"]
         from "GPM metrics 30 to 37 (NVDEC), 40 to 47 (NVJPG), 50 and 51 (OFA), 166 to 169 (NVENC), percent";
     /// Bytes a second over PCIe, without the 20 ms wait of the driver's other call.
     PCIE_THROUGHPUT: Gauge<f64> of GpuId, by Direction = "gpu.pcie.throughput" ["By/s"]
-        from "GPM metrics 20 and 21 (NVML_GPM_METRIC_PCIE_TX_PER_SEC, RX, MiB/s)";
+        from "GPM metrics 20 and 21 (NVML_GPM_METRIC_PCIE_TX_PER_SEC, RX, MiB/s); else DCGM's exporter: DCGM_FI_PROF_PCIE_TX_BYTES, RX";
     /// Bytes a second over all NVLinks together; for sums use the counter `gpu.nvlink.io`.
     NVLINK_THROUGHPUT: Gauge<f64> of GpuId, by Direction = "gpu.nvlink.throughput" ["By/s"]
-        from "GPM metrics 60 and 61 (NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, TX, MiB/s)";
+        from "GPM metrics 60 and 61 (NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, TX, MiB/s); else DCGM's exporter: DCGM_FI_PROF_NVLINK_TX_BYTES, RX";
     /// Bytes a second over the links to the CPU of the device's module.
     C2C_THROUGHPUT: Gauge<f64> of GpuId, by Direction = "gpu.c2c.throughput" ["By/s"]
         from "GPM metrics 100 and 101 (NVML_GPM_METRIC_C2C_TOTAL_TX_PER_SEC, RX, MiB/s)";

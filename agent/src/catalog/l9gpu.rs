@@ -1,8 +1,8 @@
-//! What l9gpu 0.1 tells of inference engines, and where the same is here: for those who bring
+//! What l9gpu 0.1 tells of inference engines and of DCGM's exporter, and where the same is here: for those who bring
 //! dashboards along. Its rates and quantiles are functions of counters and buckets here.
 
 use super::MetricDef;
-use super::{attributes as attr, engine as to};
+use super::{attributes as attr, engine as to, gpm, link, wear};
 use std::fmt::Write as _;
 
 /// How a row of l9gpu's comes out of a metric here.
@@ -15,15 +15,42 @@ enum How {
     Value(&'static MetricDef),
     /// One rate divided by another.
     Ratio(&'static MetricDef, &'static MetricDef),
+    /// As it is, of one value of an attribute.
+    Of(&'static MetricDef, &'static str),
+    /// As it is, or the rate of a counter, which more devices have.
+    ValueOrRate(&'static MetricDef, &'static MetricDef),
     /// An attribute of every point.
     Attribute(&'static attr::AttrKey),
     /// It is of nothing that the engine has.
     Wrong(&'static str),
 }
 
-use How::{Attribute, Quantile, Rate, Ratio, Value, Wrong};
+use How::{Attribute, Of, Quantile, Rate, Ratio, Value, ValueOrRate, Wrong};
 
 const NIM: &str = "no NIM has the series it is read from (`nvidia_nim_*`); here from NIM's own: ";
+
+/// Names as l9gpu sends them from DCGM's exporter, and what they are here. The metrics are the same
+/// where the agent reads the counters itself (GPM).
+static DCGM_ROWS: &[(&str, How)] = &[
+    ("gpu.sm.active", Value(gpm::SM_ACTIVE.def())),
+    ("gpu.dram.active", Value(gpm::DRAM_ACTIVE.def())),
+    ("gpu.gr_engine.active", Value(gpm::GR_ENGINE_ACTIVE.def())),
+    ("gpu.pipe.tensor.active", Of(gpm::PIPE_ACTIVE.def(), "tensor")),
+    ("gpu.pipe.fp64.active", Of(gpm::PIPE_ACTIVE.def(), "fp64")),
+    ("gpu.pipe.fp32.active", Of(gpm::PIPE_ACTIVE.def(), "fp32")),
+    ("gpu.pipe.fp16.active", Of(gpm::PIPE_ACTIVE.def(), "fp16")),
+    ("gpu.sm.occupancy", Value(gpm::SM_OCCUPANCY.def())),
+    (
+        "gpu.interconnect.throughput",
+        ValueOrRate(gpm::NVLINK_THROUGHPUT.def(), link::NVLINK_IO.def()),
+    ),
+    ("gpu.pcie.throughput", ValueOrRate(gpm::PCIE_THROUGHPUT.def(), wear::PCIE_IO.def())),
+    ("gpu.index", Attribute(&attr::GPU_INDEX)),
+    ("gpu.uuid", Attribute(&attr::GPU_UUID)),
+    ("gpu.model", Attribute(&attr::GPU_MODEL)),
+    ("gpu.mig.enabled", Attribute(&attr::GPU_MIG_MODE)),
+    ("gpu.mig.instance_id", Attribute(&attr::GPU_MIG_GPU_INSTANCE)),
+];
 
 /// Names as l9gpu sends them, and what they are here.
 static ROWS: &[(&str, How)] = &[
@@ -98,7 +125,7 @@ static ROWS: &[(&str, How)] = &[
 ];
 
 const HEAD: &str = "
-## Inference engines: from l9gpu's names
+## Inference engines and DCGM: from l9gpu's names
 
 What l9gpu 0.1 sends as quantiles since the start and as rates of its own interval is here a function
 of buckets and counters, which the receiver computes over any time. Of several engines, models or
@@ -111,7 +138,7 @@ ranks on a page l9gpu reads the first; here each is a series.
 /// The table in `METRICS.md`.
 pub(super) fn table(out: &mut String) {
     out.push_str(HEAD);
-    for (name, how) in ROWS {
+    for (name, how) in ROWS.iter().chain(DCGM_ROWS) {
         let note = if name.starts_with("nim.") { NIM } else { "" };
         // Writing to a String cannot fail.
         let _ = match how {
@@ -126,6 +153,10 @@ pub(super) fn table(out: &mut String) {
                     "| `{name}` | {note}the rate of `{}` by that of `{}` |",
                     a.name, b.name
                 )
+            }
+            Of(metric, value) => writeln!(out, "| `{name}` | `{}` of `{value}` |", metric.name),
+            ValueOrRate(a, b) => {
+                writeln!(out, "| `{name}` | `{}`, or the rate of `{}` |", a.name, b.name)
             }
             Attribute(key) => writeln!(out, "| `{name}` | the attribute `{}` |", key.name),
             Wrong(reason) => writeln!(out, "| `{name}` | nothing: {reason} |"),
@@ -144,9 +175,40 @@ mod tests {
         super::table(&mut table);
         let rows: Vec<_> = table.lines().filter(|line| line.starts_with("| `")).collect();
         let names: HashSet<_> = rows.iter().map(|row| row.split('|').nth(1)).collect();
-        assert_eq!((names.len(), rows.len()), (ROWS.len(), ROWS.len()));
+        let count = ROWS.len() + DCGM_ROWS.len();
+        assert_eq!((names.len(), rows.len()), (count, count));
         assert!(
             rows.contains(&"| `vllm.ttft` | a quantile of `gen_ai.server.time_to_first_token` |")
         );
+    }
+
+    /// The rows of engines and of DCGM in l9gpu's own list (`tests/fixtures/l9gpu-engines.tsv`): its
+    /// schema, field and name.
+    #[test]
+    fn every_row_of_l9gpus_engines_and_dcgm_has_an_answer() {
+        let list = include_str!("../../../tests/fixtures/l9gpu-engines.tsv");
+        let mut table = String::new();
+        super::table(&mut table);
+        let answers: Vec<_> = table
+            .lines()
+            .filter_map(|row| row.strip_prefix("| `")?.strip_suffix(" |")?.split_once(" | "))
+            .collect();
+        let mut count = 0;
+        for row in list.lines().skip(1) {
+            let [schema, field, name] = row.split('\t').collect::<Vec<_>>()[..] else {
+                panic!("{row}")
+            };
+            let is_it = |answered: &str| {
+                answered.split('`').next() == Some(name)
+                    // NIM's and vLLM's models have names of their own.
+                    || (name == "model.name" && answered.starts_with("model.name"))
+            };
+            let answer = answers.iter().find(|(answered, _)| is_it(answered));
+            let (_, answer) =
+                answer.unwrap_or_else(|| panic!("no answer to {schema} {field} ({name})"));
+            assert!(answer.len() > 3, "an empty answer to {schema} {field}: {answer}");
+            count += 1;
+        }
+        assert_eq!(count, 125, "rows of the list");
     }
 }

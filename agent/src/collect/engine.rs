@@ -4,12 +4,14 @@
 //! The finder is part 0. It looks at cgroups with processes that hold a device, starts a part for
 //! each server, ends it with the server, and tells on which devices each engine is.
 
+mod dcgm;
 mod endpoint;
 pub mod exposition;
 mod fetch;
 mod find;
 mod finder;
 pub mod fuzz;
+mod llamacpp;
 mod nim;
 pub mod page;
 mod recognize;
@@ -25,10 +27,15 @@ mod vllm;
 pub use source::SOURCE;
 
 use crate::attribute::ownership::Ownership;
+use crate::collect::device::snapshot::Control;
+use crate::collect::source::Readers;
 use crate::engines::Engines;
+use crate::ids::GpuId;
+use crate::inventory::Inventory;
 use crate::paths::Paths;
 use fetch::LargePages;
 use status::Endpoints;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use table::Engine;
@@ -39,8 +46,15 @@ pub const NAME: &str = "engines";
 /// Every engine that is read. To add one: its file here, its `mod` and its row. Of several on one
 /// page the first row is the page's engine: Triton is before the back ends that it serves, and what
 /// has no prefix comes last.
-pub static ENGINES: &[&Engine] =
-    &[&triton::TRITON, &vllm::VLLM, &sglang::SGLANG, &tgi::TGI, &nim::NIM];
+pub static ENGINES: &[&Engine] = &[
+    &triton::TRITON,
+    &vllm::VLLM,
+    &sglang::SGLANG,
+    &tgi::TGI,
+    &llamacpp::LLAMACPP,
+    &dcgm::DCGM,
+    &nim::NIM,
+];
 
 /// What the finder and the endpoints share.
 #[derive(Clone, Debug)]
@@ -48,6 +62,8 @@ struct Shared {
     paths: Paths,
     ownership: Ownership,
     engines: Arc<Engines>,
+    inventory: Arc<Inventory>,
+    readers: Readers,
     endpoints: Endpoints,
     large: LargePages,
     /// The agent's own network namespace, by inode.
@@ -56,4 +72,13 @@ struct Shared {
     interval: Duration,
     /// Time between two requests, where it is another one.
     every: Option<Duration>,
+}
+
+impl Shared {
+    /// The devices whose performance counters the agent reads itself.
+    fn counted_devices(&self) -> HashSet<GpuId> {
+        let snapshots = self.readers.all().iter().map(Control::snapshot).collect::<Vec<_>>();
+        let devices = snapshots.iter().flat_map(|snapshot| &snapshot.devices);
+        devices.filter(|device| device.has_counters).map(|device| device.gpu).collect()
+    }
 }

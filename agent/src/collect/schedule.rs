@@ -75,8 +75,15 @@ pub struct Scheduler {
     /// next readings come late rather than pile up.
     batches: SyncSender<Event>,
     stop: Stop,
-    /// What is read now, and how often.
-    running: Arc<Mutex<HashMap<SourcePart, Duration>>>,
+    /// What is read now.
+    running: Arc<Mutex<HashMap<SourcePart, Running>>>,
+}
+
+/// A collector that runs.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    every: Duration,
+    is_awaited: bool,
 }
 
 impl Scheduler {
@@ -121,7 +128,10 @@ impl Scheduler {
         };
         let mut all: Vec<Scheduled> = collectors.into_iter().map(scheduled).collect();
         let parts: Vec<SourcePart> = all.iter().map(|one| one.part).collect();
-        self.running().extend(all.iter().map(|one| (one.part, one.every)));
+        let running = |one: &Scheduled| {
+            (one.part, Running { every: one.every, is_awaited: one.collector.is_awaited() })
+        };
+        self.running().extend(all.iter().map(running));
         let scheduler = self.clone();
         let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             scheduler.run(&mut all);
@@ -140,14 +150,14 @@ impl Scheduler {
         let _ = self.batches.send(Event::Ended(part));
     }
 
-    /// Those of which each tick has a batch.
+    /// Those whose batch each tick waits for.
     pub fn in_every_tick(&self) -> HashSet<SourcePart> {
         let running = self.running();
-        let is_in = |every: &Duration| *every == self.every;
-        running.iter().filter(|(_, every)| is_in(every)).map(|(part, _)| *part).collect()
+        let is_in = |running: &Running| running.every == self.every && running.is_awaited;
+        running.iter().filter(|(_, running)| is_in(running)).map(|(part, _)| *part).collect()
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<SourcePart, Duration>> {
+    fn running(&self) -> MutexGuard<'_, HashMap<SourcePart, Running>> {
         // Whole whatever panicked beside it.
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -160,6 +170,9 @@ impl Scheduler {
             }
             for one in all.iter_mut().filter(|one| one.next <= next) {
                 let batch = self.read(one);
+                if let Some(running) = self.running().get_mut(&one.part) {
+                    running.is_awaited = one.collector.is_awaited();
+                }
                 if self.batches.send(Event::Batch(batch)).is_err() {
                     return;
                 }
@@ -229,6 +242,46 @@ mod tests {
         fn report(&self) -> Report {
             Report::ready()
         }
+    }
+
+    /// Not awaited from its second reading on.
+    struct Slow(u32);
+
+    impl Collector for Slow {
+        fn name(&self) -> &'static str {
+            "slow"
+        }
+
+        fn collect(&mut self, _: &mut Batch) {
+            self.0 += 1;
+        }
+
+        fn report(&self) -> Report {
+            Report::ready()
+        }
+
+        fn is_awaited(&self) -> bool {
+            self.0 < 2
+        }
+    }
+
+    #[test]
+    fn a_tick_does_not_wait_for_a_collector_that_says_so() {
+        let (batches, received) = sync_channel(0);
+        let stop = Stop::default();
+        let every = Duration::from_millis(1);
+        let scheduler = Scheduler::new(every, StatusRegistry::default(), batches, stop.clone());
+        let thread = scheduler.start(Box::new(Slow(0))).unwrap();
+        let part = SourcePart { source: "slow", part: 0 };
+        // Its thread waits with the first batch until that is received.
+        let before = scheduler.in_every_tick().contains(&part);
+        received.recv().unwrap();
+        received.recv().unwrap();
+        let after = scheduler.in_every_tick().contains(&part);
+        stop.stop();
+        drop(received);
+        thread.join().unwrap();
+        assert_eq!((before, after), (true, false));
     }
 
     #[test]

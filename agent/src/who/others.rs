@@ -56,6 +56,7 @@ impl HostReport {
             }
         }
         let ended = self.ended.iter().filter(|holder| is_own(&holder.owner));
+        let engines = self.engines.iter().filter(|engine| is_own(&engine.owner));
         Self {
             schema: self.schema,
             host: self.host.clone(),
@@ -64,6 +65,7 @@ impl HostReport {
             devices,
             holders,
             ended: ended.take(MAX_OWN).cloned().collect(),
+            engines: engines.cloned().collect(),
             // The server puts there what this user may see.
             events: Summary::default(),
             sources: self.sources.iter().map(Source::without_names).collect(),

@@ -82,6 +82,7 @@ impl Selection {
             }
             report.holders.retain(|holder| self.is_owner(&holder.owner));
             report.ended.retain(|holder| self.is_owner(&holder.owner));
+            report.engines.retain(|engine| self.is_owner(&engine.owner));
             report.hidden_processes = 0;
         }
         if self.is_about_owners() || !self.gpu.is_empty() {
@@ -91,6 +92,7 @@ impl Selection {
             report.totals.processes += hidden;
             if !self.gpu.is_empty() {
                 report.holders.clear();
+                report.engines.clear();
             }
         }
         Ok(report)

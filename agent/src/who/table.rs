@@ -5,6 +5,7 @@
 mod columns;
 
 use self::columns::Columns;
+use super::engines;
 use super::layout::{self, Screen, Style, clean, left, right};
 use super::{Device, Holder, HostReport, Instance, OwnerView, Process};
 use crate::collect::device::DEVICES;
@@ -81,6 +82,7 @@ impl HostReport {
             // Writing to a String cannot fail.
             let _ = writeln!(out, "{}", line.trim_end());
         }
+        out.push_str(&engines::table(&self.engines, screen));
         out.push_str(&self.remarks(screen, now));
         out
     }

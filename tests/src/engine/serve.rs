@@ -7,6 +7,7 @@ use rustix::thread::UnshareFlags;
 use std::fmt;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -115,20 +116,8 @@ pub fn run(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
     let mode = Mode::ALL.into_iter().find(|one| one.as_str() == mode).ok_or_else(bad)?;
     let port: u16 = arguments.next().and_then(|port| port.parse().ok()).ok_or_else(bad)?;
     let own_network = arguments.next().is_some_and(|word| word == "true");
-    let script = Script::from_arguments(arguments)?;
-    act::die_with_parent()?;
-    act::join(&script.join)?;
-    if own_network {
-        sys::own_namespaces(UnshareFlags::NEWNET)?;
-        sys::loopback_up()?;
-    }
-    if !script.join.is_empty() {
-        nodes::private_dev()?;
-    }
-    act::become_user(script.uid)?;
-    act::take_name(&script.comm)?;
     // Held until the process ends.
-    let _open = if script.gpus.is_empty() { Vec::new() } else { nodes::open_gpus(&script)? };
+    let _open = take_place(&Script::from_arguments(arguments)?, own_network)?;
     let counts = Arc::new(Counts::default());
     let page = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
     let port = page.local_addr()?.port();
@@ -144,6 +133,22 @@ pub fn run(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
     }
     say(&format!("ready {port}"))?;
     obey(&counts)
+}
+
+/// Gets into the cgroups, namespaces and user of a script; gives its devices, opened.
+pub(super) fn take_place(script: &Script, own_network: bool) -> io::Result<Vec<OwnedFd>> {
+    act::die_with_parent()?;
+    act::join(&script.join)?;
+    if own_network {
+        sys::own_namespaces(UnshareFlags::NEWNET)?;
+        sys::loopback_up()?;
+    }
+    if !script.join.is_empty() {
+        nodes::private_dev()?;
+    }
+    act::become_user(script.uid)?;
+    act::take_name(&script.comm)?;
+    if script.gpus.is_empty() { Ok(Vec::new()) } else { nodes::open_gpus(script) }
 }
 
 fn obey(counts: &Counts) -> io::Result<()> {

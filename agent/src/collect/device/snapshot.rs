@@ -35,6 +35,8 @@ pub struct DeviceSnapshot {
     pub power: Option<f64>,
     /// Degrees Celsius.
     pub temperature: Option<f64>,
+    /// Whether its performance counters are read, or are about to be.
+    pub has_counters: bool,
     /// Its partitions.
     pub instances: Vec<InstanceSnapshot>,
     /// The processes on it.

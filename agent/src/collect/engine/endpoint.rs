@@ -2,26 +2,35 @@
 //! its series begin and end with it. A server that does not answer holds nothing up but its own
 //! thread, until the deadline.
 
-use super::fetch::{FetchError, Fetcher, Media, Place, Target, WITHIN};
+mod path;
+mod serving;
+
+use super::fetch::{FetchError, Fetcher, Media, Target, WITHIN};
 use super::find::{Server, members_of};
 use super::page::{PageError, PageReader, PageSummary};
 use super::settings::StaticEndpoint;
 use super::status::{Line, drift};
 use super::table::{Engine, Version};
-use super::{ENGINES, NAME, Shared};
+use super::{ENGINES, NAME, Shared, dcgm};
 use crate::attribute::process::Living;
 use crate::catalog::endpoint::{self as metric, FamilyDrift, PageOutcome};
 use crate::collect::Collector;
 use crate::collect::sockets::{accepted, held, network};
 use crate::collect::status::Report;
-use crate::engines::{EngineFacts, EngineId};
+use crate::engines::{EngineFacts, EngineId, Serving};
 use crate::sample::Batch;
+use path::{PagePath, paths};
 use serde_json::Value;
+use serving::TokenRate;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// A tick waits for a page that came this fast the last time.
+const QUICK: Duration = Duration::from_millis(100);
+/// Two processes of one server do not begin closer to each other, in seconds.
+const START_TOLERANCE: f64 = 0.001;
 /// Bytes of an engine's version.
 const MAX_VERSION: usize = 64;
 
@@ -63,15 +72,13 @@ pub(super) struct Endpoint {
     reader: PageReader,
     /// Whether the server was asked for its version.
     is_version_asked: bool,
+    /// When the server's process began, as its page says.
+    started: Option<f64>,
+    rate: TokenRate,
     shared: Shared,
+    /// Whether the last page came within [`QUICK`].
+    is_quick: bool,
     has_ended: bool,
-}
-
-/// The path that is asked: an engine's next one after each that is not there.
-#[derive(Debug, Default)]
-struct PagePath {
-    index: usize,
-    has_slash: bool,
 }
 
 /// Why there are no samples.
@@ -110,7 +117,7 @@ impl Endpoint {
     pub(super) fn found(part: u32, server: Server, shared: &Shared) -> io::Result<(Self, Link)> {
         let facts = EngineFacts {
             owner: Some(server.owner.owner),
-            name: Some(server.engine.name),
+            name: server.engine.map(|engine| engine.name),
             port: server.at.port(),
             ..EngineFacts::default()
         };
@@ -145,7 +152,10 @@ impl Endpoint {
             fetcher: Fetcher::new(&shared.large, every.min(WITHIN))?,
             reader: PageReader::new(),
             is_version_asked: false,
+            started: None,
+            rate: TokenRate::default(),
             shared: shared.clone(),
+            is_quick: false,
             has_ended: false,
         })
     }
@@ -173,6 +183,9 @@ impl Endpoint {
             Err(error) => {
                 // A page that breaks off in the middle gives nothing.
                 *out = Batch::of(out.of, out.time);
+                self.rate = TokenRate::default();
+                let process = server.as_ref().map(|server| server.owner.process);
+                self.put_serving(Serving { process, ..Serving::default() });
                 let problem = Some((error.to_string(), error.remedy()));
                 (Line { name, problem, drift: String::new() }, error.outcome())
             }
@@ -187,6 +200,22 @@ impl Endpoint {
         let page = get(&mut self.fetcher, &self.shared, server, &target, Media::Page);
         let page = page.inspect_err(|error| self.path.advance(error, paths(server)))?;
         let summary = self.reader.read(page, self.id, out)?;
+        let started = summary.started.or(self.started);
+        let has_restarted = matches!(self.origin, Origin::Configured(_))
+            && differs(std::mem::replace(&mut self.started, started), started);
+        // Another process answers: its counters are others, whether they fell or not. A found
+        // engine's part ends with its process.
+        let summary = if has_restarted {
+            let facts = self.shared.engines.facts(self.id).unwrap_or_default();
+            self.shared.engines.remove(self.id);
+            self.id = self.shared.engines.add((*facts).clone());
+            self.is_version_asked = false;
+            self.rate = TokenRate::default();
+            *out = Batch::of(out.of, out.time);
+            self.reader.read(page, self.id, out)?
+        } else {
+            summary
+        };
         let drift = drift(summary.unknown, summary.unknown_count, summary.missing);
         let families = [(FamilyDrift::Unknown, summary.unknown_count)];
         for (word, count) in
@@ -196,7 +225,15 @@ impl Endpoint {
             out.push(metric::FAMILIES.sample(self.id, word, count));
         }
         let engine = engine_of(&summary);
+        let models = summary.models.to_vec();
+        if engine.is_some_and(|engine| engine.name == dcgm::DCGM.name) {
+            let counted = self.shared.counted_devices();
+            dcgm::read(page, &self.shared.inventory, &|gpu| counted.contains(&gpu), out);
+        }
         self.update_facts(server, engine);
+        let process = server.map(|server| server.owner.process);
+        let serving = Serving { process, models, ..self.rate.serving(out) };
+        self.put_serving(serving);
         if !self.is_version_asked {
             self.is_version_asked = true;
             self.ask_version(server, &target, engine);
@@ -211,11 +248,7 @@ impl Endpoint {
                 Ok(Target { path, ..target.clone() })
             }
             (Origin::Found(_), None) => Err(ReadError::Gone),
-            (Origin::Found(_), Some(server)) => {
-                let path = paths(Some(server)).get(self.path.index).copied().unwrap_or("/metrics");
-                let (place, path) = (Place::At(server.at), self.path.of(path));
-                Ok(Target { place, path, tls: None, token: None })
-            }
+            (Origin::Found(_), Some(server)) => Ok(self.path.target(server)),
         }
     }
 
@@ -228,6 +261,14 @@ impl Endpoint {
         });
         let name = engine.map(|engine| engine.name).or(known.name);
         self.shared.engines.put(self.id, EngineFacts { owner, name, ..(*known).clone() });
+    }
+
+    /// What people see of it; an exporter serves nothing.
+    fn put_serving(&self, serving: Serving) {
+        let facts = self.shared.engines.facts(self.id).unwrap_or_default();
+        if facts.name != Some(dcgm::DCGM.name) {
+            self.shared.engines.set_serving(self.id, serving);
+        }
     }
 
     /// Asks the server for its version, once: it is the same as long as the process lives.
@@ -303,35 +344,13 @@ fn has_accepted(
     Some(holds(&living) || is_of_others())
 }
 
-fn paths(server: Option<&Server>) -> &'static [&'static str] {
-    server.map_or(&[], |server| server.engine.signs.paths)
+/// Whether two processes began at other times, as far as both are known.
+fn differs(before: Option<f64>, now: Option<f64>) -> bool {
+    before.zip(now).is_some_and(|(before, now)| (before - now).abs() > START_TOLERANCE)
 }
 
 fn engine_of(summary: &PageSummary<'_>) -> Option<&'static Engine> {
     ENGINES.iter().copied().find(|engine| engine.name == summary.engine)
-}
-
-impl PagePath {
-    fn of(&self, path: &str) -> String {
-        let slash = if self.has_slash { "/" } else { "" };
-        format!("{path}{slash}")
-    }
-
-    /// What to ask the next time, after an answer that is no page: at the same address and port.
-    fn advance(&mut self, error: &ReadError, paths: &[&str]) {
-        match error {
-            ReadError::Fetch(FetchError::Redirect { adds_slash: true, .. }) => {
-                self.has_slash = true;
-            }
-            ReadError::Fetch(FetchError::Status(_) | FetchError::MediaType(_))
-                if !paths.is_empty() =>
-            {
-                self.index = (self.index + 1) % paths.len();
-                self.has_slash = false;
-            }
-            _ => {}
-        }
-    }
 }
 
 impl Collector for Endpoint {
@@ -354,7 +373,9 @@ impl Collector for Endpoint {
             self.shared.engines.remove(self.id);
             return;
         }
+        let began = Instant::now();
         let (line, outcome) = self.read(out);
+        self.is_quick = began.elapsed() < QUICK;
         self.shared.endpoints.put(self.part, line, outcome);
     }
 
@@ -362,7 +383,14 @@ impl Collector for Endpoint {
         self.shared.endpoints.report()
     }
 
+    fn is_awaited(&self) -> bool {
+        self.is_quick
+    }
+
     fn has_ended(&self) -> bool {
         self.has_ended
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,8 @@
 //! cgroup: the API server of an engine often holds no device itself.
 //!
 //! A process is a server where it is an engine's by its program, title or arguments *and* listens on
-//! the port that the engine was given or has by default. Its sockets are looked up in its own
+//! the port that the engine was given or has by default; where the configuration says so, also where
+//! it listens on the port that its pod's annotations name. Its sockets are looked up in its own
 //! network namespace; nothing is sent to anybody. Processes that hold a device belong to the server
 //! that is the nearest to them in the tree of processes; where two are as near, to neither.
 //!
@@ -10,7 +11,12 @@
 //! 60 µs a process, 15 µs one that is known to be no server, and at most [`LOOK_BUDGET`] an owner and
 //! reading.
 
+mod annotated;
+
+pub(super) use annotated::Annotated;
+
 use super::recognize::CommandLine;
+use super::settings::Settings;
 use super::table::Engine;
 use crate::attribute::ProcessAttribution;
 use crate::attribute::hierarchies::Hierarchies;
@@ -49,8 +55,10 @@ const MAX_PARENTS: usize = 16;
 /// A server of an engine.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
-    /// Which engine its signs are of.
-    pub engine: &'static Engine,
+    /// Which engine its signs are of; unknown where only its pod names the port.
+    pub engine: Option<&'static Engine>,
+    /// What its pod says of its page.
+    pub annotated: Option<Annotated>,
     /// The process that listens.
     pub process: ProcKey,
     /// The network namespace it is in, by inode.
@@ -113,6 +121,8 @@ pub(super) struct Finder {
     mounts: Vec<PathBuf>,
     /// Namespaces of Kubernetes whose pods are looked at; all where empty.
     namespaces: HashSet<String>,
+    /// Whether pods name their pages themselves.
+    by_annotations: bool,
     groups: BTreeMap<Group, Known>,
     /// Processes that are no server by what they run.
     others: HashMap<ProcKey, Other>,
@@ -127,13 +137,14 @@ struct Other {
 }
 
 impl Finder {
-    pub(super) fn new(files: &TenantFiles, ownership: &Ownership, namespaces: &[String]) -> Self {
+    pub(super) fn new(files: &TenantFiles, ownership: &Ownership, settings: &Settings) -> Self {
         let mounts = Hierarchies::new(files.paths()).mounts().into_iter();
         Self {
             files: files.clone(),
             ownership: ownership.clone(),
             mounts: mounts.map(|(_, mount)| mount).collect(),
-            namespaces: namespaces.iter().cloned().collect(),
+            namespaces: settings.namespaces.iter().cloned().collect(),
+            by_annotations: settings.pod_annotations,
             groups: BTreeMap::new(),
             others: HashMap::new(),
         }
@@ -207,12 +218,11 @@ impl Finder {
         let tree = Tree::read(&self.files, members.iter().copied());
         let mut servers: BTreeMap<(u64, u16), Server> = BTreeMap::new();
         for living in tree.living.values() {
-            let Some((engine, network, at)) = self.server(living, now) else { continue };
-            let Some(owner) = holders.first().cloned() else { continue };
-            let (process, cgroup) = (living.key, cgroup.clone());
-            let found = Server { engine, process, network, at, cgroup, owner, holders: Vec::new() };
+            let Some(owner) = holders.first() else { continue };
+            let Some(found) = self.server(living, owner, cgroup.as_ref(), now) else { continue };
             // Of those that share a port the first one serves: the others are its children.
-            let known = servers.entry((network, at.port())).or_insert_with(|| found.clone());
+            let place = (found.network, found.at.port());
+            let known = servers.entry(place).or_insert_with(|| found.clone());
             if order(found.process) < order(known.process) {
                 *known = found;
             }
@@ -229,31 +239,47 @@ impl Finder {
         servers
     }
 
-    /// Which engine's server a process is, and where its page is.
+    /// Whether a process is a server, and where its page is: on the port that its pod names, else on
+    /// its engine's.
     fn server(
         &mut self,
         living: &Living,
+        owner: &Arc<ProcessAttribution>,
+        cgroup: Option<&PathBuf>,
         now: Instant,
-    ) -> Option<(&'static Engine, u64, SocketAddr)> {
+    ) -> Option<Server> {
         let process = living.key;
-        if self.others.get(&process).is_some_and(|other| other.is_still(living, now)) {
+        let annotated = self.by_annotations.then(|| Annotated::of(owner)).flatten();
+        let is_other = |other: &Other| other.is_still(living, now);
+        if annotated.is_none() && self.others.get(&process).is_some_and(is_other) {
             return None;
         }
         let command = self.command_line(living)?;
-        let Some(engine) = command.engine() else {
+        let engine = command.engine();
+        if engine.is_none() && annotated.is_none() {
             self.remember(living, now);
             return None;
-        };
+        }
+        let ports = engine.map(|engine| command.ports(engine)).unwrap_or_default();
         let paths = self.files.paths();
-        let ports = command.ports(engine);
         let network = network_of(paths, process)?;
         let sockets: HashSet<u64> = held(living).collect();
         let listening = listening(living, &sockets);
         // This very process, still: what was read is about it.
         Living::same(paths, process)?;
-        let on = |port: &u16| listening.iter().filter(move |at| at.port() == *port).min();
-        let at = ports.iter().find_map(on)?;
-        Some((engine, network, reachable(*at)))
+        let on = |port: u16| listening.iter().filter(move |at| at.port() == port).min();
+        let named = annotated.as_ref().and_then(|annotated| on(annotated.port));
+        let at = named.or_else(|| ports.iter().find_map(|port| on(*port)))?;
+        Some(Server {
+            engine,
+            annotated: annotated.filter(|_| named.is_some()),
+            process,
+            network,
+            at: reachable(*at),
+            cgroup: cgroup.cloned(),
+            owner: Arc::clone(owner),
+            holders: Vec::new(),
+        })
     }
 
     fn remember(&mut self, living: &Living, now: Instant) {
@@ -384,7 +410,8 @@ mod tests {
         let process = ProcKey { pid: 7, start_ticks: 100 };
         host.start(process, "python3", "0::/\n");
         let ownership = Ownership::new(&host.paths);
-        let mut finder = Finder::new(&TenantFiles::direct(&host.paths), &ownership, &[]);
+        let settings = Settings::resolve(<_>::default()).unwrap();
+        let mut finder = Finder::new(&TenantFiles::direct(&host.paths), &ownership, &settings);
         let now = Instant::now();
         let living = || Living::find(&host.paths, 7).unwrap();
         finder.remember(&living(), now);

@@ -96,7 +96,8 @@ impl EngineFinder {
         }
         match Endpoint::found(self.next_part, server.clone(), &self.shared) {
             Ok((endpoint, link)) => {
-                tracing::info!(engine = server.engine.name, process = %server.process, at = %server.at,
+                let engine = server.engine.map_or("unknown", |engine| engine.name);
+                tracing::info!(engine, process = %server.process, at = %server.at,
                     "reading an inference engine");
                 self.next_part = self.next_part.wrapping_add(1).max(1);
                 let id = endpoint.id();
@@ -176,6 +177,7 @@ mod tests {
     use crate::attribute::fake::{FakeHost, opened, v2};
     use crate::attribute::ownership::Ownership;
     use crate::collect::engine::ENGINES;
+    use crate::collect::engine::settings::Settings;
     use crate::ids::ProcKey;
     use crate::tenant_files::TenantFiles;
     use std::sync::Arc;
@@ -192,17 +194,20 @@ mod tests {
         fn new() -> Self {
             let host = FakeHost::new();
             let ownership = Ownership::new(&host.paths);
+            let settings = Settings::resolve(<_>::default()).unwrap();
             let shared = Shared {
                 paths: host.paths.clone(),
                 ownership: ownership.clone(),
                 engines: Arc::default(),
+                inventory: <_>::default(),
+                readers: <_>::default(),
                 endpoints: <_>::default(),
                 large: <_>::default(),
                 own_network: None,
                 interval: Duration::from_secs(10),
                 every: None,
             };
-            let finder = Finder::new(&TenantFiles::direct(&host.paths), &ownership, &[]);
+            let finder = Finder::new(&TenantFiles::direct(&host.paths), &ownership, &settings);
             let (late, readers) = (Late::default(), Readers::default());
             let finder = EngineFinder::new(finder, &shared, (&late, &readers), 1);
             Self { finder, late, _host: host }
@@ -218,7 +223,8 @@ mod tests {
                 let process = ProcKey { pid, start_ticks: 1 };
                 ownership.observe(Evidence::Opened(opened(process, job, 1_000_000_000)));
                 Server {
-                    engine: ENGINES[0],
+                    engine: Some(ENGINES[0]),
+                    annotated: None,
                     process,
                     network: 1,
                     at: ([127, 0, 0, 1], 8000).into(),

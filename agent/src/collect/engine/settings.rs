@@ -22,12 +22,15 @@ const NAME: &str = "engines";
 /// The section.
 pub(super) const SECTION: Section = Section::of::<RawEngines>(
     NAME,
-    r#"# Read the pages of metrics of inference engines (vLLM, SGLang, Triton, TGI, NIM). An engine is found
+    r#"# Read the pages of metrics of inference engines (vLLM, SGLang, Triton, TGI, llama.cpp, NIM). An engine is found
 # where a process that holds a device, or another one of its cgroup, is an engine's by its program, title
 # or arguments, and listens on the port that it was given or has by default. Nothing else is asked.
 #: enabled = true
 # Time between two requests to an engine; the agent's own interval unless set.
 #: interval = "10s"
+# Read also what a pod that holds a device names itself by the annotations prometheus.io/port, path and
+# scheme, whatever serves there; [kubernetes] annotations must select prometheus.io/*.
+#: pod_annotations = false
 # Kubernetes namespaces whose engines are read; all where empty.
 #: namespaces = []
 # Engines that are not found: on other ports, behind TLS, or on another host. Each is a table:
@@ -42,6 +45,7 @@ pub(super) const SECTION: Section = Section::of::<RawEngines>(
 pub(super) struct RawEngines {
     enabled: Option<bool>,
     interval: Option<String>,
+    pod_annotations: Option<bool>,
     namespaces: Option<Vec<String>>,
     endpoints: Option<Vec<RawEndpoint>>,
 }
@@ -65,6 +69,8 @@ pub(super) struct Settings {
     pub enabled: bool,
     /// Time between two requests to an engine; `None`: the agent's interval.
     pub every: Option<Duration>,
+    /// Whether pods name pages themselves.
+    pub pod_annotations: bool,
     /// Namespaces of Kubernetes; all where empty.
     pub namespaces: Vec<String>,
     /// Engines that are not found.
@@ -98,6 +104,7 @@ impl Settings {
         Ok(Self {
             enabled: raw.enabled.unwrap_or(true),
             every,
+            pod_annotations: raw.pod_annotations.unwrap_or(false),
             namespaces: raw.namespaces.unwrap_or_default(),
             endpoints: endpoints.into_iter().map(endpoint).collect::<Result<_, _>>()?,
         })

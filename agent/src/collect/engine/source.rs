@@ -24,7 +24,7 @@ use std::time::{Duration, Instant, SystemTime};
 /// The row.
 pub const SOURCE: SourceDef = SourceDef {
     name: NAME,
-    about: "inference engines: vLLM, SGLang, Triton, TGI, NIM",
+    about: "inference engines: vLLM, SGLang, Triton, TGI, llama.cpp, NIM",
     section: Some(SECTION),
     after: &[],
     switches: &["engines.enabled"],
@@ -42,14 +42,18 @@ impl Source for Settings {
 
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
         let engines = Arc::clone(&context.engines);
-        let shared = self.shared(&context.paths, &context.ownership, engines, context.interval);
+        let shared = Shared {
+            inventory: Arc::clone(&context.inventory),
+            readers: context.readers.clone(),
+            ..self.shared(&context.paths, &context.ownership, engines, context.interval)
+        };
         let mut collectors: Vec<Box<dyn Collector>> = Vec::new();
         let mut part = 1;
         for endpoint in &self.endpoints {
             collectors.push(Box::new(Endpoint::configured(part, endpoint, &shared)?));
             part += 1;
         }
-        let finder = Finder::new(&context.files, &context.ownership, &self.namespaces);
+        let finder = Finder::new(&context.files, &context.ownership, self);
         let others = (&context.late, &context.readers);
         collectors.insert(0, Box::new(EngineFinder::new(finder, &shared, others, part)));
         Ok(collectors)
@@ -69,7 +73,7 @@ impl Source for Settings {
         let shared = self.shared(paths, &ownership, Arc::default(), settings.interval);
         // A person waits for it, and can interrupt.
         let files = TenantFiles::direct(paths);
-        let found = Finder::new(&files, &ownership, &self.namespaces).find(Instant::now());
+        let found = Finder::new(&files, &ownership, self).find(Instant::now());
         let found = found
             .into_iter()
             .map(|server| Endpoint::found(0, server, &shared).map(|(endpoint, _)| endpoint));
@@ -98,6 +102,8 @@ impl Settings {
             paths: paths.clone(),
             ownership: ownership.clone(),
             engines,
+            inventory: <_>::default(),
+            readers: <_>::default(),
             endpoints: <_>::default(),
             large: <_>::default(),
             own_network: own_network(paths),

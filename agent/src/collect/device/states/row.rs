@@ -39,6 +39,7 @@ impl DeviceRow {
             memory_limit: None,
             power: None,
             temperature: None,
+            has_counters: false,
             instances: Vec::new(),
             processes: Vec::new(),
         };
@@ -119,6 +120,8 @@ impl DeviceRow {
             reading.values.iter().any(on)
         };
         self.counters = CounterState::ALL.iter().find(is_in).copied();
+        self.snapshot.has_counters =
+            matches!(self.counters, Some(CounterState::Ok | CounterState::Waiting));
         self.fill_instances(time, &reading.instances);
         let mut pids: Vec<u32> = reading.processes.iter().map(|value| value.pid).collect();
         pids.sort_unstable();

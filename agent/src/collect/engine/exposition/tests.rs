@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 fn fixture(name: &str) -> String {
@@ -41,6 +42,104 @@ fn both_formats_are_read_as_the_client_for_python_reads_them() {
         });
         assert_eq!(format!("{page} {} {sum:016x}", series.len()), reference);
     }
+}
+
+/// Numbers that look random and are the same each time (SplitMix64).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) % limit as u64).unwrap()
+    }
+
+    fn of<'a>(&mut self, words: &[&'a str]) -> &'a str {
+        words[self.below(words.len())]
+    }
+}
+
+/// A page as an engine may write it.
+fn generated(dice: &mut Dice) -> String {
+    let mut page = String::new();
+    for family in 0..=dice.below(6) {
+        let kind = dice.of(&["counter", "gauge", "untyped"]);
+        let prefix = dice.of(&["vllm:", "sglang:", "nv_", "_", "a:b:"]);
+        let name = format!("{prefix}f{family}{}", if kind == "counter" { "_total" } else { "" });
+        let help = dice.of(&["Plain.", "With \\\\ and \\n.", "\u{e9}\u{1f680}", ""]);
+        if dice.below(3) > 0 {
+            writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}").unwrap();
+        }
+        for series in 0..=dice.below(5) {
+            let mut labels = vec![format!("series=\"{series}\"")];
+            for label in 0..dice.below(4) {
+                let value = dice.of(&[
+                    "",
+                    "plain",
+                    "a\\\"b",
+                    "c\\\\d",
+                    "e\\nf",
+                    "{g=\u{201e}h,}",
+                    " i # j ",
+                ]);
+                labels.push(format!("l{label}=\"{value}\""));
+            }
+            let comma = dice.of(&["", "", ","]);
+            let blank = dice.of(&[" ", "  ", "\t"]);
+            let number = dice.of(&[
+                "0",
+                "1",
+                "-1.5",
+                "1e3",
+                "1.15891634176e+011",
+                "NaN",
+                "+Inf",
+                "-Inf",
+                "0.1",
+                "9007199254740993",
+                "123456.789012345",
+                "5e-324",
+                "1.7976931348623157e308",
+            ]);
+            let time = dice.of(&["", "", " 1795219200123"]);
+            let labels = labels.join(",");
+            writeln!(page, "{name}{{{labels}{comma}}}{blank}{number}{time}").unwrap();
+        }
+        page += dice.of(&["", "\n", "# a comment\n"]);
+    }
+    page
+}
+
+/// `GPUWHO_TEST_PYTHON` is a Python with `prometheus_client`, as `cargo xtask engines` installs it.
+#[test]
+fn generated_pages_are_read_as_the_client_for_python_reads_them() {
+    let Some(python) = std::env::var_os("GPUWHO_TEST_PYTHON") else {
+        println!("skipped: needs Python's prometheus_client, of cargo xtask engines");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut dice = Dice(17);
+    let pages: Vec<_> = (0..500)
+        .map(|number| {
+            let (path, page) = (folder.path().join(format!("{number}.prom")), generated(&mut dice));
+            std::fs::write(&path, &page).unwrap();
+            (path, page)
+        })
+        .collect();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/exposition/reference.py");
+    let paths = pages.iter().map(|(path, _)| path);
+    let output = std::process::Command::new(python).arg(script).args(paths).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let read = format!("\n{}", String::from_utf8(output.stdout).unwrap());
+    let mut theirs = read.split("\n# ").skip(1).map(|page| page.split_once('\n').unwrap().1);
+    let mut count = 0;
+    for (_, page) in &pages {
+        let ours = series(page, 1000.0);
+        count += ours.len();
+        assert_eq!(ours, theirs.next().unwrap().lines().collect::<Vec<_>>(), "{page}");
+    }
+    println!("{} pages, {count} series", pages.len());
 }
 
 #[test]

@@ -108,7 +108,9 @@ impl FetchError {
             Self::Redirect { .. } | Self::MediaType(_) => {
                 "name the page's own address in engines.endpoints"
             }
-            Self::Status(_) => "switch the engine's metrics on (SGLang: --enable-metrics)",
+            Self::Status(_) => {
+                "switch the engine's metrics on (SGLang: --enable-metrics, llama.cpp: --metrics)"
+            }
             Self::Compressed(_) => "switch compression of the metrics off in the server or proxy",
             Self::TooLarge => "see why the engine writes so much: real ones write 0.1 MB",
         }

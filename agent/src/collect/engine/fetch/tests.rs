@@ -218,3 +218,61 @@ fn nobody_who_listens_is_said_so() {
     let error = fetch(&target).unwrap_err();
     assert!(matches!(error, FetchError::Connect(_)), "{error}");
 }
+
+/// Serves one connection over TLS with a new certificate for `localhost`; gives its CA's file, which
+/// goes with the folder, and the request's lines.
+fn serve_tls(folder: &Path) -> (u16, PathBuf, JoinHandle<Vec<String>>) {
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let names = CertificateParams::new(["localhost".to_owned()]).unwrap();
+    let certificate = names.signed_by(&key, &authority).unwrap();
+    let ca = folder.join("ca.pem");
+    std::fs::write(&ca, authority.pem()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(key.serialize_der());
+    let config = builder.with_single_cert(vec![certificate.der().clone()], key.into()).unwrap();
+    let listener = TcpListener::bind(("localhost", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let thread = thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let connection = rustls::ServerConnection::new(Arc::new(config)).unwrap();
+        let mut stream = BufReader::new(rustls::StreamOwned::new(connection, stream));
+        let lines = stream.by_ref().lines().map_while(Result::ok);
+        let lines: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+        // One that does not trust the certificate has hung up.
+        let answer =
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 5\r\n\r\nup 1\n";
+        let _ = stream.get_mut().write_all(answer);
+        lines
+    });
+    (port, ca, thread)
+}
+
+#[test]
+fn a_page_over_tls_is_read_with_its_ca_and_the_token_is_sent_to_nobody_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "secret\n").unwrap();
+    let target = |port, ca| Target {
+        place: Place::Host("localhost".into(), port),
+        path: "/metrics".into(),
+        tls: Some(TlsFiles { ca: Some(ca), client: None }),
+        token: Some(token.clone()),
+    };
+    let (port, ca, server) = serve_tls(folder.path());
+    assert_eq!(fetch(&target(port, ca.clone())).unwrap(), b"up 1\n");
+    let lines = server.join().unwrap();
+    assert!(lines.contains(&"authorization: Bearer secret".to_owned()), "{lines:?}");
+    // Another server, of another CA than the one whose file is kept.
+    let kept = std::fs::read(&ca).unwrap();
+    let (port, ca, server) = serve_tls(folder.path());
+    std::fs::write(&ca, kept).unwrap();
+    let refused = fetch(&target(port, ca)).unwrap_err();
+    assert!(matches!(refused, FetchError::Tls(_)), "{refused}");
+    assert_eq!(server.join().unwrap(), Vec::<String>::new());
+}

@@ -1,0 +1,87 @@
+//! The reader of engines' pages: CPU time and allocations of one recorded page. `steady` is a page of
+//! the last one's shape, `first` one that a new reader has not met. Each series becomes a metric's, and
+//! buckets a histogram, of two allocations each. `cargo bench -p gpuwho --bench engine`.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and may stop")]
+
+use gpuwho::collect::engine::page::PageReader;
+use gpuwho::engines::{EngineFacts, EngineId, Engines};
+use gpuwho::sample::{Batch, Value};
+use rustix::time::{ClockId, clock_gettime};
+use std::hint::black_box;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Pages read; the median is reported.
+const RUNS: usize = 201;
+/// The recorded pages, by their names in tests/fixtures/engines.
+const PAGES: [&str; 4] = [
+    "vllm-0.32.0-busy",
+    "sglang-0.5.23-busy",
+    "triton-2.51.0-busy",
+    "tgi-3.3.x-reconstructed-load",
+];
+
+fn main() {
+    println!("page                           kB  reader        µs   MB/s  allocations");
+    for name in PAGES {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/engines");
+        let page = std::fs::read_to_string(format!("{folder}/{name}.prom")).unwrap();
+        let engine = Engines::default().add(EngineFacts::default());
+        let mut reader = PageReader::new();
+        let histograms = histograms(&mut reader, &page, engine);
+        let mut out = Batch::new("engine", UNIX_EPOCH);
+        let steady = measure(|| {
+            out.samples.clear();
+            reader.read(page.as_bytes(), engine, &mut out).unwrap().samples
+        });
+        let first = measure(|| {
+            out.samples.clear();
+            PageReader::new().read(page.as_bytes(), engine, &mut out).unwrap().samples
+        });
+        for (reader, cost) in [("steady", &steady), ("first", &first)] {
+            println!(
+                "{name:<30} {:>3}  {reader:<10} {:>5.0}  {:>5.0}  {:>11}",
+                page.len() / 1000,
+                cost.micros,
+                page.len() as f64 / cost.micros,
+                cost.allocations,
+            );
+        }
+        let rest = steady.allocations.saturating_sub(2 * histograms as u64);
+        println!("{name:<30} {histograms} histograms; {rest} allocations for all else");
+    }
+}
+
+fn histograms(reader: &mut PageReader, page: &str, engine: EngineId) -> usize {
+    let mut out = Batch::new("engine", UNIX_EPOCH);
+    reader.read(page.as_bytes(), engine, &mut out).unwrap();
+    out.samples.iter().filter(|(_, sample)| matches!(sample.value, Value::Histogram(_))).count()
+}
+
+/// Cost of one page.
+struct Cost {
+    micros: f64,
+    allocations: u64,
+}
+
+fn measure(mut read: impl FnMut() -> usize) -> Cost {
+    black_box(read());
+    let mut micros: Vec<f64> = (0..RUNS)
+        .map(|_| {
+            let before = thread_micros();
+            black_box(read());
+            thread_micros() - before
+        })
+        .collect();
+    micros.sort_by(f64::total_cmp);
+    let allocated = allocation_counter::measure(|| {
+        black_box(read());
+    });
+    Cost { micros: micros[RUNS / 2], allocations: allocated.count_total }
+}
+
+fn thread_micros() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap()).as_secs_f64()
+        * 1e6
+}
