@@ -130,7 +130,7 @@ fn every_value_arrived(
             attrs.extend(state.map(|state| ("gpu.memory.state", state.to_owned())));
             let gauge = metric == "gpu.instance.info";
             let kind = if gauge { ReceivedKind::Gauge } else { ReceivedKind::UpDownCounter };
-            let unit = if gauge { "1" } else { "By" };
+            let unit = if gauge { "{info}" } else { "By" };
             format!("{metric} {unit} {kind:?} {:?} {attrs:?}", Some(value))
         })
         .collect();
