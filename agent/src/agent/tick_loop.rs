@@ -73,6 +73,7 @@ pub(super) fn run(
         if first.are_complete(&scheduler.in_every_tick()) {
             found::log(core);
         }
+        context.aggregator.release_due(Instant::now());
         let reported = if going {
             context.aggregator.drain()
         } else {

@@ -150,6 +150,14 @@ impl EventAggregator {
             // Fails if nothing was written; what is taken meanwhile is written again.
             let _ = rustix::io::read(waits, &mut [0; 8]);
         }
+        if self.release_due(now) {
+            (self.sources.wake)();
+        }
+    }
+
+    /// The same for the tick, which needs no waking: the thread `kmsg` may be switched off. Returns
+    /// whether events were released.
+    pub fn release_due(&self, now: Instant) -> bool {
         let mut state = self.state();
         let before = state.out.len();
         state.release(now);
@@ -161,9 +169,7 @@ impl EventAggregator {
         for (owner, count) in refused {
             ownership.refuse(ownership.key_of(Some(&owner)), OwnerLimit::Events, count);
         }
-        if more {
-            (self.sources.wake)();
-        }
+        more
     }
 
     /// Takes the events that are ready for export.
