@@ -22,6 +22,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// Between two looks at the table.
 const REDRAW: Duration = Duration::from_secs(2);
+/// Several times in an interval of the agent, so that its rates are even.
+const SERVE: Duration = Duration::from_millis(250);
 
 /// Between one short pod and the next.
 const NEXT_POD: Duration = Duration::from_secs(20);
@@ -102,6 +104,8 @@ pub async fn run(options: &Options) -> Result<(), DemoError> {
     let terminal = io::stdout().is_terminal();
     let mut redraw = interval(REDRAW);
     redraw.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut serving = interval(SERVE);
+    serving.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut next_pod = Instant::now() + NEXT_POD;
     loop {
         tokio::select! {
@@ -109,9 +113,12 @@ pub async fn run(options: &Options) -> Result<(), DemoError> {
                 println!("Ending the agent and the processes.");
                 return Ok(());
             }
+            _ = serving.tick() => {
+                cast.serve()?;
+                continue;
+            }
             _ = redraw.tick() => {}
         }
-        cast.serve()?;
         let changed = Instant::now() >= next_pod;
         if changed {
             cast.next_pod(&nvml)?;

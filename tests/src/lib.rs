@@ -29,6 +29,7 @@ pub mod kmsg;
 pub mod nccl;
 pub mod nvml;
 pub mod program;
+#[cfg(feature = "runtimes")]
 pub mod prometheus;
 pub mod skip;
 #[cfg(feature = "runtimes")]

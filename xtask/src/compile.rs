@@ -70,9 +70,18 @@ pub(crate) fn packages(profile: Profile, names: &[&str]) -> Result<()> {
 /// Builds the demo and what it shows, not optimised and with no part that it does not need: who
 /// tries it out waits for this.
 pub(crate) fn demo() -> Result<()> {
+    for_demo("build")
+}
+
+/// Checks what [`demo`] builds: its choice of features is nobody else's.
+pub(crate) fn check_demo() -> Result<()> {
+    for_demo("check")
+}
+
+fn for_demo(task: &str) -> Result<()> {
     let packages = ["gpuwho", "gpuwho-fake-nvml", "gpuwho-tests"];
     let features = ["--no-default-features", "--features", "gpuwho-tests/demo"];
-    let mut command = shell::cargo(["build"]);
+    let mut command = shell::cargo([task]);
     command.args(features);
     shell::run(command.args(packages.iter().flat_map(|name| ["--package", name])))
 }

@@ -90,9 +90,9 @@ const CAST: [Role; 9] = [
     Role { place: Place::Login, comm: "python3", uid: 1002, gpus: &[7], forks: 0 },
 ];
 
-/// Who has an API server beside it, and what that serves between two pictures.
+/// Who has an API server beside it, and what that serves at a time.
 const ENGINE: &str = "vllm";
-const REQUESTS: u64 = 20;
+const REQUESTS: u64 = 3;
 
 /// Those who come and go: one pod at a time.
 const SHORT: [&str; 3] = ["eval-imagenet", "eval-coco", "eval-ade20k"];
