@@ -2,7 +2,11 @@
 //!
 //! Each level contains the one before. A metric that no list names is at `default`.
 
-use super::{MetricDef, agent, board, cgroup, device, event, gpm, link, process, share, wear};
+use super::{
+    Dims as _, MetricDef, agent, board, cgroup, device, event, gpm, inspector, link, process,
+    share, wear,
+};
+use crate::sample::Sample;
 
 /// How much is exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +52,13 @@ pub fn is_detailed(metric: &'static MetricDef) -> bool {
 /// Never true of counters, because the first increase of a counter needs the 0 before it.
 pub fn is_sparse(metric: &'static MetricDef) -> bool {
     metric.is_state_set() || SPARSE.contains(&metric)
+}
+
+/// Whether a sample says only that a source has nothing to read on this host. Below [`Level::All`] it
+/// has no series; of a source that was there, the series of its last state becomes 0.
+pub fn is_absence(sample: &Sample) -> bool {
+    *sample.metric == *agent::SOURCE_STATE.def()
+        && sample.dims == agent::SourceState::Absent.indexes()
 }
 
 static SPARSE: &[&MetricDef] = &[device::UTILIZATION.def()];
@@ -123,6 +134,10 @@ static ALL_ONLY: &[&MetricDef] = &[
     agent::SOURCE_RESTARTS.def(),
     agent::SOURCE_HANGS.def(),
     agent::SOURCE_DURATION.def(),
+    agent::SOURCE_CPU.def(),
+    inspector::FILES.def(),
+    inspector::LINES.def(),
+    inspector::SKIPPED.def(),
 ];
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Which metrics are exported: a level of the catalogue, and patterns that add to it or take away.
 
 use super::{Key, SeriesRegistry};
-use crate::catalog::level::{Level, is_detailed, is_sparse};
+use crate::catalog::level::{Level, is_absence, is_detailed, is_sparse};
 use crate::catalog::{self, MetricDef};
 use crate::sample::{Batch, Sample, Value};
 
@@ -80,7 +80,8 @@ impl Selection {
         };
         // The first value of a dimension that is no set of states is the whole device or process.
         let is_first = !sample.metric.is_state_set() && sample.dims.first() == Some(&0);
-        self.is_sparse && is_zero && is_sparse(sample.metric) && !is_first
+        let says_nothing = is_zero && is_sparse(sample.metric) && !is_first;
+        self.is_sparse && (says_nothing || is_absence(sample))
     }
 }
 
@@ -188,5 +189,15 @@ mod tests {
         let is_detail = |task| default.is_detail(&of(task));
         assert!(!is_detail(ProcessTask::Sm) && is_detail(ProcessTask::Memory));
         assert!(!Selection::all().is_unused(&device::STATE.sample(gpu, DeviceState::Ok, 0)));
+    }
+
+    #[test]
+    fn below_the_highest_level_what_is_not_on_this_host_has_no_series() {
+        use crate::catalog::agent::{SOURCE_STATE, SourceState};
+        use crate::sample::Source;
+        let absent = SOURCE_STATE.sample(Source("docker"), SourceState::Absent, 1);
+        let default = Selection::new(Level::Default, &[], &[]).unwrap();
+        assert!(default.is_unused(&absent) && !Selection::all().is_unused(&absent));
+        assert!(!default.is_unused(&SOURCE_STATE.sample(Source("docker"), SourceState::Failed, 1)));
     }
 }
