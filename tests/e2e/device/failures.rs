@@ -158,7 +158,8 @@ fn no_more_series_are_sent_than_allowed_and_what_is_left_out_is_said() {
     let who: Value = serde_json::from_str(&sick.ask(&["--json"])).unwrap();
     let ceiling = who["sources"].as_array().unwrap().iter().find(|s| s["name"] == "series");
     let reason = ceiling.unwrap()["reason"].as_str().unwrap();
-    assert!(reason.ends_with("(agent.series_limit)"), "{reason}");
+    // Behind it is an owner, where another program of this host has most of them.
+    assert!(reason.contains("(agent.series_limit)"), "{reason}");
 }
 
 #[test]
