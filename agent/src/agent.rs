@@ -83,8 +83,7 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     if sinks.is_empty() {
         let remedy = "give --otlp URL or set [otlp] endpoint to send it";
         tracing::warn!(remedy, "no receiver: only `gpuwho` on this host shows what is read");
-    }
-    if !sinks.is_empty() {
+    } else {
         let open: Vec<&'static str> = sinks.iter().map(|(name, _)| *name).collect();
         found::log_receivers(configuration, &open);
     }

@@ -106,9 +106,7 @@ impl Core {
             utilization: listed.utilization.filter(|_| is_ok),
         }
     }
-}
 
-impl Core {
     fn engines(&self) -> Vec<EngineView> {
         let text = |text: &str| printable(text).into_owned();
         let view = |(facts, serving): (Arc<EngineFacts>, Serving)| {

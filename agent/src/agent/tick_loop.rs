@@ -50,7 +50,8 @@ pub(super) fn run(
     context.board.clock(THREAD);
     while going {
         start_late(context, scheduler);
-        going = gather(&scheduler.in_every_tick(), received, |arrived| {
+        let expected = scheduler.in_every_tick();
+        going = gather(&expected, received, |arrived| {
             let _turn = context.board.turn(THREAD, context.interval);
             let mut batch = match arrived {
                 Arrived::Batch(batch) => {
@@ -70,7 +71,7 @@ pub(super) fn run(
             stages.spend(Stage::Series, took.saturating_sub(owners));
         });
         let _turn = context.board.turn(THREAD, context.interval);
-        if first.are_complete(&scheduler.in_every_tick()) {
+        if first.are_complete(&expected) {
             found::log(core);
         }
         context.aggregator.release_due(Instant::now());

@@ -2,7 +2,7 @@
 //! cloud's metadata service.
 
 use super::cloud::Cloud;
-use crate::catalog::attributes::{self as attr, AttrKey, AttrSet};
+use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::config::{ConfigError, Section, Tables};
 use crate::paths::Paths;
 use serde::Deserialize;
@@ -83,11 +83,10 @@ impl ResourceSettings {
         let mut all = super::attributes(paths, node);
         all.extend(self.asked.get_or_init(|| self.cloud.map(ask).unwrap_or_default()));
         all.extend(&self.set);
-        let text = |key: &AttrKey| all.iter().find(|(known, _)| known.name == key.name);
-        let host = text(&attr::HOST_NAME).map(|(_, name)| name.to_string()).unwrap_or_default();
+        let host = all.get(&attr::HOST_NAME).map(ToString::to_string).unwrap_or_default();
         // Prometheus makes its `instance` of it: a person should know the host by it.
-        let instance = match text(&attr::K8S_CLUSTER_NAME) {
-            Some((_, cluster)) => format!("{cluster}/{host}"),
+        let instance = match all.get(&attr::K8S_CLUSTER_NAME) {
+            Some(cluster) => format!("{cluster}/{host}"),
             None => host,
         };
         all.set(&attr::SERVICE_INSTANCE_ID, instance.as_str());

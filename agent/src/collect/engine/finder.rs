@@ -195,18 +195,8 @@ mod tests {
             let host = FakeHost::new();
             let ownership = Ownership::new(&host.paths);
             let settings = Settings::resolve(<_>::default()).unwrap();
-            let shared = Shared {
-                paths: host.paths.clone(),
-                ownership: ownership.clone(),
-                engines: Arc::default(),
-                inventory: <_>::default(),
-                readers: <_>::default(),
-                endpoints: <_>::default(),
-                large: <_>::default(),
-                own_network: None,
-                interval: Duration::from_secs(10),
-                every: None,
-            };
+            let interval = Duration::from_secs(10);
+            let shared = settings.shared(&host.paths, &ownership, <_>::default(), interval);
             let finder = Finder::new(&TenantFiles::direct(&host.paths), &ownership, &settings);
             let (late, readers) = (Late::default(), Readers::default());
             let finder = EngineFinder::new(finder, &shared, (&late, &readers), 1);

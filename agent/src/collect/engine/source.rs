@@ -91,7 +91,7 @@ impl Source for Settings {
 
 impl Settings {
     /// What the finder and the endpoints share, before anything is found.
-    fn shared(
+    pub(super) fn shared(
         &self,
         paths: &Paths,
         ownership: &Ownership,

@@ -100,12 +100,12 @@ impl Receiver for Prometheus {
     fn open(&self, context: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
         let Some(address) = self.address else { return Ok(None) };
         let resource = Resource::with(context.host, &self.resource);
-        let host = context.host.iter().find(|(key, _)| key.name == HOST_NAME.name);
+        let host = context.host.get(&HOST_NAME);
         let options = Options {
             profiles: self.profiles.clone(),
             scope_labels: self.scope_labels,
             target: text::named(resource.iter()),
-            host: host.map(|(_, name)| name.to_string()).unwrap_or_default().into(),
+            host: host.map(ToString::to_string).unwrap_or_default().into(),
             stale: LOOKBACK.max(context.heartbeat.interval() * 2),
         };
         let tls = self.tls.clone().map(Tls::open).transpose()?;

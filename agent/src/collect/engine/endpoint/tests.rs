@@ -58,18 +58,8 @@ fn page(tokens: u32, started: u32) -> String {
 fn endpoint(host: &FakeHost, port: u16) -> Endpoint {
     let text = format!("endpoints = [{{ url = \"http://127.0.0.1:{port}/metrics\" }}]");
     let settings = Settings::resolve(toml::from_str(&text).unwrap()).unwrap();
-    let shared = Shared {
-        paths: host.paths.clone(),
-        ownership: Ownership::new(&host.paths),
-        engines: Arc::default(),
-        inventory: <_>::default(),
-        readers: <_>::default(),
-        endpoints: <_>::default(),
-        large: <_>::default(),
-        own_network: None,
-        interval: Duration::from_mins(1),
-        every: None,
-    };
+    let ownership = Ownership::new(&host.paths);
+    let shared = settings.shared(&host.paths, &ownership, <_>::default(), Duration::from_mins(1));
     Endpoint::configured(1, &settings.endpoints[0], &shared).unwrap()
 }
 

@@ -221,7 +221,11 @@ impl Process {
         let own = own(&living.status()?)?;
         let environment = files.proc_file(key, ProcFile::Environment);
         let env = environment.ok().and_then(|environment| InspectorEnv::read(environment).ok());
-        Some(Self {
+        Some(Self::new(own, env, now))
+    }
+
+    fn new(own: ProcessNames, env: Option<InspectorEnv>, now: Instant) -> Self {
+        Self {
             own,
             env,
             writes: false,
@@ -231,7 +235,7 @@ impl Process {
             since: now,
             due: now,
             place: None,
-        })
+        }
     }
 
     fn scan(
@@ -301,17 +305,7 @@ mod tests {
     #[test]
     fn a_process_without_nccl_is_scanned_seldom_until_it_has_loaded_it() {
         let (key, now) = (ProcKey { pid: 7, start_ticks: 1 }, Instant::now());
-        let process = Process {
-            own: ProcessNames { pid: 7, uid: 0, parent: 1 },
-            env: None,
-            writes: false,
-            is_open: true,
-            refused: 0,
-            is_without: false,
-            since: now,
-            due: now,
-            place: None,
-        };
+        let process = Process::new(ProcessNames { pid: 7, uid: 0, parent: 1 }, None, now);
         let known = HashMap::from([(key, process)]);
         let mut all = Processes { known, ..Processes::default() };
         let pause = |all: &Processes, at| all.known[&key].pause(false, at);
