@@ -197,7 +197,7 @@ fn welcome(options: &Options, sink: &str) -> String {
 /// What does not work as it should, from the agent's own account.
 fn notes(who: &Value) -> Vec<String> {
     let sources = who["sources"].as_array().map_or(&[][..], Vec::as_slice);
-    let told = sources
+    let notes = sources
         .iter()
         .filter(|source| !["ready", "absent"].contains(&source["state"].as_str().unwrap_or("")));
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -205,7 +205,7 @@ fn notes(who: &Value) -> Vec<String> {
         let (name, state) = (text(&source["name"]), text(&source["state"]));
         format!("{name}: {state}: {} {}", text(&source["reason"]), text(&source["remedy"]))
     };
-    told.map(|source| note(source).trim_end().to_owned()).collect()
+    notes.map(|source| note(source).trim_end().to_owned()).collect()
 }
 
 /// Whether a process is seen to use a device and its owner has been looked up.

@@ -464,7 +464,7 @@ attributes! {
     /// State of a rank.
     NCCL_RANK_STATE = "nccl.rank.state";
     /// The level of the probes that the probe budget allows.
-    NCCL_GOVERNOR_LEVEL = "nccl.probe.level";
+    NCCL_PROBE_LEVEL = "nccl.probe.level";
     /// The level of the probes before the change (events).
     NCCL_GOVERNOR_BEFORE = "nccl.probe.level.before";
     /// The probes are attached for one second in this many (events).

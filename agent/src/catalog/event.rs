@@ -50,7 +50,7 @@ dims! {
         /// A rank makes no progress with a collective.
         RankHung = "nccl.rank.hung",
         /// The probes on the collective library were reduced because of their cost, or restored.
-        GovernorChange = "nccl.probe.level.change",
+        ProbeLevelChange = "nccl.probe.level.change",
         /// A process of a job on this node does not answer NCCL.
         PeerSilent = "nccl.peer.unresponsive",
     }
@@ -93,7 +93,7 @@ impl EventKind {
                 "a rank stays in a call of its collective library, or makes no call while others \
                  continue"
             }
-            Self::GovernorChange => {
+            Self::ProbeLevelChange => {
                 "the probes on collective calls were reduced or restored to stay within their budget"
             }
             Self::PeerSilent => "a process on this node does not answer the others of its job",
@@ -110,7 +110,7 @@ impl EventKind {
                 | Self::PeerDead
                 | Self::PeerSilent
                 | Self::RankHung
-                | Self::GovernorChange
+                | Self::ProbeLevelChange
         )
     }
 
@@ -134,7 +134,7 @@ impl EventKind {
             Self::RankHung => {
                 "find where its process is (py-spy, gdb); the others of its communicator wait for it"
             }
-            Self::GovernorChange => {
+            Self::ProbeLevelChange => {
                 "scale counts by nccl.communicator.coverage; raise nccl.budget to see more"
             }
             Self::PeerSilent => {

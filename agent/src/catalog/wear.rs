@@ -227,5 +227,5 @@ metrics! {
     /// Bytes over the PCIe link. Only where the driver counts in 64 bits: a 32-bit counter wraps
     /// many times between two readings.
     PCIE_IO: Counter<i64> of GpuId, by Direction = "gpu.pcie.io" ["By"]
-        from "fields 197, 198 (never nvmlDeviceGetPcieThroughput, which blocks for 20 ms)";
+        from "fields 197, 198";
 }

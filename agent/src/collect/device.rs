@@ -96,6 +96,12 @@ pub struct Switch {
     pub default: bool,
 }
 
+/// The switches of all vendors that are off unless set.
+fn off_by_default() -> impl Iterator<Item = &'static str> {
+    let switches = DEVICES.iter().flat_map(|vendor| vendor.switches);
+    switches.filter(|switch| !switch.default).map(|switch| switch.key)
+}
+
 /// The event stream of a vendor's library.
 #[derive(Debug)]
 pub struct EventStream {

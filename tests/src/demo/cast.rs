@@ -170,11 +170,11 @@ impl Cast {
         });
         let role = Role { place, comm: "python3", uid: 0, gpus: &[SHORT_GPU], forks: 0 };
         self.short = Some(self.start(&role)?);
-        self.tell(nvml)
+        self.set_processes_of_all(nvml)
     }
 
     /// Writes who is on each GPU for the fake driver.
-    fn tell(&self, nvml: &FakeNvml) -> Result<(), DemoError> {
+    fn set_processes_of_all(&self, nvml: &FakeNvml) -> Result<(), DemoError> {
         for gpu in 0..8 {
             let on = self.all().filter(|actor| actor.gpus.contains(&gpu));
             let pids: Vec<_> = on.flat_map(Actor::pids).map(Some).collect();

@@ -48,7 +48,7 @@ impl EventAggregator {
             return self.killed(what, at).map(|owner| by_owner(vec![owner], None));
         }
         let is_of_process =
-            matches!(what.kind, EventKind::ProcessEnded | EventKind::GovernorChange);
+            matches!(what.kind, EventKind::ProcessEnded | EventKind::ProbeLevelChange);
         if let (true, Some(Named { pid, .. })) = (is_of_process, &what.process) {
             let owner = ownership.known(*pid, at.boot_ns);
             return Some(by_owner(owner.into_iter().collect(), None));

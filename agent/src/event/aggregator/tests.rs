@@ -646,12 +646,12 @@ fn a_record_has_meaning_action_and_owner() {
 
 #[test]
 fn a_record_of_the_probe_budget_has_the_new_level_and_the_reason() {
-    use crate::catalog::nccl::GovernorLevel;
+    use crate::catalog::nccl::ProbeLevel;
     use crate::event::BudgetDecision;
     let room = room();
     let decision = BudgetDecision {
-        before: GovernorLevel::Full,
-        level: GovernorLevel::Entries,
+        before: ProbeLevel::Full,
+        level: ProbeLevel::Entries,
         cycle: 1,
         rate: 40_000,
         budget: 14_114,
@@ -659,7 +659,7 @@ fn a_record_of_the_probe_budget_has_the_new_level_and_the_reason() {
         versions: "2.29.7".into(),
     };
     let what = Observation {
-        kind: EventKind::GovernorChange,
+        kind: EventKind::ProbeLevelChange,
         place: Place::Host,
         code: None,
         severity: Severity::Warning,
@@ -667,7 +667,7 @@ fn a_record_of_the_probe_budget_has_the_new_level_and_the_reason() {
         message: "calls are counted, durations are not seen".into(),
         ..xid(0)
     };
-    room.take(what, EventSource::Governor, 0);
+    room.take(what, EventSource::ProbeBudget, 0);
     let event = room.aggregator.drain().remove(0);
     let reported = records(&event);
     let [record] = &reported[..] else { panic!("one record: {reported:?}") };
