@@ -198,17 +198,15 @@ impl AmdDevice {
         }
         let (out, now_ns) = (&mut reading.values, reading.asked_ns);
         let mut pass = Pass { folder: &self.folder, files: &mut self.files, out, now_ns };
-        let table = self.board.read(&mut pass);
-        let read_any = reading.values.len() > 1;
+        let Ok(table) = self.board.read(&mut pass) else {
+            let why = self.files.why().unwrap_or("no file can be read");
+            return Outcome::Failing(why.to_owned());
+        };
         if let [_, _, ..] = parts.as_slice() {
             reading.instances = self.partitions(&parts, is_new, table.as_ref());
         }
         self.processes(&parts, openers, reading);
-        if read_any {
-            Outcome::Ok
-        } else {
-            Outcome::Failing(self.files.why().unwrap_or("no file can be read").to_owned())
-        }
+        Outcome::Ok
     }
 
     /// The partitions of a partitioned device.

@@ -40,6 +40,10 @@ pub(super) struct Board {
     hwmon: Option<(PathBuf, Vec<(Sensor, u32)>)>,
 }
 
+/// No file of a board could be read.
+#[derive(Debug)]
+pub(super) struct NothingRead;
+
 /// A reading: the device's folder, its files, and what is read.
 pub(super) struct Pass<'a> {
     pub(super) folder: &'a Path,
@@ -55,8 +59,9 @@ impl Board {
         self.hwmon = None;
     }
 
-    /// Reads everything; returns the driver's table for its partitions.
-    pub(super) fn read(&mut self, pass: &mut Pass<'_>) -> Option<Table> {
+    /// Reads everything; returns the driver's table for its partitions, or that no file could be read.
+    pub(super) fn read(&mut self, pass: &mut Pass<'_>) -> Result<Option<Table>, NothingRead> {
+        let before = pass.out.len();
         load(pass);
         memory(pass);
         let table = table(pass);
@@ -71,9 +76,16 @@ impl Board {
         } else {
             push(pass.out, &crate::catalog::wear::PCIE_REPLAYS, (), replays);
         }
+        // What follows may be from an earlier reading.
+        if pass.out.len() == before {
+            return Err(NothingRead);
+        }
         let Pass { folder, files, out, .. } = pass;
+        if let Some((hwmon, sensors)) = &self.hwmon {
+            self.limits.read(out, |out| limits(folder, files, (hwmon, sensors), out));
+        }
         self.ras.read(out, |out| ras::read(folder, files, out));
-        table
+        Ok(table)
     }
 
     /// Power, energy, temperatures, clocks and the fan from `hwmon`.
@@ -112,8 +124,6 @@ impl Board {
         push(pass.out, &metric::TEMPERATURE, Sensor::Gpu, edge.or(hotspot));
         push(pass.out, &metric::TEMPERATURE, Sensor::Hotspot, hotspot);
         push(pass.out, &metric::TEMPERATURE, Sensor::Memory, memory);
-        let Pass { folder, files, out, .. } = pass;
-        self.limits.read(out, |out| limits(folder, files, (hwmon, sensors), out));
     }
 }
 
