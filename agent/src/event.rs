@@ -14,7 +14,7 @@ use crate::attribute::ProcessAttribution;
 use crate::catalog::event::EventKind;
 use crate::catalog::nccl::ProbeLevel;
 use crate::communicators::CommunicatorHash;
-use crate::ids::{GpuId, PciAddress, PciPort, ProcKey};
+use crate::ids::{GpuId, PciAddress, ProcKey};
 use crate::inventory::GpuInfo;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -89,7 +89,7 @@ pub enum Place {
     /// An address on the PCI bus.
     Pci(PciAddress),
     /// A port of the PCI bus, above one device or several.
-    Port(PciPort),
+    Port(PciAddress),
     /// The host.
     Host,
 }

@@ -22,6 +22,7 @@ pub mod containerd;
 #[cfg(feature = "demo")]
 pub mod demo;
 pub mod engine;
+pub mod fakes;
 pub mod footprint;
 #[cfg(feature = "runtimes")]
 pub mod kmsg;

@@ -29,6 +29,8 @@ dims! {
         Reset = "gpu.reset",
         /// Memory errors.
         Ecc = "gpu.ecc",
+        /// A program used an address of a device that it does not have.
+        MemoryFault = "gpu.memory.fault",
         /// A device cannot be used.
         Unavailable = "gpu.unavailable",
         /// The action that a device needs to recover has changed.
@@ -80,6 +82,7 @@ impl EventKind {
             Self::DriverBind => "the device was bound to its driver",
             Self::Reset => "the device is being reset; work on it is lost",
             Self::Ecc => "memory errors",
+            Self::MemoryFault => "a program used an address that it does not have",
             Self::Unavailable => "the device cannot be used",
             Self::RecoveryAction => "the action that the device needs to recover has changed",
             Self::MigChange => "the device's MIG configuration has changed",
@@ -122,6 +125,7 @@ impl EventKind {
                 "drain the node and restart it; check power, seating and PCIe"
             }
             Self::DriverTimeout | Self::Unavailable => "drain the device and reset it",
+            Self::MemoryFault => "check the program for accesses beyond its memory",
             Self::RecoveryAction => "do what the message names",
             Self::Ecc => {
                 "reset the device if errors are uncorrectable; replace it if they continue"

@@ -12,6 +12,7 @@ mod connection;
 pub mod events;
 mod fdinfo;
 mod files;
+pub mod fuzz;
 mod in_flight;
 mod library;
 mod link;
@@ -23,9 +24,11 @@ pub mod snapshot;
 pub mod source;
 mod states;
 mod stuck;
+pub mod throttle;
 pub mod wire;
 
 use crate::catalog::MetricDef;
+use crate::catalog::document::Column;
 use crate::event::EventSource;
 use crate::paths::Paths;
 use events::Watch;
@@ -75,6 +78,13 @@ pub struct Vendor {
     pub function: fn(&str) -> &str,
     /// Loads and initialises the library, or finds the files.
     pub open: fn(&OpenOptions<'_>) -> Result<OpenLibrary, OpenError>,
+}
+
+impl Vendor {
+    /// Its column in METRICS.md.
+    pub fn column(&self) -> Column {
+        Column { name: self.name, source: self.source, bits: throttle::bits_of(self.name) }
+    }
 }
 
 /// An on/off key of a vendor's configuration section.
@@ -176,4 +186,22 @@ pub struct OpenError {
 /// Finds a vendor by name.
 pub fn vendor(name: &str) -> Option<&'static Vendor> {
     DEVICES.iter().find(|vendor| vendor.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DEVICES;
+    use crate::catalog;
+
+    /// METRICS.md has a cell for each.
+    #[test]
+    fn every_vendor_has_a_source_or_a_reason_for_every_metric() {
+        for vendor in DEVICES {
+            for def in catalog::all() {
+                let (Ok(text) | Err(text)) = (vendor.source)(def);
+                assert!(text.len() > 3, "{} says nothing of {}", vendor.name, def.name);
+                assert!(!text.contains('|'), "{}: {text} breaks the table", vendor.name);
+            }
+        }
+    }
 }

@@ -20,8 +20,16 @@ const VARIABLE: &str = "GPUWHO_FIRST_CONSOLE";
 /// Which others a demo may take, so that two demos do not see each other's processes.
 const OTHERS: [u32; 2] = [20, 30];
 
-/// The first console of this process's nodes, once it is chosen; its lock is held as long.
-static CHOSEN: OnceLock<(u32, Option<File>)> = OnceLock::new();
+/// The consoles of this process's nodes, once they are chosen.
+static CHOSEN: OnceLock<Chosen> = OnceLock::new();
+
+struct Chosen {
+    first: u32,
+    /// The nodes that they stand for; the usual ones if there are none.
+    names: Vec<String>,
+    /// Holds the lock.
+    _lock: Option<File>,
+}
 
 /// Major of the consoles.
 const TTY: u32 = 4;
@@ -61,8 +69,9 @@ const USUAL: [(&str, u32, u32); 6] = [
 ];
 
 /// Takes consoles that no other demo has, for this process and its workers; the tests' own where all
-/// are taken. Call it before anything makes nodes.
-pub fn take_own_consoles() {
+/// are taken. They stand for these nodes, ten at most. Call it before anything makes nodes.
+pub fn take_own_consoles(names: &[String]) {
+    let names: Vec<_> = names.iter().take(NVIDIA.len()).cloned().collect();
     for first in OTHERS {
         let path = std::env::temp_dir().join(format!("gpuwho-demo-{first}.lock"));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -70,20 +79,27 @@ pub fn take_own_consoles() {
         let Ok(file) = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)) else { continue };
         let file = File::from(file);
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            let _first = CHOSEN.set((first, Some(file)));
+            let _first = CHOSEN.set(Chosen { first, names, _lock: Some(file) });
             return;
         }
     }
+    let _first = CHOSEN.set(Chosen { first: FIRST_CONSOLE, names, _lock: None });
 }
 
 /// What a worker needs in its environment to have the same nodes as this process.
 pub fn environment() -> (&'static str, String) {
-    (VARIABLE, first_console().to_string())
+    let chosen = chosen();
+    let words = std::iter::once(chosen.first.to_string()).chain(chosen.names.iter().cloned());
+    (VARIABLE, words.collect::<Vec<_>>().join(","))
 }
 
-fn first_console() -> u32 {
-    let from_environment = || std::env::var(VARIABLE).ok()?.parse().ok();
-    CHOSEN.get_or_init(|| (from_environment().unwrap_or(FIRST_CONSOLE), None)).0
+fn chosen() -> &'static Chosen {
+    CHOSEN.get_or_init(|| {
+        let text = std::env::var(VARIABLE).unwrap_or_default();
+        let mut words = text.split(',');
+        let first = words.next().and_then(|number| number.parse().ok()).unwrap_or(FIRST_CONSOLE);
+        Chosen { first, names: words.map(str::to_owned).collect(), _lock: None }
+    })
 }
 
 /// Gives the process a `/dev` of its own with all of these nodes.
@@ -130,7 +146,12 @@ pub fn open_to_all(folder: &Path, name: &str, which: u32) -> io::Result<()> {
 fn stand_ins() -> Vec<(&'static str, (u32, u32))> {
     let consoles = Path::new("/dev/tty40").exists();
     let number = |minor| if consoles { (TTY, minor) } else { FULL };
-    let nvidia = NVIDIA.into_iter().zip((first_console()..).map(number));
+    let chosen = chosen();
+    if !chosen.names.is_empty() {
+        let names = chosen.names.iter().map(String::as_str);
+        return names.zip((chosen.first..).map(number)).collect();
+    }
+    let nvidia = NVIDIA.into_iter().zip((chosen.first..).map(number));
     nvidia.chain(AMD.into_iter().zip((FIRST_AMD_CONSOLE..).map(number))).collect()
 }
 

@@ -20,7 +20,8 @@ mod instances;
 mod links;
 mod pcie_sampler;
 mod processes;
-mod readings;
+pub(super) mod readings;
+mod sources;
 mod static_info;
 
 use super::library::Library;
@@ -106,7 +107,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     is_device_node: |node| minor(node).is_some(),
     partition_nodes: capabilities::partition_nodes,
     events: Some(EventStream { name: "nvml_events", source: EventSource::Nvml }),
-    source: |def| Ok(def.source),
+    source: sources::of,
     function: functions::name,
     open,
 };

@@ -593,7 +593,7 @@ fn an_error_at_a_port_is_of_the_device_below_that_port_and_not_below_the_one_bes
     let way = "../../../devices/pci0000:00/0000:00:03.1/0000:17:00.0";
     std::os::unix::fs::symlink(way, devices.join("0000:17:00.0")).unwrap();
     let aer = |port| {
-        let place = Place::Port(PciPort::parse(port).unwrap());
+        let place = Place::Port(PciAddress::parse(port).unwrap());
         Observation { kind: EventKind::PcieError, place, code: None, ..xid(0) }
     };
     room.take(aer("0000:00:03.1"), EventSource::Kmsg, 0);
