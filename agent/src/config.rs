@@ -50,9 +50,9 @@ const MIN_SERIES: usize = 500;
 
 const AGENT_SAMPLE: &str = r#"# Time between readings.
 #: interval = "10s"
-# Largest number of series at a time. Beyond it the agent leaves out new ones, those of processes and
-# owners before those of devices, and counts them in gpuwho.dropped. METRICS.md has the number of
-# series that a device can have.
+# Largest number of series at a time; a histogram counts as many as it has buckets, and three. Beyond it
+# the agent leaves out new ones, those of processes and owners before those of devices, and counts them
+# in gpuwho.dropped. METRICS.md has the number of series that a device can have.
 #: series_limit = 50000
 # `gpuwho` shows all processes to root. Other users see the devices, their own processes, and the number
 # of the others. true: every user sees all processes.
