@@ -1,8 +1,8 @@
 //! The tables of vendors in `METRICS.md`: which vendor has which metric, from what, or why not; and
 //! the bits of throttle reasons.
 
-use super::super::MetricDef;
 use super::super::device::ThrottleReason;
+use super::super::{MetricDef, health};
 use std::fmt::Write as _;
 
 /// A vendor's column.
@@ -24,7 +24,8 @@ const HEAD: &str = "
 
 Whether a vendor has a metric: `yes`, or the number of the reason below why it has not. Unit, kind and
 meaning are the same for all. The state of a device, the age of its reading, and counts by owner are the
-agent's own.
+agent's own; its health (`gpu.health.*`) is judged by the same rules for all, from the readings that there
+are.
 
 ";
 
@@ -46,13 +47,18 @@ and `memory_thermal`.
 
 /// Writes all of them.
 pub(super) fn tables(columns: &[Column], out: &mut String) {
-    let defs: Vec<_> = super::super::all().filter(|def| SUBJECTS.contains(&def.subject)).collect();
+    let defs: Vec<_> = super::super::all().filter(is_read).collect();
     matrix(columns, &defs, out);
     sources(columns, &defs, out);
     throttle(columns, out);
 }
 
 // Writing to a String cannot fail.
+
+/// Whether a vendor's reader may have a metric.
+fn is_read(def: &&'static MetricDef) -> bool {
+    SUBJECTS.contains(&def.subject) && !health::ALL.contains(def)
+}
 
 fn matrix(columns: &[Column], defs: &[&'static MetricDef], out: &mut String) {
     out.push_str(HEAD);
