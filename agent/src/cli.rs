@@ -4,6 +4,7 @@
 mod doctor;
 mod events;
 mod pages;
+mod receipt;
 mod run;
 mod screen;
 mod show;
@@ -31,6 +32,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 no accelerator o
 
 /// The exit code where there is no accelerator to look at.
 const NO_DEVICE: u8 = 3;
+
+/// The exit code where there is no receipt of a name.
+const NO_RECEIPT: u8 = 1;
 
 const USUAL_FILE: &str = "/etc/gpuwho/gpuwho.toml";
 
@@ -69,6 +73,8 @@ enum Command {
     Collect(CollectArgs),
     /// Print the last events of the devices: what they mean, what to do, whom they affect.
     Events(events::EventsArgs),
+    /// Print what a job, pod or unit had of the devices, what it used and what that cost.
+    Receipt(receipt::ReceiptArgs),
     /// Say what works on this host, what does not, why, and what to do about it.
     Doctor(doctor::DoctorArgs),
     /// Print every metric the agent can send.
@@ -311,6 +317,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Agent(args)) => run::run(&args),
         Some(Command::Collect(mut args)) => run::collect(&mut args),
         Some(Command::Events(args)) => events::events(&args),
+        Some(Command::Receipt(args)) => receipt::receipt(&args),
         Some(Command::Doctor(args)) => doctor::doctor(&args),
         Some(Command::Metrics(args)) => show::metrics(&args),
         Some(Command::Config(args)) => show::config(&args.command, json),

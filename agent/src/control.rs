@@ -10,6 +10,7 @@ mod server;
 pub use lock::{Lock, LockError};
 pub use server::{Access, serve};
 
+use crate::cost::receipts::ReceiptReport;
 use crate::event::recent::EventReport;
 use crate::who::HostReport;
 use rustix::net::sockopt::socket_peercred;
@@ -42,6 +43,11 @@ pub enum Request {
     Who,
     /// The last events.
     Events,
+    /// What a job, pod or unit had of the devices.
+    Receipt {
+        /// Its name.
+        name: String,
+    },
     /// Close every device handle for a time.
     Release {
         /// Seconds after which the agent opens the devices again.
@@ -69,6 +75,11 @@ pub enum Reply {
     Events {
         /// The events that the client may see.
         events: Box<EventReport>,
+    },
+    /// The reply to [`Request::Receipt`].
+    Receipts {
+        /// The receipts that the client may see.
+        receipts: Box<ReceiptReport>,
     },
     /// The request was carried out.
     Done {
@@ -139,6 +150,8 @@ pub trait Answer: Send + Sync {
     fn who(&self) -> HostReport;
     /// The last events as a user may see them; all of them without a user.
     fn events(&self, viewer: Option<u32>) -> EventReport;
+    /// The receipts of a name as a user may see them; all of them without a user.
+    fn receipts(&self, name: &str, viewer: Option<u32>) -> ReceiptReport;
     /// Closes the devices for a time; returns what was done.
     fn release(&self, length: Duration) -> String;
     /// Opens them again; returns what was done.

@@ -7,6 +7,7 @@ use crate::collect::device::snapshot::{
     Control, DeviceSnapshot, InstanceSnapshot, ProcessSnapshot, ReaderSnapshot,
 };
 use crate::control::Answer;
+use crate::cost::receipts::ReceiptReport;
 use crate::engines::{EngineFacts, Serving};
 use crate::event::recent::EventReport;
 use crate::ids::InstanceId;
@@ -168,6 +169,10 @@ impl Answer for Core {
 
     fn events(&self, viewer: Option<u32>) -> EventReport {
         self.recent.report(self.host.clone(), viewer)
+    }
+
+    fn receipts(&self, name: &str, viewer: Option<u32>) -> ReceiptReport {
+        self.receipts.report(name, viewer)
     }
 
     fn release(&self, length: Duration) -> String {

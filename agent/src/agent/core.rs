@@ -5,6 +5,7 @@ use super::{RunError, sources};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::providers::{self, MetadataProviders};
 use crate::attribute::slurm::{DeviceNumber, JobAllocations};
+use crate::catalog::attributes as attr;
 use crate::collect::Collector;
 use crate::collect::device::partitions::PartitionNodes;
 use crate::collect::device::snapshot::{Control, ProcessSnapshot};
@@ -13,6 +14,8 @@ use crate::collect::source::{Context, Readers, SourceDef};
 use crate::collect::status::StatusRegistry;
 use crate::communicators::Communicators;
 use crate::config::Settings;
+use crate::cost::receipts::Receipts;
+use crate::cost::{self, Carbon, Costs};
 use crate::event::aggregator::{self, EventAggregator};
 use crate::event::recent::RecentEvents;
 use crate::host::{self, CgroupNamespace};
@@ -23,7 +26,7 @@ use crate::series::{Selection, SeriesRegistry};
 use crate::tenant_files::{self, TenantFiles};
 use std::cell::OnceCell;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// How long the readers close all devices when one of them is unbound from its driver.
 const UNBINDING: Duration = Duration::from_secs(30);
@@ -41,6 +44,13 @@ pub(super) struct Core {
     job_allocations: JobAllocations,
     /// The last events, for `gpuwho events`.
     pub(super) recent: RecentEvents,
+    /// Prices, energy and carbon.
+    cost: Arc<cost::Settings>,
+    carbon: Arc<Carbon>,
+    /// The host's machine type, by which prices are found.
+    pub(super) machine: Option<String>,
+    /// What jobs, pods and units had of the devices.
+    pub(super) receipts: Receipts,
 }
 
 impl Core {
@@ -96,7 +106,41 @@ impl Core {
         let selection = settings.metrics.clone();
         let node = settings.names.kubernetes.node_name.as_deref();
         let host = host::name(&settings.paths, node);
-        Self { context, host, series_limit, selection, providers, job_allocations, recent }
+        let with_receipts = Some(&settings.receipts).filter(|_| is_agent).cloned();
+        let receipts = with_receipts.unwrap_or_default();
+        Self {
+            receipts: Receipts::open(&receipts, host.clone(), settings.interval),
+            context,
+            host,
+            series_limit,
+            selection,
+            providers,
+            job_allocations,
+            recent,
+            cost: Arc::clone(&settings.cost),
+            carbon: Arc::new(Carbon::new(settings.cost.carbon())),
+            machine: None,
+        }
+    }
+
+    /// Finds the host's machine type, which may ask the cloud, and reads the carbon intensity.
+    pub(super) fn prepare_costs(&mut self, settings: &Settings) {
+        let node = settings.names.kubernetes.node_name.as_deref();
+        let host = settings.resource.attributes(&settings.paths, node);
+        self.machine = host.get(&attr::HOST_TYPE).map(ToString::to_string);
+        self.refresh_carbon();
+    }
+
+    /// Makes the stage that counts costs.
+    pub(super) fn costs(&self) -> Costs {
+        Costs::new(Arc::clone(&self.cost), Arc::clone(&self.carbon), self.machine.clone())
+    }
+
+    /// Reads the carbon intensity where a file has it.
+    pub(super) fn refresh_carbon(&self) {
+        if let Some(report) = self.carbon.refresh(SystemTime::now()) {
+            self.context.board.put(cost::STATUS, &report);
+        }
     }
 
     /// Starts the metadata providers, which name pods and containers.

@@ -100,6 +100,8 @@ dims! {
         Table = "table",
         /// Shares of devices by owner, with their own look-ups.
         Shares = "shares",
+        /// Costs of shares, and receipts.
+        Costs = "costs",
         /// Making points of series.
         Series = "series",
         /// Passing points to the sinks, with encoding.

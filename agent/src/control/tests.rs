@@ -20,6 +20,10 @@ impl Answer for Fixed {
         EventReport { events: viewer.map(title).into_iter().collect(), ..EventReport::default() }
     }
 
+    fn receipts(&self, name: &str, viewer: Option<u32>) -> ReceiptReport {
+        ReceiptReport { host: format!("{name} seen by {viewer:?}"), ..ReceiptReport::default() }
+    }
+
     fn release(&self, length: Duration) -> String {
         format!("released for {length:?}")
     }
