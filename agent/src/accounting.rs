@@ -14,13 +14,16 @@ mod allocations;
 mod device;
 mod divide;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 mod instances;
 mod presence;
 mod reading;
+mod time;
 
+use crate::attribute::owner::OwnerId;
 use crate::attribute::ownership::Ownership;
-use crate::catalog::share as metric;
+use crate::catalog::cost::TimeUse;
+use crate::catalog::share::{self as metric, ShareMethod};
 use crate::ids::GpuId;
 use crate::inventory::Inventory;
 use crate::sample::{Agent, Batch};
@@ -30,7 +33,8 @@ use divide::Part;
 use presence::DeviceOpeners;
 use reading::Readings;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use time::TimeDivision;
 
 /// A pause between two readings longer than this many intervals is a gap: no time is accounted.
 const MAX_GAP_INTERVALS: u32 = 3;
@@ -39,6 +43,41 @@ const MAX_GAP_INTERVALS: u32 = 3;
 const MIN_GAP: Duration = Duration::from_secs(2);
 /// Batches between two removals of unused owners: ten minutes at a 10 s interval.
 const CLEAR_EVERY: u64 = 60;
+
+/// What a batch added to an owner's account of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Increment {
+    /// The device.
+    pub gpu: GpuId,
+    /// The owner, `unattributed` included.
+    pub owner: OwnerId,
+    /// Nanoseconds since the device's last batch, on a clock that no one sets.
+    pub elapsed_ns: u64,
+    /// What was added.
+    pub what: Amount,
+}
+
+/// What is added to an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// The owner is on the device, or has it allocated.
+    Present,
+    /// Nanoseconds of the device; of all owners together the time since the last batch.
+    Time(TimeUse, u64),
+    /// Nanoseconds of the device that were allocated to the owner.
+    Granted(u64),
+    /// Busy time was divided, by this method.
+    Busy(ShareMethod),
+    /// Memory held.
+    Memory {
+        /// Over time.
+        byte_ns: u128,
+        /// Bytes.
+        bytes: u128,
+    },
+    /// Microjoules.
+    Energy(u128),
+}
 
 /// The accounts of all devices.
 #[derive(Debug)]
@@ -51,6 +90,11 @@ pub struct Accounting {
     parts: Vec<Part>,
     folded: u64,
     batches: u64,
+    started: Instant,
+    /// When the last batch of each device came, since `started`.
+    last: BTreeMap<GpuId, Duration>,
+    division: TimeDivision,
+    increments: Vec<Increment>,
 }
 
 impl Accounting {
@@ -66,12 +110,33 @@ impl Accounting {
             parts: Vec::new(),
             folded: 0,
             batches: 0,
+            started: Instant::now(),
+            last: BTreeMap::new(),
+            division: TimeDivision::default(),
+            increments: Vec::new(),
         }
     }
 
     /// Accounts the device readings of a batch and adds the owners' counters to it. A batch without
     /// device readings stays unchanged.
     pub fn account(&mut self, batch: &mut Batch, ownership: &Ownership, inventory: &Inventory) {
+        self.account_at(self.started.elapsed(), batch, ownership, inventory);
+    }
+
+    /// What the last batch added, for the cost and the receipts.
+    pub fn increments(&self) -> &[Increment] {
+        &self.increments
+    }
+
+    /// The same at a time of a clock that no one sets.
+    fn account_at(
+        &mut self,
+        now: Duration,
+        batch: &mut Batch,
+        ownership: &Ownership,
+        inventory: &Inventory,
+    ) {
+        self.increments.clear();
         self.readings.take(batch, ownership, inventory);
         if self.readings.is_empty() {
             return;
@@ -90,6 +155,19 @@ impl Accounting {
                 device.mark_missed();
             }
             self.allocations.account(reading, &self.openers, ownership, batch);
+            let since = now.saturating_sub(self.last.insert(reading.gpu, now).unwrap_or(now));
+            let elapsed_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+            let (gpu, granted) = (reading.gpu, self.allocations.on(reading.gpu));
+            let is_read = reading.at.is_some() && since <= self.max_gap;
+            let out = &mut self.increments;
+            self.division.divide(reading, is_read, elapsed_ns, granted, out);
+            if reading.at.is_some() {
+                device.increments(gpu, elapsed_ns, out);
+            }
+            let live = reading.processes.iter().filter(|on| !on.ended).map(|on| on.owner);
+            let granted = granted.iter().map(|bound| bound.owner);
+            let present = live.chain(granted).chain(self.openers.owners_on(gpu));
+            time::note_present(gpu, elapsed_ns, present, out);
         }
         self.folded += self.devices.values_mut().map(Device::take_folded).sum::<u64>();
         let folded = i64::try_from(self.folded).unwrap_or(i64::MAX);

@@ -102,6 +102,7 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     });
     let mut core = Core::new(settings, DeviceStore::open(&settings.paths.state), Some(wake));
     core.start_providers()?;
+    core.prepare_costs(settings);
     let collectors = core.start_sources(configuration, |_| true)?;
     core.refresh();
     let core = Arc::new(core);
@@ -117,6 +118,7 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     tick_loop::run(&core, &scheduler, &received, &mut sinks, &heartbeat);
     core.health().finish((health_clock(), SystemTime::now()));
     notify::notify(NotifyState::Stopping);
+    core.receipts.save(Instant::now(), true);
     sinks::flush(&mut sinks, Instant::now() + LAST_FLUSH);
     for reader in core.context.readers.all() {
         reader.release(None);

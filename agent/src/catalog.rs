@@ -9,6 +9,7 @@ pub mod agent;
 pub mod attributes;
 pub mod board;
 pub mod cgroup;
+pub mod cost;
 pub mod dcgm;
 pub mod device;
 pub mod document;
@@ -351,6 +352,7 @@ pub const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Performance counters of devices and MIG instances", gpm::ALL),
     ("Processes on devices", process::ALL),
     ("Owners", share::ALL),
+    ("Time and cost of owners", cost::ALL),
     ("Owners' cgroups", cgroup::ALL),
     ("The host", host::ALL),
     ("Collective communication", nccl::ALL),

@@ -5,6 +5,7 @@ mod doctor;
 mod events;
 mod health;
 mod pages;
+mod receipt;
 mod run;
 mod screen;
 mod show;
@@ -32,6 +33,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 no accelerator o
 
 /// The exit code where there is no accelerator to look at.
 const NO_DEVICE: u8 = 3;
+
+/// The exit code where there is no receipt of a name.
+const NO_RECEIPT: u8 = 1;
 
 const USUAL_FILE: &str = "/etc/gpuwho/gpuwho.toml";
 
@@ -72,6 +76,8 @@ enum Command {
     Events(events::EventsArgs),
     /// Say whether each device is healthy, why not, and what to do; for scripts by its exit code.
     Health(health::HealthArgs),
+    /// Print what a job, pod or unit had of the devices, what it used and what that cost.
+    Receipt(receipt::ReceiptArgs),
     /// Say what works on this host, what does not, why, and what to do about it.
     Doctor(doctor::DoctorArgs),
     /// Print every metric the agent can send.
@@ -315,6 +321,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Collect(mut args)) => run::collect(&mut args),
         Some(Command::Events(args)) => events::events(&args),
         Some(Command::Health(args)) => health::health(&args),
+        Some(Command::Receipt(args)) => receipt::receipt(&args),
         Some(Command::Doctor(args)) => doctor::doctor(&args),
         Some(Command::Metrics(args)) => show::metrics(&args),
         Some(Command::Config(args)) => show::config(&args.command, json),

@@ -22,6 +22,7 @@ use crate::attribute;
 use crate::attribute::providers;
 use crate::collect::kernel::device_users;
 use crate::control;
+use crate::cost;
 use crate::export::otlp::def::otlp_settings;
 use crate::export::otlp::settings::{self as otlp, Signal};
 use crate::health;
@@ -33,6 +34,7 @@ use runtimes::{RawContainers, RawKubernetes};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Default time between readings: dashboards refresh no faster, and the cost is a tenth of that at
@@ -74,6 +76,8 @@ pub static FIRST: &[Section] = &[
     health::settings::SECTION,
     Section::of::<places::RawPaths>("paths", places::SAMPLE),
     resource::SECTION,
+    cost::SECTION,
+    cost::receipts::SECTION,
 ];
 /// Sections that belong to no source and no sink and come after the sources' in the sample.
 pub static LAST: &[Section] = &[
@@ -123,6 +127,10 @@ pub struct Settings {
     pub attribution: attribute::Settings,
     /// Settings of the metadata providers, which name pods and containers.
     pub names: providers::Settings,
+    /// Prices, energy, carbon and teams.
+    pub cost: Arc<cost::Settings>,
+    /// Receipts of what has ended.
+    pub receipts: cost::receipts::Settings,
     /// The receiver of the agent's own log records; `None` unless enabled.
     pub telemetry: Option<otlp::Settings>,
 }
@@ -188,8 +196,11 @@ impl Settings {
             containers: runtimes::containers(tables.read("containers")?, &root),
         };
         let slurm = slurm::settings(tables.read("slurm")?, &paths)?;
+        let interval = interval(flags, agent.interval, env)?;
         Ok(Self {
-            interval: interval(flags, agent.interval, env)?,
+            interval,
+            cost: Arc::new(cost::Settings::resolve(tables)?),
+            receipts: cost::receipts::Settings::resolve(tables, &paths, interval)?,
             series_limit: series_limit(agent.series_limit)?,
             metrics: metrics::selection(tables)?,
             health: HealthSettings::resolve(tables)?,

@@ -10,6 +10,7 @@ mod server;
 pub use lock::{Lock, LockError};
 pub use server::{Access, serve};
 
+use crate::cost::receipts::ReceiptReport;
 use crate::event::recent::EventReport;
 use crate::health::report::HealthReport;
 use crate::who::HostReport;
@@ -45,6 +46,11 @@ pub enum Request {
     Events,
     /// The health of the devices.
     Health,
+    /// What a job, pod or unit had of the devices.
+    Receipt {
+        /// Its name.
+        name: String,
+    },
     /// Close every device handle for a time.
     Release {
         /// Seconds after which the agent opens the devices again.
@@ -77,6 +83,11 @@ pub enum Reply {
     Health {
         /// The health of the devices.
         health: Box<HealthReport>,
+    },
+    /// The reply to [`Request::Receipt`].
+    Receipts {
+        /// The receipts that the client may see.
+        receipts: Box<ReceiptReport>,
     },
     /// The request was carried out.
     Done {
@@ -149,6 +160,8 @@ pub trait Answer: Send + Sync {
     fn events(&self, viewer: Option<u32>) -> EventReport;
     /// The health of the devices, which every user may see.
     fn health(&self) -> HealthReport;
+    /// The receipts of a name as a user may see them; all of them without a user.
+    fn receipts(&self, name: &str, viewer: Option<u32>) -> ReceiptReport;
     /// Closes the devices for a time; returns what was done.
     fn release(&self, length: Duration) -> String;
     /// Opens them again; returns what was done.

@@ -19,6 +19,7 @@ pub mod collect;
 pub mod communicators;
 pub mod config;
 pub mod control;
+pub mod cost;
 pub mod diagnosis;
 pub mod engines;
 pub mod event;

@@ -10,6 +10,7 @@ mod limit;
 mod one;
 mod selection;
 
+pub(crate) use selection::matches;
 pub use selection::{PatternError, Selection};
 
 use crate::attribute::ownership::{Ownership, Version};

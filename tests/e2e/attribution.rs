@@ -4,6 +4,7 @@ mod cadence;
 mod driver_lists;
 mod identity;
 mod ownership;
+mod receipts;
 mod resources;
 mod shares;
 mod short_processes;

@@ -2,10 +2,15 @@
 
 use crate::scene::{self, BEGAN_NS, Host, Place, SECOND_NS, TICK};
 use gpuwho::accounting::Accounting;
+use gpuwho::agent::configuration::Configuration;
 use gpuwho::attribute::allocations::DeviceName;
 use gpuwho::attribute::ownership::Ownership;
 use gpuwho::attribute::slurm::JobAllocations;
 use gpuwho::catalog::attributes::AttrSet;
+use gpuwho::communicators::Communicators;
+use gpuwho::cost::receipts::{self, Receipts};
+use gpuwho::cost::{Carbon, Costs as Money};
+use gpuwho::engines::Engines;
 use gpuwho::export::EnrichedBatch;
 use gpuwho::export::otlp::Resource;
 use gpuwho::export::otlp::encode::{Encoder, Limits};
@@ -16,6 +21,7 @@ use gpuwho::inventory::Inventory;
 use gpuwho::paths::Paths;
 use gpuwho::sample::{Batch, Subject};
 use gpuwho::series::SeriesRegistry;
+use gpuwho::subject::Registries;
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
 use std::process::{Child, Command};
@@ -83,6 +89,8 @@ struct Tick {
     processes: Vec<ProcKey>,
     registry: SeriesRegistry,
     accounting: Accounting,
+    money: Money,
+    receipts: Receipts,
     encoder: Encoder,
     allocations: JobAllocations,
     out: EnrichedBatch,
@@ -94,6 +102,8 @@ struct Costs {
     lookups: Cost,
     enrich: Cost,
     accounting: Cost,
+    money: Cost,
+    receipts: Cost,
     expire: Cost,
     refresh: Cost,
     sort: Cost,
@@ -129,6 +139,8 @@ pub(crate) fn measure() {
     sweep.print("search in /proc, once in 30 s");
     costs.enrich.print("enrich, owners included");
     costs.accounting.print("accounting");
+    costs.money.print("costs, with a price and carbon");
+    costs.receipts.print("receipts");
     costs.sort.print("sort");
     costs.encode.print("encode");
     let searches = TICK as f64 / SWEEP as f64;
@@ -156,6 +168,8 @@ impl Tick {
         Self {
             registry: SeriesRegistry::new(Arc::clone(&inventory), ownership.clone()),
             accounting: Accounting::new(Duration::from_secs(TICK)),
+            money: money(),
+            receipts: receipts(),
             encoder: Encoder::new(&resource, Limits::default()),
             allocations: JobAllocations::default(),
             out: EnrichedBatch::default(),
@@ -173,6 +187,15 @@ impl Tick {
         let mut batch = scene::batch(&self.gpus, &self.processes, at, number);
         let Self { ownership, inventory, accounting, registry, encoder, out, .. } = self;
         costs.accounting.of(|| accounting.account(&mut batch, ownership, inventory));
+        let (money, receipts) = (&mut self.money, &self.receipts);
+        let increments = accounting.increments();
+        costs.money.of(|| money.charge(increments, &mut batch, ownership, inventory));
+        let (communicators, engines) = (&Communicators::default(), &Engines::default());
+        let registries = Registries { inventory, ownership, communicators, engines };
+        costs.receipts.of(|| {
+            receipts.take(money.charges(), &mut batch, &registries);
+            receipts.finish()
+        });
         costs.lookups.of(|| look_up(&batch, ownership));
         costs.enrich.of(|| registry.enrich(&batch, out));
         costs.sort.of(|| out.points.sort_by_key(|point| std::ptr::from_ref(point.metric).addr()));
@@ -186,6 +209,23 @@ impl Tick {
         // No search in `/proc`: the host's is of files, which is another cost.
         costs.expire.of(|| ownership.expire(BEGAN_NS + SECOND_NS));
     }
+}
+
+/// Costs as a site has them that uses everything.
+fn money() -> Money {
+    let file = std::env::temp_dir().join(format!("gpuwho-bench-{}.toml", std::process::id()));
+    let text = "[cost]\nprices = [{ per_hour = 2.5 }]\nenergy_price = 0.2\ncarbon_intensity = 300\n\
+                teams = [{ team = \"ml\", namespace = \"*\" }]\n";
+    std::fs::write(&file, text).unwrap();
+    let settings = Configuration::check(&file).unwrap().settings.cost;
+    std::fs::remove_file(&file).unwrap();
+    let carbon = Arc::new(Carbon::new(settings.carbon()));
+    Money::new(settings, carbon, None)
+}
+
+fn receipts() -> Receipts {
+    let settings = receipts::Settings { enabled: true, ..receipts::Settings::default() };
+    Receipts::open(&settings, "node".into(), Duration::from_secs(TICK))
 }
 
 /// The lookups of owners that [`Enricher::enrich`] makes: one for neighbours of one subject.

@@ -1,10 +1,12 @@
 //! Random sequences of readings of two devices: in every case the shares add up, no counter falls,
 //! and no time is counted in which a device was not read.
 
+use super::Amount;
 use super::fixture::{Read, Rig, TICK, push, time};
 use crate::attribute::allocations::DeviceName;
 use crate::catalog::NO_DIM;
 use crate::catalog::device::{self, DeviceState};
+use crate::cost::Charge;
 use crate::ids::{GpuId, ProcKey};
 use crate::sample::{Batch, GpuOwner, Subject, Value};
 use proptest::prelude::*;
@@ -14,8 +16,20 @@ use std::collections::HashMap;
 const PIDS: u32 = 12;
 const KNOWN: u32 = 9;
 
+/// A tick that is longer, or negative, is a step of the clock.
+const STEADY: i64 = 100;
+/// The price in the rig's configuration.
+const NANO_PER_HOUR: u128 = 2_999_999_999;
+
 /// The MIG instances of a device.
 const SLICES: [u32; 3] = [4, 2, 1];
+
+/// A device's total and the owners' shares of it.
+const PAIRS: [(&str, &str); 3] = [
+    ("gpu.busy.time", "gpu.owner.busy.time"),
+    ("gpu.memory.byte_seconds", "gpu.owner.memory.byte_seconds"),
+    ("gpu.accounted.energy", "gpu.owner.energy"),
+];
 
 /// What one device reports in one tick.
 #[derive(Clone, Debug)]
@@ -99,6 +113,8 @@ struct Model {
     now: i64,
     round: usize,
     joules: [f64; 2],
+    /// Seconds since the first tick on the clock that no one sets.
+    passed: u64,
     /// When each device was read, if it was in the last tick.
     read_at: [Option<i64>; 2],
     /// The sum of the intervals between consecutive readings: the most time that may be counted.
@@ -121,6 +137,7 @@ impl Model {
             now: 100_000,
             round: 0,
             joules: [0.0; 2],
+            passed: 0,
             read_at: [None; 2],
             pauses: [0.0; 2],
             sums: HashMap::new(),
@@ -131,6 +148,11 @@ impl Model {
 
     fn play(&mut self, tick: &Tick) -> Result<(), TestCaseError> {
         self.now += tick.seconds;
+        // A step of the clock that people set; a tick has passed.
+        let is_step = !(0..=STEADY).contains(&tick.seconds);
+        let passed = if is_step { i64::try_from(TICK).unwrap() } else { tick.seconds };
+        self.rig.clock_step += tick.seconds - passed;
+        self.passed += if self.round > 0 { u64::try_from(passed).unwrap() } else { 0 };
         self.round += 1;
         let allocations = tick.allocations.iter().map(|job| (DeviceName::Index(0), *job));
         self.rig.allocation(&allocations.collect::<Vec<_>>());
@@ -148,6 +170,7 @@ impl Model {
         }
         let batch = self.rig.account(batch);
         self.note(&batch)?;
+        self.money_adds_up(&batch, u64::try_from(passed).unwrap())?;
         self.shares_add_up()
     }
 
@@ -196,7 +219,9 @@ impl Model {
                 self.sums.insert(series, value);
                 continue;
             };
-            if !sample.metric.name.starts_with("gpu.owner.") {
+            // Costs go on while a device is not read; they are checked for themselves.
+            let is_share = PAIRS.iter().any(|(_, share)| *share == sample.metric.name);
+            if !is_share {
                 continue;
             }
             let (before, round) = self.reported.get(&series).copied().unwrap_or_default();
@@ -218,13 +243,46 @@ impl Model {
         Ok(())
     }
 
+    /// The owners' time and money of each device are the whole device's, to the last unit.
+    fn money_adds_up(&self, batch: &Batch, passed: u64) -> Result<(), TestCaseError> {
+        for gpu in [self.gpu(0), self.gpu(1)] {
+            let on = |charge: &&Charge| charge.increment.gpu == gpu;
+            let (mut ns, mut granted, mut money) = (0, 0, 0);
+            for charge in self.rig.costs.charges().iter().filter(on) {
+                match charge.increment.what {
+                    Amount::Time(_, more) => {
+                        ns += more;
+                        money += charge.money.as_ref().unwrap().2;
+                    }
+                    Amount::Granted(more) => granted += more,
+                    _ => {}
+                }
+            }
+            let passed = if self.round > 1 { passed * 1_000_000_000 } else { 0 };
+            prop_assert_eq!(ns, passed, "nanoseconds of {:?}", gpu);
+            prop_assert_eq!(money, u128::from(passed) * NANO_PER_HOUR);
+            prop_assert!(granted <= passed, "{} of {} ns granted", granted, passed);
+            let sum = |name: &str, is_it: &dyn Fn(Subject) -> bool| {
+                let of = batch.samples.iter().map(|(_, sample)| sample);
+                let of = of.filter(|sample| sample.metric.name == name && is_it(sample.subject));
+                of.map(|sample| if let Value::Double(value) = sample.value { value } else { 0.0 })
+                    .sum::<f64>()
+            };
+            let cost = sum("gpu.cost", &|subject| subject == Subject::Gpu(gpu));
+            let of_gpu = |subject| matches!(subject, Subject::GpuOwner(on) if on.gpu == gpu);
+            let owners = sum("gpu.owner.cost", &of_gpu);
+            let price = NANO_PER_HOUR as f64 / 1e9;
+            let expected = self.passed as f64 / 3600.0 * price;
+            // A cent in a million.
+            prop_assert!((cost - expected).abs() <= expected * 1e-8, "{} {}", cost, expected);
+            prop_assert!((cost - owners).abs() <= cost * 1e-8, "{} of {}", owners, cost);
+        }
+        Ok(())
+    }
+
     fn shares_add_up(&self) -> Result<(), TestCaseError> {
         for gpu in [self.gpu(0), self.gpu(1)] {
-            for (total, share) in [
-                ("gpu.busy.time", "gpu.owner.busy.time"),
-                ("gpu.memory.byte_seconds", "gpu.owner.memory.byte_seconds"),
-                ("gpu.accounted.energy", "gpu.owner.energy"),
-            ] {
+            for (total, share) in PAIRS {
                 let total = self.of(gpu, total);
                 let on = |subject| matches!(subject, Subject::GpuOwner(on) if on.gpu == gpu);
                 let shares =

@@ -7,8 +7,9 @@ use super::accounts::{Accounts, Amounts, MICRO, NANO, Resource, add};
 use super::allocations::Bound;
 use super::divide::{self, Part};
 use super::reading::{Reading, WHOLE};
+use super::{Amount, Increment};
 use crate::attribute::owner::OwnerId;
-use crate::catalog::share as metric;
+use crate::catalog::share::{self as metric, ShareMethod};
 use crate::ids::{GpuId, ProcKey};
 use crate::sample::Batch;
 use std::time::{Duration, SystemTime};
@@ -33,6 +34,18 @@ pub(super) struct Device {
     accounted_ns: u128,
     totals: Amounts,
     accounts: Accounts,
+    /// What the last reading added.
+    added: Vec<Added>,
+}
+
+/// What a reading added to an owner's account, and the length of its interval in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Added {
+    owner: OwnerId,
+    method: ShareMethod,
+    resource: Resource,
+    amount: u128,
+    ns: u128,
 }
 
 /// The time between a reading and the previous one.
@@ -79,6 +92,7 @@ impl Device {
         allocations: &[Bound],
         parts: &mut Vec<Part>,
     ) {
+        self.added.clear();
         let Some(at) = reading.at else { return };
         let interval = self.interval(at, max_gap);
         let ns = match interval {
@@ -98,11 +112,11 @@ impl Device {
             None => divide::busy_instances(reading, parts),
         };
         if let Some(busy) = busy {
-            self.share(Resource::Busy, u128::from(busy) * ns / u128::from(WHOLE), parts);
+            self.share(Resource::Busy, u128::from(busy) * ns / u128::from(WHOLE), ns, parts);
         }
         if let Some(used) = reading.memory {
             divide::memory(reading, used, parts);
-            self.share(Resource::Memory, u128::from(used) * ns, parts);
+            self.share(Resource::Memory, u128::from(used) * ns, ns, parts);
         }
         self.record_energy(reading, interval, allocations, parts);
         self.accounts.expire();
@@ -167,14 +181,31 @@ impl Device {
         }
         self.energy = Some(now);
         self.energy_missed = false;
-        self.share(Resource::Energy, increase.into(), parts);
+        self.share(Resource::Energy, increase.into(), 0, parts);
     }
 
-    fn share(&mut self, resource: Resource, total: u128, parts: &[Part]) {
+    /// What the last reading added, for the cost and the receipts.
+    pub(super) fn increments(&self, gpu: GpuId, elapsed_ns: u64, out: &mut Vec<Increment>) {
+        out.extend(self.added.iter().map(|added| {
+            let &Added { owner, method, amount, ns, .. } = added;
+            let what = match added.resource {
+                Resource::Busy => Amount::Busy(method),
+                Resource::Memory => {
+                    Amount::Memory { byte_ns: amount, bytes: amount.checked_div(ns).unwrap_or(0) }
+                }
+                Resource::Energy => Amount::Energy(amount),
+            };
+            Increment { gpu, owner, elapsed_ns, what }
+        }));
+    }
+
+    fn share(&mut self, resource: Resource, total: u128, ns: u128, parts: &[Part]) {
         add(&mut self.totals, resource, total);
-        let accounts = &mut self.accounts;
+        let (accounts, added) = (&mut self.accounts, &mut self.added);
         divide::split(total, parts, |part, amount| {
-            accounts.add(part.owner, part.method, resource, amount);
+            let Part { owner, method, .. } = *part;
+            accounts.add(owner, method, resource, amount);
+            added.push(Added { owner, method, resource, amount, ns });
         });
     }
 }

@@ -45,12 +45,22 @@ pub(super) fn split(total: u128, parts: &[Part], mut give: impl FnMut(&Part, u12
         }
         return give(&Part::idle(0_u8), total);
     }
-    let (mut weight, mut given) = (0, 0);
+    let mut share = running(total, whole);
     for part in parts {
-        weight += part.weight;
-        let up_to = total.saturating_mul(weight) / whole;
-        give(part, up_to - given);
+        give(part, share(part.weight));
+    }
+}
+
+/// Gives each weight in turn its share of a total. Rounds running sums, so that the shares of weights
+/// that add up to `whole` add up to the total exactly.
+pub(super) fn running(total: u128, whole: u128) -> impl FnMut(u128) -> u128 {
+    let (mut weight, mut given) = (0_u128, 0);
+    move |more| {
+        weight = weight.saturating_add(more);
+        let up_to = total.saturating_mul(weight) / whole.max(1);
+        let amount = up_to - given;
         given = up_to;
+        amount
     }
 }
 
@@ -195,12 +205,9 @@ fn instances(reading: &Reading, allocations: &[Bound], parts: &mut Vec<Part>) {
 /// Scales the weights so that they add up to a smaller total.
 fn scale(total: u128, parts: &mut [Part]) {
     let whole: u128 = parts.iter().map(|part| part.weight).sum();
-    let (mut weight, mut given) = (0, 0);
+    let mut share = running(total, whole);
     for part in parts {
-        weight += part.weight;
-        let up_to = total.saturating_mul(weight) / whole.max(1);
-        part.weight = up_to - given;
-        given = up_to;
+        part.weight = share(part.weight);
     }
 }
 

@@ -1,6 +1,7 @@
 //! A host of files and devices in memory, for the accounting tests: samples in, counters out.
 
 use super::Accounting;
+use crate::agent::configuration::Configuration;
 use crate::attribute::allocations::{Allocation, AllocationDetails, DeviceName};
 use crate::attribute::fake::FakeHost;
 use crate::attribute::owner::{Owner, OwnerId};
@@ -10,11 +11,13 @@ use crate::catalog::device::{self, DeviceState, MemoryState, Task};
 use crate::catalog::process::{self, ProcessTask, ProcessType};
 use crate::catalog::share::{GrantKind, GrantSource};
 use crate::catalog::{NO_DIM, gpm, instance};
+use crate::cost::{Carbon, Costs};
 use crate::ids::{GpuId, GpuUuid, InstanceId, ProcKey, SlurmJobId};
 use crate::inventory::facts::Facts;
 use crate::inventory::{GpuInfo, InstanceExtent, InstanceInfo, Inventory};
 use crate::sample::{Batch, GpuProcess, Subject, Value};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Seconds between readings.
@@ -27,6 +30,10 @@ pub(super) struct Rig {
     pub(super) ownership: Ownership,
     pub(super) inventory: Inventory,
     pub(super) accounting: Accounting,
+    /// With a price for an hour that no number of nanoseconds divides.
+    pub(super) costs: Costs,
+    /// How far the batches' clock was set away from the one that no one sets.
+    pub(super) clock_step: i64,
 }
 
 /// What a device reports.
@@ -51,11 +58,20 @@ pub(super) struct Read {
 /// The reported values of a metric, by owner and dimension.
 pub(super) type Reported = BTreeMap<(String, String), f64>;
 
+/// The stage of a configuration.
+pub(crate) fn priced(text: &str) -> Costs {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let settings = Configuration::check(file.path()).unwrap().settings.cost;
+    let carbon = Arc::new(Carbon::new(settings.carbon()));
+    Costs::new(settings, carbon, Some("p5.48xlarge".into()))
+}
+
 pub(super) fn time(seconds: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_000_000 + seconds)
 }
 
-pub(super) fn gpu(index: u32) -> GpuInfo {
+pub(crate) fn gpu(index: u32) -> GpuInfo {
     GpuInfo {
         uuid: GpuUuid::new(&format!("GPU-{index}")),
         vendor: "nvidia".into(),
@@ -82,7 +98,8 @@ impl Rig {
         inventory.put(gpu(0));
         inventory.put(gpu(1));
         let accounting = Accounting::new(Duration::from_secs(TICK));
-        Self { host, ownership, inventory, accounting }
+        let costs = priced("[cost]\nprices = [{ per_hour = 2.999999999 }]");
+        Self { host, ownership, inventory, accounting, costs, clock_step: 0 }
     }
 
     pub(super) fn gpu(&self, index: u16) -> GpuId {
@@ -154,7 +171,12 @@ impl Rig {
     }
 
     pub(super) fn account(&mut self, mut batch: Batch) -> Batch {
-        self.accounting.account(&mut batch, &self.ownership, &self.inventory);
+        let steady = batch.time.duration_since(UNIX_EPOCH).unwrap();
+        let steady =
+            Duration::from_secs(steady.as_secs().checked_add_signed(-self.clock_step).unwrap());
+        self.accounting.account_at(steady, &mut batch, &self.ownership, &self.inventory);
+        let increments = self.accounting.increments();
+        self.costs.charge(increments, &mut batch, &self.ownership, &self.inventory);
         batch
     }
 

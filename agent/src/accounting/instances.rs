@@ -76,6 +76,29 @@ impl Reading {
         }
     }
 
+    /// The part of the device that each GPU instance has, of [`WHOLE`], with its compute instances and
+    /// their sizes; in the order of [`Reading::gpu_instances`]. Where the driver does not report the
+    /// parts, the instances divide the whole device by compute slices.
+    pub(super) fn extents(&self) -> Vec<(u64, Vec<(InstanceId, u32)>)> {
+        let mut slices: Vec<_> = self.instances.iter().collect();
+        slices.sort_unstable_by_key(|slice| slice.gpu_instance);
+        let is_reported = slices.iter().all(|slice| slice.part.is_some());
+        let sizes: u64 = slices.iter().map(|slice| u64::from(slice.size)).sum();
+        let extent = |same: &[&Slice]| match same.first().and_then(|slice| slice.part) {
+            Some(part) if is_reported => part,
+            _ => {
+                let size: u64 = same.iter().map(|slice| u64::from(slice.size)).sum();
+                (size * WHOLE).checked_div(sizes).unwrap_or(0)
+            }
+        };
+        let same = slices.chunk_by(|a, b| a.gpu_instance == b.gpu_instance);
+        let with_sizes = |same: &[&Slice]| {
+            let sizes = same.iter().map(|slice| (slice.instance, slice.size)).collect();
+            (extent(same), sizes)
+        };
+        same.map(with_sizes).collect()
+    }
+
     /// The GPU instances; `None` if an instance that may be in use reports no utilisation.
     pub(super) fn gpu_instances(&self) -> Option<Vec<GpuInstance>> {
         let mut slices: Vec<_> = self.instances.iter().collect();

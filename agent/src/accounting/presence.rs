@@ -59,6 +59,13 @@ impl DeviceOpeners {
         self.opened.binary_search(&(gpu, owner_id)).is_ok()
     }
 
+    /// The owners of processes that opened a device.
+    pub(super) fn owners_on(&self, gpu: GpuId) -> impl Iterator<Item = OwnerId> {
+        let first = self.opened.partition_point(|(on, _)| *on < gpu);
+        let here = self.opened.iter().skip(first).take_while(move |(on, _)| *on == gpu);
+        here.map(|(_, owner)| *owner)
+    }
+
     /// Adds the number of processes of each owner on a device to a batch.
     pub(super) fn emit(&mut self, reading: &Reading, at: SystemTime, out: &mut Batch) {
         let gpu = reading.gpu;
@@ -68,9 +75,9 @@ impl DeviceOpeners {
         self.counted.sort_unstable();
         emit(gpu, Presence::Listed, &self.counted, at, out);
         self.counted.clear();
-        let first = self.opened.partition_point(|(on, _)| *on < gpu);
-        let here = self.opened.iter().skip(first).take_while(|(on, _)| *on == gpu);
-        self.counted.extend(here.map(|(_, owner_id)| *owner_id));
+        let mut counted = std::mem::take(&mut self.counted);
+        counted.extend(self.owners_on(gpu));
+        self.counted = counted;
         emit(gpu, Presence::Opened, &self.counted, at, out);
     }
 }

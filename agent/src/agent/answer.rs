@@ -7,6 +7,7 @@ use crate::collect::device::snapshot::{
     Control, DeviceSnapshot, InstanceSnapshot, ProcessSnapshot, ReaderSnapshot,
 };
 use crate::control::Answer;
+use crate::cost::receipts::ReceiptReport;
 use crate::engines::{EngineFacts, Serving};
 use crate::event::recent::EventReport;
 use crate::health::report::HealthReport;
@@ -177,6 +178,10 @@ impl Answer for Core {
     fn health(&self) -> HealthReport {
         let monitor = Core::health(self);
         monitor.report(&self.host, &self.context.inventory, health_clock())
+    }
+
+    fn receipts(&self, name: &str, viewer: Option<u32>) -> ReceiptReport {
+        self.receipts.report(name, viewer)
     }
 
     fn release(&self, length: Duration) -> String {

@@ -5,6 +5,7 @@ use super::{RunError, sources};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::providers::{self, MetadataProviders};
 use crate::attribute::slurm::{DeviceNumber, JobAllocations};
+use crate::catalog::attributes as attr;
 use crate::collect::Collector;
 use crate::collect::device::partitions::PartitionNodes;
 use crate::collect::device::snapshot::{Control, ProcessSnapshot};
@@ -13,6 +14,8 @@ use crate::collect::source::{Context, Readers, SourceDef};
 use crate::collect::status::StatusRegistry;
 use crate::communicators::Communicators;
 use crate::config::Settings;
+use crate::cost::receipts::Receipts;
+use crate::cost::{self, Carbon, Costs};
 use crate::event::aggregator::{self, EventAggregator};
 use crate::event::recent::RecentEvents;
 use crate::health::HealthMonitor;
@@ -43,6 +46,13 @@ pub(super) struct Core {
     /// The last events, for `gpuwho events`.
     pub(super) recent: RecentEvents,
     health: Mutex<HealthMonitor>,
+    /// Prices, energy and carbon.
+    cost: Arc<cost::Settings>,
+    carbon: Arc<Carbon>,
+    /// The host's machine type, by which prices are found.
+    pub(super) machine: Option<String>,
+    /// What jobs, pods and units had of the devices.
+    pub(super) receipts: Receipts,
 }
 
 impl Core {
@@ -102,7 +112,42 @@ impl Core {
         let now = (health_clock(), SystemTime::now());
         let health =
             Mutex::new(if is_agent { monitor.with_past(&settings.paths, now) } else { monitor });
-        Self { context, host, series_limit, selection, providers, job_allocations, recent, health }
+        let with_receipts = Some(&settings.receipts).filter(|_| is_agent).cloned();
+        let receipts = with_receipts.unwrap_or_default();
+        Self {
+            receipts: Receipts::open(&receipts, host.clone(), settings.interval),
+            context,
+            host,
+            series_limit,
+            selection,
+            providers,
+            job_allocations,
+            recent,
+            health,
+            cost: Arc::clone(&settings.cost),
+            carbon: Arc::new(Carbon::new(settings.cost.carbon())),
+            machine: None,
+        }
+    }
+
+    /// Finds the host's machine type, which may ask the cloud, and reads the carbon intensity.
+    pub(super) fn prepare_costs(&mut self, settings: &Settings) {
+        let node = settings.names.kubernetes.node_name.as_deref();
+        let host = settings.resource.attributes(&settings.paths, node);
+        self.machine = host.get(&attr::HOST_TYPE).map(ToString::to_string);
+        self.refresh_carbon();
+    }
+
+    /// Makes the stage that counts costs.
+    pub(super) fn costs(&self) -> Costs {
+        Costs::new(Arc::clone(&self.cost), Arc::clone(&self.carbon), self.machine.clone())
+    }
+
+    /// Reads the carbon intensity where a file has it.
+    pub(super) fn refresh_carbon(&self) {
+        if let Some(report) = self.carbon.refresh(SystemTime::now()) {
+            self.context.board.put(cost::STATUS, &report);
+        }
     }
 
     /// Starts the metadata providers, which name pods and containers.

@@ -68,6 +68,7 @@ pub fn collect(
     let mut sinks = sinks::open(configuration, &heartbeat)?;
     let mut core = Core::new(settings, DeviceStore::read_only(&settings.paths.state), None);
     core.start_providers()?;
+    core.prepare_costs(settings);
     let mut collectors = core.start_sources(configuration, |def| {
         let is_named = names.iter().any(|name| name == def.name);
         is_named || (names.is_empty() && def.alone != Alone::Named)
@@ -76,6 +77,7 @@ pub fn collect(
     let (inventory, ownership) = (&context.inventory, &context.ownership);
     let mut registry = core.registry();
     let mut accounting = Accounting::new(settings.interval);
+    let mut costs = core.costs();
     let nodes = Nodes::read(&settings.nodes, &settings.paths);
     let mut tracker = Tracker::default();
     loop {
@@ -91,6 +93,7 @@ pub fn collect(
             read_so_far += 1;
             let mut batch = read(&core, collector.as_mut());
             accounting.account(&mut batch, ownership, inventory);
+            costs.charge(accounting.increments(), &mut batch, ownership, inventory);
             registry.enrich(&batch, &mut out);
         }
         core.refresh();

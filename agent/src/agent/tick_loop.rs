@@ -9,6 +9,7 @@ use crate::accounting::Accounting;
 use crate::catalog::agent::Stage;
 use crate::collect::schedule::{Event, Scheduler, thread_cpu};
 use crate::collect::source::Context;
+use crate::cost::receipts;
 use crate::event::recent::EventView;
 use crate::event::record::{Record, records};
 use crate::event::{self, EventSource, Moment, Severity};
@@ -16,6 +17,7 @@ use crate::export::EnrichedBatch;
 use crate::heartbeat::Heartbeat;
 use crate::host::boot_time_ns;
 use crate::sample::{Batch, SourcePart};
+use crate::subject::Registries;
 use sd_notify::NotifyState;
 use std::collections::HashSet;
 use std::sync::PoisonError;
@@ -44,6 +46,7 @@ pub(super) fn run(
     let context = &core.context;
     let mut registry = core.registry().with_selection(core.selection.clone());
     let mut accounting = Accounting::new(context.interval);
+    let mut costs = core.costs();
     let mut out = EnrichedBatch::default();
     let stages = &context.gauges.stages;
     let mut first = FirstReadings::default();
@@ -65,6 +68,17 @@ pub(super) fn run(
                 accounting.account(&mut batch, &context.ownership, &context.inventory);
             });
             stages.time(Stage::Health, || evaluate(core, &mut batch));
+            stages.time(Stage::Costs, || {
+                let (ownership, inventory) = (&context.ownership, &context.inventory);
+                costs.charge(accounting.increments(), &mut batch, ownership, inventory);
+                let registries = Registries {
+                    inventory,
+                    ownership,
+                    communicators: &context.communicators,
+                    engines: &context.engines,
+                };
+                core.receipts.take(costs.charges(), &mut batch, &registries);
+            });
             let began = thread_cpu();
             registry.select(&mut batch);
             registry.enrich(&batch, &mut out);
@@ -86,7 +100,9 @@ pub(super) fn run(
         for event in &reported {
             report(core, event);
         }
-        let reported: Vec<Record> = reported.iter().flat_map(records).collect();
+        let finished = core.receipts.finish();
+        let finished = finished.iter().map(receipts::record);
+        let reported: Vec<Record> = reported.iter().flat_map(records).chain(finished).collect();
         if !reported.is_empty() {
             sinks::export_events(sinks, &reported);
         }
@@ -120,6 +136,7 @@ fn evaluate(core: &Core, batch: &mut Batch) {
 fn report(core: &Core, event: &event::Event) {
     core.recent.push(event);
     core.health().take_event(event);
+    core.receipts.note(event, &core.context.ownership);
     if event.what.severity >= Severity::Critical {
         let view = EventView::of(event);
         let (meaning, remedy) = (&view.meaning, &view.remedy);

@@ -29,6 +29,8 @@ pub(super) fn run(core: &Core, stop: &Stop) {
             core.refresh();
             ownership.expire(boot_time_ns());
         });
+        core.refresh_carbon();
+        core.receipts.save(Instant::now(), false);
         if !has_started && begun.elapsed() >= START_UP {
             has_started = true;
             memory::give_back();

@@ -59,6 +59,8 @@ impl OwnerId {
     pub const UNATTRIBUTED: Self = Self(0);
     /// The number of [`Owner::Other`].
     pub const OTHER: Self = Self(1);
+    /// The largest number.
+    pub(crate) const LAST: Self = Self(u32::MAX);
 
     /// The number in the kernel's maps.
     pub(crate) fn number(self) -> u32 {

@@ -67,6 +67,16 @@ impl SlurmTask {
         Self { job, step: None, task: None, daemon: false, in_pod: false, facts: None, rank: None }
     }
 
+    /// A job of a partition, as the node's Prolog names it or, false, its environment.
+    #[cfg(test)]
+    pub(crate) fn with_partition(job: &str, partition: &str, is_from_prolog: bool) -> Self {
+        let source =
+            if is_from_prolog { facts::Source::Prolog } else { facts::Source::Environment };
+        let mut known = Facts::default();
+        known.put(Label::Partition, partition, source);
+        Self { facts: Some(Arc::new(known)), ..Self::new(SlurmJobId::new(job)) }
+    }
+
     /// The id that users see: the number, if it is known.
     pub fn number(&self) -> Arc<str> {
         let number = self.facts.as_ref().and_then(|facts| facts.value(Label::JobId));

@@ -102,6 +102,8 @@ dims! {
         Shares = "shares",
         /// Judging the health of devices.
         Health = "health",
+        /// Costs of shares, and receipts.
+        Costs = "costs",
         /// Making points of series.
         Series = "series",
         /// Passing points to the sinks, with encoding.

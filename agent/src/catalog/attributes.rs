@@ -416,6 +416,33 @@ attributes! {
     SHARE_METHOD = "gpuwho.share.method";
     /// Evidence that a process is on a device.
     PRESENCE = "gpuwho.presence";
+    /// What an owner did with a device's time.
+    TIME_USE = "gpuwho.time.use";
+    /// Currency of an amount of money, by its ISO 4217 code.
+    CURRENCY = "gpuwho.currency";
+    /// Where a price comes from: `configured`, or `list`, the provider's list price that the agent
+    /// ships and that is not what you pay.
+    PRICE_SOURCE = "gpuwho.price.source";
+    /// Day of a price, as configured (`gpu.price`).
+    PRICE_DATE = "gpuwho.price.date";
+    /// The team that an owner belongs to, by `[cost] teams`.
+    TEAM = "gpuwho.team";
+    /// Where the carbon intensity comes from.
+    CARBON_SOURCE = "gpuwho.carbon.source";
+    /// Why a receipt was made: `ended`, or `evicted` (more were open than the limit).
+    RECEIPT_END = "gpuwho.receipt.end";
+    /// GPU-hours that were allocated to the receipt's owner (events).
+    RECEIPT_GRANTED = "gpuwho.receipt.gpu_hours.granted";
+    /// GPU-hours that the receipt's owner used (events).
+    RECEIPT_USED = "gpuwho.receipt.gpu_hours.used";
+    /// GPU-hours that the receipt's owner had and did not use (events).
+    RECEIPT_IDLE = "gpuwho.receipt.gpu_hours.idle";
+    /// Joules of the receipt's owner (events).
+    RECEIPT_ENERGY = "gpuwho.receipt.energy";
+    /// Money for the devices' time of the receipt's owner (events).
+    RECEIPT_COST = "gpuwho.receipt.cost";
+    /// Grams of carbon dioxide of the receipt's owner (events).
+    RECEIPT_CARBON = "gpuwho.receipt.carbon";
     /// The communicator: NCCL's own hash of it, in hex, the same on all ranks and nodes.
     NCCL_COMMUNICATOR = "nccl.communicator.id";
     /// Rank in the communicator.

@@ -2,7 +2,7 @@
 //! dashboards along. Its rates and quantiles are functions of counters and buckets here.
 
 use super::MetricDef;
-use super::{attributes as attr, device, engine as to, event, gpm, health, link, wear};
+use super::{attributes as attr, cost, device, engine as to, event, gpm, health, link, wear};
 use std::fmt::Write as _;
 
 /// How a row of l9gpu's comes out of a metric here.
@@ -25,11 +25,13 @@ enum How {
     RateOf(&'static MetricDef, &'static str),
     /// Not the same, for a reason; a metric has what was meant.
     Instead(&'static str, &'static MetricDef),
+    /// A recording rule, because the figure needs counters of several sources.
+    Rule(&'static str, &'static str),
     /// It is of nothing that the engine has.
     Wrong(&'static str),
 }
 
-use How::{Attribute, Instead, Of, Quantile, Rate, RateOf, Ratio, Value, ValueOrRate, Wrong};
+use How::{Attribute, Instead, Of, Quantile, Rate, RateOf, Ratio, Rule, Value, ValueOrRate, Wrong};
 
 const NIM: &str = "no NIM has the series it is read from (`nvidia_nim_*`); here from NIM's own: ";
 
@@ -92,6 +94,37 @@ static DCGM_ROWS: &[(&str, How)] = &[
     ("gpu.model", Attribute(&attr::GPU_MODEL)),
     ("gpu.mig.enabled", Attribute(&attr::GPU_MIG_MODE)),
     ("gpu.mig.instance_id", Attribute(&attr::GPU_MIG_GPU_INSTANCE)),
+];
+
+const WHOLE_ENGINE: &str = "l9gpu divides one device's price or power by all tokens of the engine";
+
+/// What l9gpu's cost monitor sends.
+static COST_ROWS: &[(&str, How)] = &[
+    ("gpu.cost.per_gpu_hour", Value(cost::PRICE.def())),
+    ("gpu.cost.rate", Rate(cost::DEVICE_COST.def())),
+    (
+        "gpu.cost.per_prompt_token",
+        Wrong(
+            "a token of a prompt and one of an answer each bear the whole cost; see the cost of \
+             generated tokens",
+        ),
+    ),
+    (
+        "gpu.cost.per_generation_token",
+        Rule("inference:cost:per_million_tokens_generated5m", WHOLE_ENGINE),
+    ),
+    (
+        "gpu.efficiency.tokens_per_watt",
+        Rule("inference:tokens_generated:per_joule5m", WHOLE_ENGINE),
+    ),
+    (
+        "gpu.efficiency.joules_per_token",
+        Rule("inference:energy_joules:per_million_tokens_generated5m", WHOLE_ENGINE),
+    ),
+    ("gpu.idle", RateOf(cost::OWNER_TIME.def(), "idle")),
+    ("gpu.cost.idle_rate", RateOf(cost::OWNER_COST.def(), "idle")),
+    ("gpu.energy.co2_intensity", Value(cost::CARBON_INTENSITY.def())),
+    ("gpu.energy.co2_rate", Rate(cost::CARBON.def())),
 ];
 
 /// Names as l9gpu sends them, and what they are here.
@@ -167,7 +200,7 @@ static ROWS: &[(&str, How)] = &[
 ];
 
 const HEAD: &str = "
-## Inference engines, DCGM and health: from l9gpu's names
+## Inference engines, DCGM, health and cost: from l9gpu's names
 
 What l9gpu 0.1 sends as quantiles since the start and as rates of its own interval is here a function
 of buckets and counters, which the receiver computes over any time. Of several engines, models or
@@ -180,7 +213,7 @@ ranks on a page l9gpu reads the first; here each is a series.
 /// The table in `METRICS.md`.
 pub(super) fn table(out: &mut String) {
     out.push_str(HEAD);
-    for (name, how) in ROWS.iter().chain(DCGM_ROWS).chain(HEALTH_ROWS) {
+    for (name, how) in ROWS.iter().chain(DCGM_ROWS).chain(HEALTH_ROWS).chain(COST_ROWS) {
         let note = if name.starts_with("nim.") { NIM } else { "" };
         // Writing to a String cannot fail.
         let _ = match how {
@@ -204,6 +237,7 @@ pub(super) fn table(out: &mut String) {
                 writeln!(out, "| `{name}` | the rate of `{}` of `{value}` |", metric.name)
             }
             Instead(reason, metric) => writeln!(out, "| `{name}` | {reason} `{}` |", metric.name),
+            Rule(rule, why) => writeln!(out, "| `{name}` | the rule `{rule}`; {why} |"),
             Attribute(key) => writeln!(out, "| `{name}` | the attribute `{}` |", key.name),
             Wrong(reason) => writeln!(out, "| `{name}` | nothing: {reason} |"),
         };
@@ -221,7 +255,7 @@ mod tests {
         super::table(&mut table);
         let rows: Vec<_> = table.lines().filter(|line| line.starts_with("| `")).collect();
         let names: HashSet<_> = rows.iter().map(|row| row.split('|').nth(1)).collect();
-        let count = ROWS.len() + DCGM_ROWS.len() + HEALTH_ROWS.len();
+        let count = ROWS.len() + DCGM_ROWS.len() + HEALTH_ROWS.len() + COST_ROWS.len();
         assert_eq!((names.len(), rows.len()), (count, count));
         assert!(
             rows.contains(&"| `vllm.ttft` | a quantile of `gen_ai.server.time_to_first_token` |")

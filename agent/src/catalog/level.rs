@@ -3,7 +3,7 @@
 //! Each level contains the one before. A metric that no list names is at `default`.
 
 use super::{
-    Dims as _, MetricDef, agent, board, cgroup, device, event, gpm, health, inspector, link,
+    Dims as _, MetricDef, agent, board, cgroup, cost, device, event, gpm, health, inspector, link,
     process, share, wear,
 };
 use crate::sample::Sample;
@@ -95,6 +95,8 @@ static BASIC: &[&MetricDef] = &[
     share::OWNER_ENERGY.def(),
     share::BUSY_TIME.def(),
     share::UNATTRIBUTED_TIME.def(),
+    cost::OWNER_COST.def(),
+    cost::DEVICE_COST.def(),
     agent::SOURCE_STATE.def(),
     agent::DROPPED.def(),
     agent::SERIES.def(),
@@ -133,6 +135,7 @@ static ALL_ONLY: &[&MetricDef] = &[
     share::OWNER_PROCESSES.def(),
     share::ACCOUNTED_TIME.def(),
     share::ACCOUNTED_ENERGY.def(),
+    cost::OWNER_TIME.def(),
     agent::STAGE_CPU.def(),
     agent::SOURCE_ERRORS.def(),
     agent::SOURCE_RESTARTS.def(),

@@ -163,6 +163,10 @@ impl Server<'_> {
             (Request::Who, _) => Reply::Who { who: Box::new(self.who(client)) },
             (Request::Events, _) => Reply::Events { events: Box::new(self.events(client)) },
             (Request::Health, _) => Reply::Health { health: Box::new(self.answer.health()) },
+            (Request::Receipt { name }, _) => {
+                let receipts = self.answer.receipts(name, self.viewer(client));
+                Reply::Receipts { receipts: Box::new(receipts) }
+            }
             _ if !client.is_privileged => {
                 Reply::Refused { reason: "only root and the agent's own user may do this".into() }
             }

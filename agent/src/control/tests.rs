@@ -24,6 +24,10 @@ impl Answer for Fixed {
         HealthReport { host: "node1".into(), ..HealthReport::default() }
     }
 
+    fn receipts(&self, name: &str, viewer: Option<u32>) -> ReceiptReport {
+        ReceiptReport { host: format!("{name} seen by {viewer:?}"), ..ReceiptReport::default() }
+    }
+
     fn release(&self, length: Duration) -> String {
         format!("released for {length:?}")
     }

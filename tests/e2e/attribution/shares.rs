@@ -22,6 +22,12 @@ const PAIRS: [(&str, &str); 3] = [
     ("gpu.accounted.energy", "gpu.owner.energy"),
 ];
 
+/// The same of money, which goes on while a device is not read.
+const COST: (&str, &str) = ("gpu.cost", "gpu.owner.cost");
+
+/// A price for an hour that no number of ticks divides.
+const PRICE: f64 = 2.999_999_999;
+
 /// The number of a process that is not on this host: above any `pid_max`.
 const STRANGER: u32 = 99_999_999;
 
@@ -58,6 +64,7 @@ impl Scene {
             interval: Some("500ms".to_owned()),
             pod_logs: Some(stage.pod_logs()),
             otlp: Some(otlp),
+            more: format!("[cost]\nprices = [{{ per_hour = {PRICE} }}]\n"),
             ..Config::default()
         };
         let agent = Agent::start(stage.folder(), &config, Some(&nvml)).unwrap();
@@ -141,6 +148,8 @@ fn the_shares_of_each_device_add_up_to_it_under_their_owners_names() {
         for (total, share) in PAIRS {
             add_up_at_every_moment(&points, gpu, total, share);
         }
+        add_up_at_every_moment(&points, gpu, COST.0, COST.1);
+        cost_is_time_by_price(&points, gpu);
     }
     let [pod, other, job] = [0, 1, 2].map(|place| scene.name(place));
     // 2, 3 and 4 per cent of the multiprocessors, of a device that was busy for half the time.
@@ -206,6 +215,17 @@ fn add_up_at_every_moment(points: &[ReceivedPoint], gpu: u32, total: &str, share
         let sum: f64 = at.filter_map(|share| share.number()).sum();
         let whole = point.number().unwrap();
         assert!((sum - whole).abs() <= whole * 1e-9, "{share} of {gpu}: {sum} of {whole}");
+    }
+}
+
+/// A device's cost is its price times the time of all its owners, to a cent in a million.
+fn cost_is_time_by_price(points: &[ReceivedPoint], gpu: u32) {
+    let times = of(points, "gpu.owner.time", &on(gpu));
+    for point in of(points, COST.0, &on(gpu)) {
+        let at = times.iter().filter(|time| time.time == point.time);
+        let seconds: f64 = at.filter_map(|time| time.number()).sum();
+        let (cost, expected) = (point.number().unwrap(), seconds / 3600.0 * PRICE);
+        assert!((cost - expected).abs() <= expected * 1e-8, "{gpu}: {cost} is not {expected}");
     }
 }
 

@@ -68,6 +68,12 @@ pub(super) const FILES: &[File] = &[
         0o755,
         Host,
     ),
+    file(
+        Repository("deploy/slurm/gpuwho-receipt.sh"),
+        "/usr/libexec/gpuwho/gpuwho-receipt.sh",
+        0o755,
+        Host,
+    ),
     file(Repository("deploy/slurm/README.md"), "/usr/share/doc/gpuwho/slurm.md", 0o644, Host),
     file(Repository("agent/METRICS.md"), "/usr/share/doc/gpuwho/METRICS.md", 0o644, Host),
     file(Repository("CHANGELOG.md"), "/usr/share/doc/gpuwho/CHANGELOG.md", 0o644, Host),

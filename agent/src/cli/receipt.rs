@@ -1,0 +1,183 @@
+//! `gpuwho receipt`: what a job, pod or unit had of the devices, what it used and what that cost.
+
+use super::{Common, NO_RECEIPT, print, screen, who};
+use crate::control::{Reply, Request};
+use crate::cost::receipts::view::{DeviceReceipt, GpuHours, Money};
+use crate::cost::receipts::{Receipt, ReceiptReport};
+use crate::who::{Screen, Style};
+use anyhow::{Context as _, bail};
+use clap::Args;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Before the lines of a receipt.
+const INDENT: usize = 2;
+
+#[derive(Debug, Args)]
+pub(super) struct ReceiptArgs {
+    /// A Slurm job's id, a pod (its name, NAMESPACE/NAME or UID), a systemd unit, or a container's id.
+    #[arg(value_name = "JOB|POD|UNIT")]
+    name: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Print one line of KEY=VALUE for each receipt, for a job's comment.
+    #[arg(long, conflicts_with = "json")]
+    line: bool,
+    /// The agent's socket; default: gpuwho.sock in paths.run.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub(super) fn receipt(args: &ReceiptArgs) -> anyhow::Result<ExitCode> {
+    let request = Request::Receipt { name: args.name.clone() };
+    let reply = match &args.socket {
+        Some(socket) => who::ask_that(socket, &request),
+        None => who::ask(&args.common.load(None)?.settings, &request),
+    };
+    let report = match reply? {
+        Reply::Receipts { receipts } => *receipts,
+        Reply::Refused { reason } => bail!("the agent keeps no receipts: {reason}"),
+        other => bail!("the agent answered {other:?} to a question about receipts"),
+    };
+    if args.json {
+        print(&format!("{}\n", report.json().context("cannot write JSON")?))?;
+    } else if args.line {
+        report.receipts.iter().try_for_each(|receipt| print(&format!("{}\n", receipt.line())))?;
+    } else {
+        screen::write(&render(&report, &args.name, screen::of_stdout()))?;
+    }
+    Ok(if report.receipts.is_empty() { ExitCode::from(NO_RECEIPT) } else { ExitCode::SUCCESS })
+}
+
+fn render(report: &ReceiptReport, name: &str, screen: Screen) -> String {
+    let mut out = String::new();
+    if report.receipts.is_empty() && report.hidden == 0 {
+        let text = format!("{}: no receipt of {name}; it had no device here", report.host);
+        out.push_str(&screen.wrap(0, &text));
+    }
+    for receipt in &report.receipts {
+        one(receipt, screen, &mut out);
+    }
+    if report.hidden > 0 {
+        let text = format!("{} of others are hidden; root sees all", report.hidden);
+        out.push_str(&screen.wrap(0, &text));
+    }
+    out
+}
+
+fn one(receipt: &Receipt, screen: Screen, out: &mut String) {
+    let head = format!("{} on {}, {}", title(receipt), receipt.host, receipt.state);
+    for line in screen.wrap(0, &head).lines() {
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "{}", screen.paint(Style::Plain, line));
+    }
+    let mut line = |name: &str, text: String| {
+        if !text.is_empty() {
+            out.push_str(&screen.wrap(INDENT, &format!("{:<12}{text}", format!("{name}:"))));
+        }
+    };
+    let length = Duration::from_secs_f64(receipt.seconds.max(0.0).round());
+    let length = humantime::format_duration(length);
+    line("time", format!("{} to {} ({length})", receipt.began, receipt.until));
+    line("team", receipt.team.clone().unwrap_or_default());
+    line("GPU-hours", hours(receipt.gpu_hours));
+    receipt.cost.iter().for_each(|money| line("cost", amount(money)));
+    line("energy", energy(receipt));
+    let percent = |part: f64| format!("{:.0} %", part * 100.0);
+    let (mean, peak) = (percent(receipt.utilization_mean), percent(receipt.utilization_peak));
+    line("busy", format!("{mean} on the mean, {peak} at most"));
+    let gib = |bytes: f64| format!("{:.1} GiB", bytes / f64::from(1 << 30));
+    let (mean, peak) = (gib(receipt.memory_mean_bytes), gib(receipt.memory_peak_bytes as f64));
+    line("memory", format!("{mean} on the mean, {peak} at most, on a device"));
+    let (mean, peak) = (receipt.power_mean_watts, receipt.power_peak_watts);
+    line("power", format!("{mean:.0} W on the mean, {peak:.0} W at most, of a device"));
+    let reasons = receipt.throttled_seconds.iter();
+    line("throttled", list(reasons.map(|(reason, seconds)| format!("{seconds:.0} s {reason}"))));
+    line("collectives", collectives(receipt));
+    if let Some(tokens) = &receipt.tokens {
+        let (prompt, generated) = (tokens.prompt, tokens.generated);
+        line("tokens", format!("{prompt:.0} of prompts, {generated:.0} generated"));
+    }
+    line("events", list(receipt.events.iter().map(|(event, count)| format!("{count} x {event}"))));
+    line("shares", receipt.shares.join(", "));
+    receipt.unknown.iter().for_each(|text| line("unknown", text.clone()));
+    receipt.would_fit.iter().for_each(|text| line("would fit", text.clone()));
+    if receipt.devices.len() > 1 {
+        receipt
+            .devices
+            .iter()
+            .for_each(|device| line(&format!("GPU {}", device.index), of(device)));
+    }
+}
+
+/// Whose it is, in a few words.
+fn title(receipt: &Receipt) -> String {
+    let has = |key: &str| receipt.owner.get(key).map(String::as_str);
+    let id = receipt.receipt.split_once('/').map_or("", |(_, id)| id);
+    match &*receipt.kind {
+        "slurm_job" => {
+            let name = has("slurm.job.name").map(|name| format!(" {name}")).unwrap_or_default();
+            let user = has("process.owner").or_else(|| has("slurm.job.user"));
+            let user = user.map(|user| format!(" of {user}")).unwrap_or_default();
+            format!("Slurm job {id}{name}{user}")
+        }
+        "pod" => match (has("k8s.namespace.name"), has("k8s.pod.name")) {
+            (Some(namespace), Some(pod)) => format!("pod {namespace}/{pod}"),
+            _ => format!("pod {id}"),
+        },
+        kind => format!("{kind} {id}"),
+    }
+}
+
+fn hours(hours: GpuHours) -> String {
+    let GpuHours { granted, used, idle, unknown } = hours;
+    let mut text = format!("{granted:.4} granted, {used:.4} used, {idle:.4} idle");
+    if unknown > 0.0 {
+        let _ = write!(text, ", {unknown:.4} unknown");
+    }
+    text
+}
+
+fn amount(money: &Money) -> String {
+    let Money { currency, source, total, used, idle, unknown, .. } = money;
+    let mut text = format!("{total:.4} {currency} (used {used:.4}, idle {idle:.4}");
+    if *unknown > 0.0 {
+        let _ = write!(text, ", unknown {unknown:.4}");
+    }
+    text + if source == "list" { "; list price, not what you pay)" } else { ")" }
+}
+
+fn energy(receipt: &Receipt) -> String {
+    let mut text = format!("{:.4} kWh", receipt.energy_joules / 3.6e6);
+    for (currency, amount) in &receipt.energy_cost {
+        let _ = write!(text, ", {amount:.4} {currency}");
+    }
+    if let Some(grams) = receipt.carbon_grams {
+        let _ = write!(text, ", {grams:.1} g CO2");
+    }
+    text
+}
+
+fn collectives(receipt: &Receipt) -> String {
+    let Some(known) = &receipt.collectives else { return String::new() };
+    let inside = known.seconds.map(|seconds| format!("{seconds:.1} s in them"));
+    let waiting = format!("{:.1} s until the last rank came", known.waiting_seconds);
+    let slowest = known.slowest_rank.map(|rank| format!("slowest rank {rank}"));
+    list(inside.into_iter().chain([waiting]).chain(slowest))
+}
+
+fn of(device: &DeviceReceipt) -> String {
+    let GpuHours { granted, used, .. } = device.gpu_hours;
+    let gib = device.memory_peak_bytes as f64 / f64::from(1 << 30);
+    let busy = device.utilization_mean * 100.0;
+    format!("{granted:.4} h granted, {used:.4} h used, {busy:.0} % busy, {gib:.1} GiB at most")
+}
+
+fn list(texts: impl Iterator<Item = String>) -> String {
+    texts.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,369 @@
+//! Receipts: what a job, pod or unit had of the devices, and what it got for it.
+//!
+//! The pipeline adds what each batch charged ([`Receipts::take`]). An owner that has had no process on a
+//! device and no allocation for some intervals has ended: its receipt becomes a log record and, where
+//! configured, a file. The upkeep thread writes the open receipts to a state file, so that a restart of the
+//! agent goes on with them and counts nothing twice; the time in between is unobserved, and the receipt
+//! says so.
+//!
+//! Bounds: [`MAX_OPEN`] open receipts (the least recently active one ends early), [`MAX_FINISHED`]
+//! finished ones for `gpuwho receipt`, and those of [`open`] and [`files`] within.
+//!
+//! Cost: for each owner on a device one look-up and some additions; no look-up of names unless an owner
+//! changed.
+
+mod advice;
+mod files;
+mod increase;
+mod open;
+mod record;
+pub mod view;
+
+pub use files::{SECTION, Settings};
+pub use record::record;
+pub use view::{Receipt, ReceiptReport};
+
+use super::Charge;
+use crate::accounting::Amount;
+use crate::attribute::owner::{OwnerFacts, OwnerId};
+use crate::attribute::ownership::{Ownership, Version};
+use crate::catalog::cost::{self as metric, ReceiptEnd};
+use crate::catalog::device;
+use crate::event::Event;
+use crate::event::recent::EventView;
+use crate::ids::GpuId;
+use crate::sample::{Agent, Batch, Sample, Subject, Value};
+use crate::subject::Registries;
+use files::{Files, Stored};
+use increase::{Counted, Increases};
+use open::{Open, key};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Open receipts: ten times the containers and jobs of a large node.
+const MAX_OPEN: usize = 4096;
+/// Finished receipts that `gpuwho receipt` still prints.
+const MAX_FINISHED: usize = 256;
+/// Receipts in one answer.
+const MAX_ANSWER: usize = 16;
+/// Finished receipts that wait for the pipeline's next turn to be sent.
+const MAX_UNSENT: usize = 1024;
+/// An owner ends after this many intervals without a process or an allocation.
+const END_INTERVALS: u32 = 3;
+/// At intervals of milliseconds a tick is often late by more than some intervals.
+const MIN_END: Duration = Duration::from_secs(2);
+/// An owner of the state file ends if it does not appear within this time after the start: readers and
+/// the kubelet may be slow then.
+const RESUME: Duration = Duration::from_mins(2);
+
+/// All receipts of this host.
+#[derive(Debug)]
+pub struct Receipts {
+    enabled: bool,
+    host: String,
+    end_after: Duration,
+    state: Mutex<State>,
+    files: Mutex<Files>,
+}
+
+/// An owner of a receipt.
+#[derive(Clone, Debug)]
+struct OwnerKey {
+    key: Arc<str>,
+    facts: Arc<OwnerFacts>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    open: BTreeMap<Arc<str>, Open>,
+    finished: VecDeque<Receipt>,
+    unsent: VecDeque<Receipt>,
+    /// Finished receipts that have no file yet.
+    unwritten: VecDeque<Receipt>,
+    /// The receipt of each owner; `None` for owners without one. Cleared when an owner changes.
+    owners: HashMap<OwnerId, Option<OwnerKey>>,
+    /// Users of the processes that hold a device, by owner.
+    users: HashMap<OwnerId, Vec<u32>>,
+    version: Option<Version>,
+    increases: Increases,
+    /// Receipts with something on each device in its last batch.
+    on: HashMap<GpuId, Vec<Arc<str>>>,
+    ended: u64,
+    evicted: u64,
+}
+
+impl Receipts {
+    /// Goes on with the receipts of the state file.
+    pub fn open(settings: &Settings, host: String, interval: Duration) -> Self {
+        let (files, stored) = Files::open(settings);
+        let resumed = Instant::now() + RESUME;
+        let mut state = State { finished: stored.finished.into(), ..State::default() };
+        for mut open in stored.open {
+            open.resume(resumed);
+            state.open.insert(Arc::clone(&open.key), open);
+        }
+        state.bound();
+        Self {
+            enabled: settings.enabled,
+            host,
+            end_after: (interval * END_INTERVALS).max(MIN_END),
+            state: Mutex::new(state),
+            files: Mutex::new(files),
+        }
+    }
+
+    /// Adds what a batch charged and says.
+    pub fn take(&self, charges: &[Charge], batch: &mut Batch, context: &Registries<'_>) {
+        if !self.enabled {
+            return;
+        }
+        let mut state = self.lock();
+        let now = Instant::now();
+        state.look_up_again(context.ownership);
+        for same in charges.chunk_by(|a, b| a.increment.gpu == b.increment.gpu) {
+            let Some(gpu) = same.first().map(|charge| charge.increment.gpu) else { continue };
+            let mut on: Vec<Arc<str>> = Vec::new();
+            let info = context.inventory.get(gpu);
+            for charge in same {
+                let owner = charge.increment.owner;
+                let Some(known) = state.known(owner, context.ownership) else { continue };
+                let is_present = charge.increment.what == Amount::Present;
+                let users = state.users.get(&owner).filter(|_| is_present).cloned();
+                let open = state.open_for(&known, batch.time, charge.team.as_ref());
+                open.add(charge, info.as_deref(), now, batch.time);
+                if is_present {
+                    open.describe(&known.facts, &users.unwrap_or_default());
+                    on.push(known.key);
+                }
+            }
+            state.on.insert(gpu, on);
+        }
+        state.read(batch, context);
+        if !charges.is_empty() {
+            state.bound();
+            let open = i64::try_from(state.open.len()).unwrap_or(i64::MAX);
+            batch.push(metric::RECEIPTS_OPEN.sample(Agent, (), open));
+            for (end, count) in
+                [(ReceiptEnd::Ended, state.ended), (ReceiptEnd::Evicted, state.evicted)]
+            {
+                let count = i64::try_from(count).unwrap_or(i64::MAX);
+                batch.push(metric::RECEIPTS.sample(Agent, end, count));
+            }
+        }
+    }
+
+    /// Notes an event on the receipts of the owners it affected.
+    pub fn note(&self, event: &Event, ownership: &Ownership) {
+        if !self.enabled || event.affected_owners.is_empty() {
+            return;
+        }
+        let title = EventView::of(event).title();
+        let mut state = self.lock();
+        for affected in &event.affected_owners {
+            let Some(known) = state.known(affected.owner.owner, ownership) else { continue };
+            if let Some(open) = state.open.get_mut(&known.key) {
+                open.event(&title, event.count);
+            }
+        }
+    }
+
+    /// Ends the receipts of owners that have ended, and returns all that were finished since the last
+    /// call.
+    pub fn finish(&self) -> Vec<Receipt> {
+        if !self.enabled {
+            return Vec::new();
+        }
+        let mut state = self.lock();
+        let now = Instant::now();
+        let over: Vec<Arc<str>> = state
+            .open
+            .iter()
+            .filter(|(_, open)| open.is_over(now, self.end_after))
+            .map(|(key, _)| Arc::clone(key))
+            .collect();
+        for key in over {
+            state.end(&key, ReceiptEnd::Ended);
+        }
+        let finished: Vec<Receipt> = state.unsent.drain(..).collect();
+        drop(state);
+        finished.into_iter().map(|receipt| receipt.on(&self.host)).collect()
+    }
+
+    /// Writes the state file, if that is due, and files of finished receipts. Called by the upkeep
+    /// thread; the pipeline waits for no file.
+    pub fn save(&self, now: Instant, is_last: bool) {
+        if !self.enabled {
+            return;
+        }
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_last || files.is_due(now) {
+            let state = self.lock();
+            let open: Vec<&Open> = state.open.values().collect();
+            let text = Stored::text(&open, &state.finished);
+            drop(state);
+            files.store(text, now);
+        }
+        let finished: Vec<Receipt> = self.lock().unwritten.drain(..).collect();
+        finished.into_iter().for_each(|receipt| files.queue(&receipt.on(&self.host)));
+        files.write_receipts();
+    }
+
+    /// The receipts of a job, pod or unit by its name, as a user may see them; all of them without a
+    /// user.
+    pub fn report(&self, name: &str, viewer: Option<u32>) -> ReceiptReport {
+        let state = self.lock();
+        let running = state.open.values().rev().filter(|open| open.is_of(name));
+        let finished = state.finished.iter().rev().filter(|receipt| receipt.is_of(name));
+        let all = running.map(|open| open.receipt(None)).chain(finished.cloned());
+        let (mut receipts, mut hidden) = (Vec::new(), 0);
+        for receipt in all {
+            if viewer.is_some_and(|uid| !receipt.is_visible_to(uid)) {
+                hidden += 1;
+            } else if receipts.len() < MAX_ANSWER {
+                receipts.push(receipt.on(&self.host));
+            }
+        }
+        ReceiptReport { schema: view::SCHEMA, host: self.host.clone(), hidden, receipts }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The receipt of an owner.
+    fn known(&mut self, owner: OwnerId, ownership: &Ownership) -> Option<OwnerKey> {
+        if let Some(known) = self.owners.get(&owner) {
+            return known.clone();
+        }
+        let facts = ownership.owner(owner)?;
+        let known = key(&facts.owner).map(|key| OwnerKey { key: key.into(), facts });
+        self.owners.insert(owner, known.clone());
+        known
+    }
+
+    fn open_for(&mut self, known: &OwnerKey, at: SystemTime, team: Option<&Arc<str>>) -> &mut Open {
+        let make = || Open::new(Arc::clone(&known.key), known.facts.owner.kind(), at);
+        let open = self.open.entry(Arc::clone(&known.key)).or_insert_with(make);
+        if open.team.is_none() {
+            open.team = team.map(ToString::to_string);
+        }
+        open
+    }
+
+    /// Ends the least recently active receipts beyond the limit.
+    fn bound(&mut self) {
+        while self.open.len() > MAX_OPEN {
+            let oldest = self.open.iter().min_by_key(|(_, open)| open.last_ms);
+            let Some(key) = oldest.map(|(key, _)| Arc::clone(key)) else { break };
+            self.end(&key, ReceiptEnd::Evicted);
+        }
+        while self.finished.len() > MAX_FINISHED {
+            self.finished.pop_front();
+        }
+    }
+
+    fn end(&mut self, key: &Arc<str>, end: ReceiptEnd) {
+        let Some(open) = self.open.remove(key) else { return };
+        match end {
+            ReceiptEnd::Ended => self.ended += 1,
+            ReceiptEnd::Evicted => self.evicted += 1,
+        }
+        let receipt = open.receipt(Some(end));
+        self.finished.push_back(receipt.clone());
+        while self.finished.len() > MAX_FINISHED {
+            self.finished.pop_front();
+        }
+        for waiting in [&mut self.unsent, &mut self.unwritten] {
+            if waiting.len() < MAX_UNSENT {
+                waiting.push_back(receipt.clone());
+            }
+        }
+    }
+
+    fn look_up_again(&mut self, ownership: &Ownership) {
+        let version = ownership.version();
+        if self.version != Some(version) || self.owners.len() > 2 * MAX_OPEN {
+            self.version = Some(version);
+            self.owners.clear();
+            self.users.clear();
+            for process in ownership.openers() {
+                let users = self.users.entry(process.owner).or_default();
+                if !users.contains(&process.uid) && users.len() < open::MAX_USERS {
+                    users.push(process.uid);
+                }
+            }
+        }
+    }
+
+    /// Adds what a batch says of throttling, tokens and collectives.
+    fn read(&mut self, batch: &Batch, context: &Registries<'_>) {
+        for (_, sample) in &batch.samples {
+            if let (Subject::Gpu(gpu), Value::Int(bytes)) = (sample.subject, &sample.value)
+                && *sample.metric == *device::MEMORY_LIMIT.def()
+            {
+                self.memory_limit(gpu, *bytes, context);
+            }
+            let Some(counted) = Counted::of(sample.metric) else { continue };
+            let Some(more) = self.increases.of(sample) else { continue };
+            match sample.subject {
+                Subject::Gpu(gpu) => self.throttled(gpu, sample, more),
+                Subject::Engine(engine) => {
+                    let owner = context.engines.facts(engine).and_then(|facts| facts.owner);
+                    self.with(owner, context, |open| open.tokens(counted, more));
+                }
+                Subject::Member(member) => {
+                    let facts = context.communicators.facts(member);
+                    let process = facts.as_ref().map(|facts| facts.process);
+                    let process = process.and_then(|key| context.ownership.attribution(key));
+                    let rank = facts.and_then(|facts| facts.rank);
+                    self.with(process.map(|process| process.owner), context, |open| {
+                        open.collectives(counted, more, rank);
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn memory_limit(&mut self, gpu: GpuId, bytes: i64, context: &Registries<'_>) {
+        let Some(info) = context.inventory.get(gpu) else { return };
+        for key in self.on.get(&gpu).into_iter().flatten() {
+            if let Some(open) = self.open.get_mut(key) {
+                open.memory_limit(info.uuid.as_str(), u64::try_from(bytes).unwrap_or(0));
+            }
+        }
+    }
+
+    fn throttled(&mut self, gpu: GpuId, sample: &Sample, seconds: f64) {
+        let reasons = device::ThrottleReason::ALL;
+        let reason = sample.dims.first().and_then(|place| reasons.get(usize::from(*place)));
+        let is_limit = |reason: &&device::ThrottleReason| {
+            use device::ThrottleReason as Reason;
+            !matches!(reason, Reason::Idle | Reason::ApplicationClocks)
+        };
+        let Some(reason) = reason.filter(is_limit) else { return };
+        for key in self.on.get(&gpu).into_iter().flatten() {
+            if let Some(open) = self.open.get_mut(key) {
+                open.throttled(reason.as_str(), seconds);
+            }
+        }
+    }
+
+    fn with(
+        &mut self,
+        owner: Option<OwnerId>,
+        context: &Registries<'_>,
+        add: impl FnOnce(&mut Open),
+    ) {
+        let known = owner.and_then(|owner| self.known(owner, context.ownership));
+        if let Some(open) = known.and_then(|known| self.open.get_mut(&known.key)) {
+            add(open);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,277 @@
+//! The state file of open receipts, and a file for each finished one.
+//!
+//! The state file is written anew and renamed, so that an agent that is killed leaves the old file or the
+//! new one. A receipt's file is one JSON object; of [`Settings::max_files`] files the oldest is removed.
+
+use super::open::Open;
+use super::view::Receipt;
+use crate::config::{ConfigError, Section, Tables, checks};
+use crate::paths::Paths;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const NAME: &str = "receipts";
+const STATE_FILE: &str = "receipts.json";
+/// The format version of the state file; a file of another version is not read.
+const VERSION: u32 = 1;
+/// A larger file is not the agent's: 4,096 receipts of some devices are 16 MB.
+const MAX_STATE_BYTES: u64 = 32 << 20;
+/// A file above this is written less often.
+const LARGE: usize = 1 << 20;
+const LARGE_FACTOR: u32 = 6;
+/// Shortest time between two writes.
+const MIN_PERIOD: Duration = Duration::from_secs(1);
+/// Receipts that wait to be written; a burst of more loses the oldest.
+const MAX_QUEUED: usize = 256;
+const DEFAULT_MAX_FILES: usize = 10_000;
+const MAX_FILES: usize = 1_000_000;
+const MAX_NAME_LEN: usize = 128;
+
+/// The section.
+pub const SECTION: Section = Section::of::<RawReceipts>(
+    NAME,
+    r#"# Receipts: when a job, pod or unit that held a device ends, a log record of what it had and what it
+# used; `gpuwho receipt JOB` prints it.
+#: enabled = true
+# Also write each one as a JSON file into this directory, at most max_files; the oldest is removed.
+#: directory = "/var/lib/gpuwho/receipts"
+#: max_files = 10000
+"#,
+);
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawReceipts {
+    enabled: Option<bool>,
+    directory: Option<PathBuf>,
+    max_files: Option<usize>,
+}
+
+/// The resolved section.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Whether receipts are made.
+    pub enabled: bool,
+    /// Where files go.
+    pub directory: Option<PathBuf>,
+    /// Largest number of files.
+    pub max_files: usize,
+    /// The directory of the state file.
+    pub state: Option<PathBuf>,
+    /// Time between two writes of the state file.
+    pub period: Duration,
+}
+
+impl Settings {
+    /// From the section.
+    pub fn resolve(
+        tables: &Tables,
+        paths: &Paths,
+        interval: Duration,
+    ) -> Result<Self, ConfigError> {
+        let raw: RawReceipts = tables.read(NAME)?;
+        checks::absolute(raw.directory.iter().map(|path| ("receipts.directory", path)))?;
+        let max_files = raw.max_files.unwrap_or(DEFAULT_MAX_FILES);
+        if !(1..=MAX_FILES).contains(&max_files) {
+            return Err(ConfigError::Value {
+                key: "receipts.max_files".into(),
+                problem: format!("`{max_files}` is not a number of files"),
+                remedy: format!("write 1 to {MAX_FILES}; {DEFAULT_MAX_FILES} is the default"),
+            });
+        }
+        Ok(Self {
+            enabled: raw.enabled.unwrap_or(true),
+            directory: raw.directory,
+            max_files,
+            state: Some(paths.state.clone()),
+            period: interval.max(MIN_PERIOD),
+        })
+    }
+}
+
+/// What the state file holds.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Stored {
+    version: u32,
+    pub(super) open: Vec<Open>,
+    pub(super) finished: Vec<Receipt>,
+}
+
+#[derive(Serialize)]
+struct StoredRef<'a> {
+    version: u32,
+    open: &'a [&'a Open],
+    finished: &'a VecDeque<Receipt>,
+}
+
+impl Stored {
+    /// The text of the state file.
+    pub(super) fn text(open: &[&Open], finished: &VecDeque<Receipt>) -> Vec<u8> {
+        let stored = StoredRef { version: VERSION, open, finished };
+        serde_json::to_vec(&stored).unwrap_or_default()
+    }
+}
+
+/// The files.
+#[derive(Debug)]
+pub(super) struct Files {
+    settings: Settings,
+    written: Option<Instant>,
+    last: Vec<u8>,
+    queue: VecDeque<(String, Vec<u8>)>,
+    /// Names in the directory, the oldest first.
+    names: Option<VecDeque<String>>,
+    has_warned: bool,
+}
+
+impl Files {
+    /// Reads the state file.
+    pub(super) fn open(settings: &Settings) -> (Self, Stored) {
+        let path = settings.state.as_ref().map(|folder| folder.join(STATE_FILE));
+        let stored = path.filter(|_| settings.enabled).map(|path| match read(&path) {
+            Ok(stored) => stored,
+            Err(error) => {
+                let path = path.display();
+                tracing::warn!(%path, %error, "cannot read open receipts; they begin anew");
+                Stored::default()
+            }
+        });
+        let files = Self {
+            settings: settings.clone(),
+            written: None,
+            last: Vec::new(),
+            queue: VecDeque::new(),
+            names: None,
+            has_warned: false,
+        };
+        (files, stored.unwrap_or_default())
+    }
+
+    /// Whether the state file should be written.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        let factor = if self.last.len() > LARGE { LARGE_FACTOR } else { 1 };
+        let period = self.settings.period * factor;
+        self.written.is_none_or(|written| now.duration_since(written) >= period)
+    }
+
+    /// Writes the state file, unless it has this text.
+    pub(super) fn store(&mut self, text: Vec<u8>, now: Instant) {
+        self.written = Some(now);
+        let Some(folder) = self.settings.state.clone() else { return };
+        if text == self.last {
+            return;
+        }
+        let written =
+            fs::create_dir_all(&folder).and_then(|()| replace(&folder, STATE_FILE, &text));
+        match written {
+            Ok(()) => self.last = text,
+            Err(error) => self.warn(&folder, &error),
+        }
+    }
+
+    /// Queues a finished receipt.
+    pub(super) fn queue(&mut self, receipt: &Receipt) {
+        if self.settings.directory.is_none() {
+            return;
+        }
+        let Ok(mut text) = serde_json::to_vec_pretty(receipt) else { return };
+        text.push(b'\n');
+        self.queue.push_back((file_name(receipt), text));
+        if self.queue.len() > MAX_QUEUED {
+            self.queue.pop_front();
+        }
+    }
+
+    /// Writes the queued receipts.
+    pub(super) fn write_receipts(&mut self) {
+        let Some(folder) = self.settings.directory.clone() else { return };
+        while let Some((name, text)) = self.queue.pop_front() {
+            if let Err(error) = self.write_one(&folder, name, &text) {
+                self.warn(&folder, &error);
+                return;
+            }
+        }
+    }
+
+    fn write_one(&mut self, folder: &Path, name: String, text: &[u8]) -> io::Result<()> {
+        let mut names = match self.names.take() {
+            Some(names) => names,
+            None => {
+                fs::create_dir_all(folder)?;
+                listed(folder)?
+            }
+        };
+        replace(folder, &name, text)?;
+        names.push_back(name);
+        while names.len() > self.settings.max_files {
+            let Some(oldest) = names.pop_front() else { break };
+            match fs::remove_file(folder.join(oldest)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        self.names = Some(names);
+        Ok(())
+    }
+
+    fn warn(&mut self, folder: &Path, error: &io::Error) {
+        if !std::mem::replace(&mut self.has_warned, true) {
+            let (folder, remedy) = (folder.display(), "make the directory writable");
+            tracing::warn!(%folder, %error, remedy, "cannot write receipts; a restart loses open ones");
+        }
+    }
+}
+
+/// The receipts' files of a directory, the oldest first: a name begins with its time.
+fn listed(folder: &Path) -> io::Result<VecDeque<String>> {
+    let names =
+        fs::read_dir(folder)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| is_ours(name)).collect();
+    names.sort_unstable();
+    Ok(names.into())
+}
+
+fn is_ours(name: &str) -> bool {
+    let time = name.get(..20).unwrap_or_default();
+    name.ends_with(".json") && humantime::parse_rfc3339(time).is_ok()
+}
+
+/// A name that sorts by time.
+fn file_name(receipt: &Receipt) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
+    let name: String = receipt.receipt.chars().map(plain).take(MAX_NAME_LEN).collect();
+    format!("{}-{name}.json", receipt.until)
+}
+
+/// Writes a new file and renames it.
+fn replace(folder: &Path, name: &str, text: &[u8]) -> io::Result<()> {
+    let draft = folder.join(format!(".{name}.new"));
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(&draft)?;
+    file.write_all(text)?;
+    fs::rename(&draft, folder.join(name))
+}
+
+fn read(path: &Path) -> io::Result<Stored> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Stored::default()),
+        Err(error) => return Err(error),
+    };
+    let mut text = Vec::new();
+    file.take(MAX_STATE_BYTES + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > MAX_STATE_BYTES {
+        return Err(io::Error::other(format!("it is larger than {MAX_STATE_BYTES} bytes")));
+    }
+    let stored: Stored = serde_json::from_slice(&text)?;
+    if stored.version != VERSION {
+        let version = stored.version;
+        return Err(io::Error::other(format!("its format version is {version}, not {VERSION}")));
+    }
+    Ok(stored)
+}

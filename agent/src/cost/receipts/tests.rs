@@ -1,0 +1,253 @@
+use super::view::GpuHours;
+use super::*;
+use crate::accounting::fixture::gpu;
+use crate::accounting::{Amount, Increment};
+use crate::attribute::Workload;
+use crate::attribute::fake::FakeHost;
+use crate::attribute::owner::Owner;
+use crate::catalog::attributes as attr;
+use crate::catalog::cost::TimeUse;
+use crate::catalog::engine;
+use crate::communicators::Communicators;
+use crate::engines::{EngineFacts, Engines};
+use crate::ids::SlurmJobId;
+use crate::inventory::Inventory;
+use std::path::Path;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A host, and the receipts of an agent on it.
+struct Rig {
+    ownership: Ownership,
+    inventory: Inventory,
+    engines: Engines,
+    communicators: Communicators,
+    _host: FakeHost,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let host = FakeHost::new();
+        let ownership = Ownership::with_clock(&host.paths, || 1);
+        let inventory = Inventory::default();
+        inventory.put(gpu(0));
+        let (engines, communicators) = (Engines::default(), Communicators::default());
+        Self { ownership, inventory, engines, communicators, _host: host }
+    }
+
+    fn job(&self, job: &str) -> OwnerId {
+        let owner = Owner::Job(SlurmJobId::new(job));
+        self.ownership.allocation_owner(owner, &Workload::default())
+    }
+
+    /// A second in which an owner used the device.
+    fn second(&self, receipts: &Receipts, owner: OwnerId) {
+        let gpu = self.inventory.all()[0].0;
+        let of = |what| Charge {
+            increment: Increment { gpu, owner, elapsed_ns: SECOND, what },
+            team: Some("nlp".into()),
+            money: matches!(what, Amount::Time(..)).then(|| ("USD".into(), "configured", 3_600)),
+            energy: None,
+            carbon: None,
+        };
+        let bytes = 1 << 30;
+        let all = [
+            Amount::Present,
+            Amount::Time(TimeUse::Used, SECOND),
+            Amount::Granted(SECOND),
+            Amount::Memory { byte_ns: bytes * u128::from(SECOND), bytes },
+            Amount::Energy(300_000_000),
+        ];
+        let charges = all.map(of);
+        self.take(receipts, &charges, &mut Batch::new("nvidia", SystemTime::now()));
+    }
+
+    fn take(&self, receipts: &Receipts, charges: &[Charge], batch: &mut Batch) {
+        let registries = Registries {
+            inventory: &self.inventory,
+            ownership: &self.ownership,
+            communicators: &self.communicators,
+            engines: &self.engines,
+        };
+        receipts.take(charges, batch, &registries);
+    }
+}
+
+fn settings(folder: &Path) -> Settings {
+    Settings {
+        enabled: true,
+        directory: Some(folder.join("receipts")),
+        max_files: 2,
+        state: Some(folder.to_owned()),
+        period: Duration::ZERO,
+    }
+}
+
+/// An agent whose owners end as soon as they are gone.
+fn agent(folder: &Path) -> Receipts {
+    let mut receipts = Receipts::open(&settings(folder), "node".into(), Duration::from_secs(1));
+    receipts.end_after = Duration::ZERO;
+    receipts
+}
+
+fn only(receipts: &Receipts, name: &str) -> Receipt {
+    let mut report = receipts.report(name, None);
+    assert_eq!(report.receipts.len(), 1, "{report:#?}");
+    report.receipts.remove(0)
+}
+
+#[test]
+fn a_receipt_has_what_its_owner_had_and_is_made_once() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let receipts = agent(folder.path());
+    let job = rig.job("42");
+    (0..36).for_each(|_| rig.second(&receipts, job));
+    let running = only(&receipts, "42");
+    assert_eq!((&*running.state, &*running.kind), ("running", "slurm_job"));
+    assert_eq!(running.gpu_hours, GpuHours { granted: 0.01, used: 0.01, idle: 0.0, unknown: 0.0 });
+    assert!((running.energy_joules - 10_800.0).abs() < 1e-6, "{running:#?}");
+    assert!((running.power_peak_watts - 300.0).abs() < 1e-6, "{running:#?}");
+    assert!((running.utilization_mean - 1.0).abs() < 1e-9 && running.memory_peak_bytes == 1 << 30);
+    assert_eq!(running.team.as_deref(), Some("nlp"));
+    let finished = receipts.finish();
+    assert_eq!(finished.len(), 1, "{finished:#?}");
+    assert_eq!((&*finished[0].state, &*finished[0].host), ("ended", "node"));
+    assert_eq!(receipts.finish(), []);
+    assert_eq!(only(&receipts, "42").state, "ended", "it can still be asked for");
+    let record = record(&finished[0]);
+    let text = |key| record.attributes.get(key).map(ToString::to_string);
+    assert_eq!((record.name, text(&attr::CURRENCY)), ("gpuwho.receipt", Some("USD".into())));
+    assert_eq!(text(&attr::RECEIPT_USED).as_deref(), Some("0.01"));
+    let body: Receipt = serde_json::from_str(&record.body).unwrap();
+    assert_eq!(
+        (body.receipt, body.until),
+        (finished[0].receipt.clone(), finished[0].until.clone())
+    );
+}
+
+#[test]
+fn a_restart_in_the_middle_counts_nothing_twice() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let first = agent(folder.path());
+    let job = rig.job("42");
+    (0..5).for_each(|_| rig.second(&first, job));
+    first.save(Instant::now(), false);
+    // Killed: what came after the last write is lost, and nothing is saved.
+    rig.second(&first, job);
+    drop(first);
+    let second = agent(folder.path());
+    assert_eq!(second.finish(), [], "the job is waited for");
+    (0..3).for_each(|_| rig.second(&second, job));
+    let receipt = only(&second, "42");
+    assert!((receipt.gpu_hours.used * 3600.0 - 8.0).abs() < 1e-6, "{receipt:#?}");
+    assert!((receipt.energy_joules - 2400.0).abs() < 1e-6, "{receipt:#?}");
+    assert!(receipt.unknown[0].starts_with("the agent restarted 1 time; "), "{receipt:#?}");
+    assert_eq!(second.finish().len(), 1);
+    second.save(Instant::now(), false);
+    drop(second);
+    let third = agent(folder.path());
+    assert_eq!(only(&third, "42").state, "ended", "a finished one is not opened again");
+    assert_eq!(third.finish(), [], "nor sent twice");
+}
+
+#[test]
+fn a_broken_state_file_begins_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    for text in ["", "{", "{\"version\":9,\"open\":[],\"finished\":[]}", "[]"] {
+        std::fs::write(folder.path().join("receipts.json"), text).unwrap();
+        assert_eq!(agent(folder.path()).finish(), [], "{text}");
+    }
+}
+
+#[test]
+fn the_directory_keeps_the_latest_files() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let receipts = agent(folder.path());
+    let directory = folder.path().join("receipts");
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::write(directory.join("theirs.json"), "not ours").unwrap();
+    for job in ["1", "2", "3/../../x"] {
+        rig.second(&receipts, rig.job(job));
+        receipts.finish();
+        receipts.save(Instant::now(), false);
+    }
+    let names = std::fs::read_dir(&directory).unwrap();
+    let mut names: Vec<_> =
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    let ends: Vec<_> = names.iter().map(|name| name.get(20..).unwrap_or(name)).collect();
+    assert_eq!(
+        ends,
+        ["-slurm_job_2.json", "-slurm_job_3_.._.._x.json", "theirs.json"],
+        "{names:?}"
+    );
+}
+
+#[test]
+fn more_open_receipts_than_the_limit_end_the_least_active_ones() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let receipts = agent(folder.path());
+    let gpu = rig.inventory.all()[0].0;
+    let charge = |job: usize| Charge {
+        increment: Increment {
+            gpu,
+            owner: rig.job(&job.to_string()),
+            elapsed_ns: 1,
+            what: Amount::Present,
+        },
+        team: None,
+        money: None,
+        energy: None,
+        carbon: None,
+    };
+    let charges: Vec<_> = (0..MAX_OPEN + 3).map(charge).collect();
+    rig.take(&receipts, &charges, &mut Batch::new("nvidia", SystemTime::now()));
+    let state = receipts.lock();
+    assert_eq!((state.open.len(), state.evicted), (MAX_OPEN, 3));
+    assert!(state.unsent[0].unknown[0].contains("too many receipts"), "{:#?}", state.unsent[0]);
+}
+
+#[test]
+fn tokens_of_an_engine_are_on_the_receipt_of_its_owner() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let receipts = agent(folder.path());
+    let job = rig.job("42");
+    let engine = rig.engines.add(EngineFacts { owner: Some(job), ..EngineFacts::default() });
+    rig.second(&receipts, job);
+    for generated in [100, 350, 20, 30] {
+        let mut batch = Batch::new("engines", SystemTime::now());
+        batch.push(engine::GENERATED_TOKENS.sample(engine, (), generated));
+        rig.take(&receipts, &[], &mut batch);
+    }
+    // 250 and, after the engine started again, 10; what it had before is not the job's.
+    let generated = only(&receipts, "42").tokens.unwrap().generated;
+    assert!((generated - 260.0).abs() < 1e-9, "{generated}");
+}
+
+#[test]
+fn users_see_their_own_receipts() {
+    let of = |users: &[u32]| Receipt {
+        receipt: "pod/uid-1".into(),
+        kind: "pod".into(),
+        users: users.to_vec(),
+        owner: BTreeMap::from([
+            ("k8s.pod.name".to_owned(), "trainer".to_owned()),
+            ("k8s.namespace.name".to_owned(), "ml".to_owned()),
+        ]),
+        ..Receipt::default()
+    };
+    assert!(of(&[1000]).is_visible_to(1000));
+    assert!(!of(&[1000]).is_visible_to(1001) && !of(&[0, 1000]).is_visible_to(1000));
+    assert!(!of(&[]).is_visible_to(1000), "nobody knows whose it is");
+    for (name, expected) in [
+        ("trainer", true),
+        ("ml/trainer", true),
+        ("uid-1", true),
+        ("pod/uid-1", true),
+        ("other/trainer", false),
+        ("train", false),
+        ("", false),
+    ] {
+        assert_eq!(of(&[]).is_of(name), expected, "{name}");
+    }
+}

@@ -1,0 +1,145 @@
+//! Which team an owner belongs to: the first rule of `[cost] teams` whose conditions all hold.
+
+use super::settings::{matches, wrong};
+use crate::attribute::owner::OwnerFacts;
+use crate::catalog::attributes::{self as attr, AttrKey, K8S_POD_LABEL};
+use crate::config::ConfigError;
+use crate::labels::OTHER;
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Teams named by pods' labels, which whoever makes a pod writes. Beyond it a team is `other`.
+const MAX_TEAMS: usize = 256;
+/// Longest name of a team in bytes.
+pub(super) const MAX_TEAM_LEN: usize = 128;
+
+/// What a job's environment may claim.
+static OF_JOB: [&AttrKey; 3] =
+    [&attr::SLURM_JOB_ACCOUNT, &attr::SLURM_JOB_PARTITION, &attr::PROCESS_OWNER];
+
+/// Whether only the environment of a job, which its user can change, has the job's names. They decide
+/// neither team nor price: they could charge somebody else.
+pub(super) fn is_claimed(owner: &OwnerFacts) -> bool {
+    let source = owner.attributes.get(&attr::SLURM_FACTS_SOURCE);
+    source.and_then(|source| source.as_text()) == Some("environment")
+}
+
+/// A rule as configured.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawTeam {
+    team: Option<String>,
+    namespace: Option<String>,
+    account: Option<String>,
+    partition: Option<String>,
+    unit: Option<String>,
+    user: Option<String>,
+    pod_label: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    /// `None`: the value of the label.
+    team: Option<Arc<str>>,
+    conditions: Vec<(&'static AttrKey, String)>,
+    label: Option<&'static AttrKey>,
+}
+
+/// All rules.
+#[derive(Debug, Default)]
+pub(super) struct Teams {
+    rules: Vec<Rule>,
+    /// Teams by label, in their order of appearance up to the bound.
+    named: Mutex<BTreeSet<Arc<str>>>,
+}
+
+impl Teams {
+    pub(super) fn resolve(raw: Vec<RawTeam>) -> Result<Self, ConfigError> {
+        let rules = raw.into_iter().enumerate().map(|(place, raw)| Rule::resolve(raw, place));
+        Ok(Self { rules: rules.collect::<Result<_, _>>()?, named: Mutex::default() })
+    }
+
+    /// The team of an owner with these attributes.
+    pub(super) fn of(&self, owner: &OwnerFacts) -> Option<Arc<str>> {
+        let is_claimed = is_claimed(owner);
+        self.rules.iter().find_map(|rule| {
+            let text = |key: &AttrKey| {
+                let is_trusted =
+                    !(is_claimed && OF_JOB.iter().any(|of_job| of_job.name == key.name));
+                owner.details.get(key).filter(|_| is_trusted).and_then(|value| value.as_text())
+            };
+            let holds = |(key, wanted): &(&AttrKey, String)| {
+                text(key).is_some_and(|value| matches(wanted, value))
+            };
+            if !rule.conditions.iter().all(holds) {
+                return None;
+            }
+            let label = rule.label.map(|key| text(key).filter(|value| !value.is_empty()));
+            match (&rule.team, label) {
+                (_, Some(None)) => None,
+                (Some(team), _) => Some(Arc::clone(team)),
+                (None, label) => label.flatten().map(|name| self.named(name)),
+            }
+        })
+    }
+
+    fn named(&self, name: &str) -> Arc<str> {
+        let name = name.get(..name.floor_char_boundary(MAX_TEAM_LEN)).unwrap_or(OTHER);
+        let mut known = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.get(name) {
+            return Arc::clone(known);
+        }
+        if known.len() >= MAX_TEAMS {
+            return OTHER.into();
+        }
+        let name: Arc<str> = name.into();
+        known.insert(Arc::clone(&name));
+        name
+    }
+}
+
+impl Rule {
+    fn resolve(raw: RawTeam, place: usize) -> Result<Self, ConfigError> {
+        let key = |name: &str| format!("teams[{place}].{name}");
+        let mut conditions: Vec<(&'static AttrKey, String)> = Vec::new();
+        for (attribute, value) in [
+            (&attr::K8S_NAMESPACE_NAME, raw.namespace),
+            (&attr::SLURM_JOB_ACCOUNT, raw.account),
+            (&attr::SLURM_JOB_PARTITION, raw.partition),
+            (&attr::SYSTEMD_UNIT, raw.unit),
+            (&attr::PROCESS_OWNER, raw.user),
+        ] {
+            conditions.extend(value.map(|value| (attribute, value)));
+        }
+        let label = raw.pod_label.map(|label| match label.split_once('=') {
+            Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+            None => (label, None),
+        });
+        let full = || {
+            let problem = "there are too many keys of labels".to_owned();
+            wrong(&key("pod_label"), problem, "use fewer keys")
+        };
+        let mut named_by = None;
+        if let Some((name, value)) = label {
+            let attribute = K8S_POD_LABEL.key(&name).ok_or_else(full)?;
+            named_by = Some(attribute);
+            conditions.extend(value.map(|value| (attribute, value)));
+        }
+        if conditions.is_empty() && named_by.is_none() {
+            let problem = "the rule has no condition".to_owned();
+            let remedy = "write namespace, account, partition, unit, user or pod_label";
+            return Err(wrong(&key("team"), problem, remedy));
+        }
+        if raw.team.is_none() && named_by.is_none() {
+            let problem = "the rule names no team".to_owned();
+            let remedy = "write team, or pod_label = \"KEY\" to take the label's value";
+            return Err(wrong(&key("team"), problem, remedy));
+        }
+        if raw.team.as_ref().is_some_and(|team| team.is_empty() || team.len() > MAX_TEAM_LEN) {
+            let problem = format!("the name is empty, or longer than {MAX_TEAM_LEN} bytes");
+            return Err(wrong(&key("team"), problem, "write a shorter name"));
+        }
+        Ok(Self { team: raw.team.map(Arc::from), conditions, label: named_by })
+    }
+}
