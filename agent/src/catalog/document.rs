@@ -131,6 +131,9 @@ affect every owner on the device (`device`), or in the MIG instance. Processes o
 known monitors (`nv-hostengine`, `dcgm-exporter`, `nvidia-smi`, …) without a context on the device, are
 never affected. A named process that did not hold the device appears in the record's body only.
 
+`gpuwho.receipt` is no event of a device: it says what a job, pod or unit that has ended had of the devices
+(`docs/cost.md`), as attributes and, in the body, as JSON.
+
 | event name | means | what to do |
 |---|---|---|
 ";

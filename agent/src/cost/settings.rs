@@ -32,7 +32,7 @@ pub const SECTION: Section = Section::of::<RawCost>(
 # For devices that no row fits, take the shipped list price of the instance type (AWS on demand, March
 # 2026). It is not what you pay; the attribute gpuwho.price.source says `list`.
 #: list_prices = false
-# DevicePrice of a kilowatt-hour, in `currency`. The energy's cost is separate from the devices'.
+# Price of a kilowatt-hour, in `currency`. The energy's cost is separate from the devices'.
 #: energy_price = 0.15
 # Power usage effectiveness: the data centre's energy for each unit of the devices'.
 #: pue = 1.0

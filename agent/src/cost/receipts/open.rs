@@ -11,7 +11,7 @@ use crate::catalog::attributes as attr;
 use crate::catalog::cost::{ReceiptEnd, TimeUse};
 use crate::cost::{Charge, account};
 use crate::inventory::GpuInfo;
-use device::{NS_PER_HOUR, OnDevice};
+use device::{MoneySums, NS_PER_HOUR, OnDevice};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -105,13 +105,13 @@ impl Open {
     /// Takes the owner's current names.
     pub(super) fn describe(&mut self, facts: &Arc<OwnerFacts>, users: &[u32]) {
         self.users.extend(users);
+        while self.users.len() > MAX_USERS {
+            self.users.pop_last();
+        }
         if self.facts.as_ref().is_some_and(|known| Arc::ptr_eq(known, facts)) {
             return;
         }
         self.facts = Some(Arc::clone(facts));
-        while self.users.len() > MAX_USERS {
-            self.users.pop_last();
-        }
         let is_new = |(key, _): &(&'static attr::AttrKey, _)| !self.names.contains_key(key.name);
         let room = MAX_NAMES.saturating_sub(self.names.len());
         let new: Vec<_> = facts.details.iter().filter(is_new).take(room).collect();
