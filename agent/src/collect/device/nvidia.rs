@@ -22,7 +22,7 @@ mod processes;
 mod readings;
 mod static_info;
 
-use super::library::Library;
+use super::library::{Library, Substitute};
 use super::wire::{OpenErrorKind, Outcome, Reading};
 use super::{
     CallTimes, DeviceRead, EventStream, OpenError, OpenLibrary, OpenOptions, Switch, Vendor,
@@ -86,6 +86,7 @@ pub(super) const VENDOR: Vendor = Vendor {
             "/usr/lib/wsl/lib",
         ],
         node: "nvidiactl",
+        substitute: Substitute::None,
     }),
     drivers: &["nvidia"],
     nodes: &["/dev/nvidia*", "/dev/nvidia-caps/*"],
@@ -99,6 +100,9 @@ pub(super) const VENDOR: Vendor = Vendor {
     events: Some(EventStream { name: "nvml_events", source: EventSource::Nvml }),
     source: |def| Ok(def.source),
     function: functions::name,
+    lists_processes: true,
+    served: None,
+    is_through_vfio: None,
     open,
 };
 
