@@ -19,12 +19,14 @@ pub mod gpm;
 pub mod host;
 pub mod inspector;
 pub mod instance;
+pub mod interconnect;
 mod l9gpu;
 pub mod level;
 pub mod link;
 pub mod nccl;
 pub mod process;
 pub mod share;
+mod throttle;
 pub mod wear;
 
 use crate::sample::{Histogram, Sample, Subject, Value};
@@ -342,6 +344,7 @@ pub const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Wear and the way to the host", wear::ALL),
     ("Boards", board::ALL),
     ("Links", link::ALL),
+    ("Links other than NVLink", interconnect::ALL),
     ("MIG instances", instance::ALL),
     ("Performance counters of devices and MIG instances", gpm::ALL),
     ("Processes on devices", process::ALL),

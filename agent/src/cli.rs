@@ -275,7 +275,7 @@ pub fn main() -> ExitCode {
             // The one place that writes errors; a closed stderr leaves nobody to tell.
             let _ = std::io::Write::write_fmt(
                 &mut std::io::stderr(),
-                format_args!("gpuwho: {}\n", printable_lines(&said(&error))),
+                format_args!("gpuwho: {}\n", printable_lines(&message(&error))),
             );
             let usage = error.is::<ConfigError>() || error.is::<Usage>();
             ExitCode::from(if usage { 2 } else { 1 })
@@ -296,10 +296,10 @@ fn misplaced(matches: &ArgMatches) -> Option<clap::Error> {
 }
 
 /// The error and its causes; most of our errors have their cause in their own words already.
-fn said(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match &*said {
+fn message(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |message, cause| match &*message {
         "" => cause,
-        before if before.contains(&cause) => said,
+        before if before.contains(&cause) => message,
         before => format!("{before}: {cause}"),
     })
 }

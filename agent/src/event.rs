@@ -12,9 +12,9 @@ pub mod xid;
 
 use crate::attribute::ProcessAttribution;
 use crate::catalog::event::EventKind;
-use crate::catalog::nccl::GovernorLevel;
+use crate::catalog::nccl::ProbeLevel;
 use crate::communicators::CommunicatorHash;
-use crate::ids::{GpuId, PciAddress, PciPort, ProcKey};
+use crate::ids::{GpuId, PciAddress, ProcKey};
 use crate::inventory::GpuInfo;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -64,7 +64,7 @@ pub enum EventSource {
     /// The probes on the collective library.
     Probes,
     /// The agent's budget of its own probes.
-    Governor,
+    ProbeBudget,
 }
 
 impl EventSource {
@@ -76,7 +76,7 @@ impl EventSource {
             Self::Both => "nvml+kmsg",
             Self::Ras => "nccl-ras",
             Self::Probes => "nccl",
-            Self::Governor => "nccl-probe-budget",
+            Self::ProbeBudget => "nccl-probe-budget",
         }
     }
 }
@@ -89,7 +89,7 @@ pub enum Place {
     /// An address on the PCI bus.
     Pci(PciAddress),
     /// A port of the PCI bus, above one device or several.
-    Port(PciPort),
+    Port(PciAddress),
     /// The host.
     Host,
 }
@@ -164,9 +164,9 @@ pub struct StuckRank {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetDecision {
     /// The level before.
-    pub before: GovernorLevel,
+    pub before: ProbeLevel,
     /// The level from now on.
-    pub level: GovernorLevel,
+    pub level: ProbeLevel,
     /// The probes are attached for one second in so many.
     pub cycle: u32,
     /// Measured hits a second and process.

@@ -54,7 +54,7 @@ pub struct CgroupId {
     pub id: u64,
 }
 
-/// A PCI device without its function: a GPU and its audio function are one device.
+/// A function of a PCI device: virtual functions of one device are devices of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PciAddress {
     /// Segment.
@@ -63,6 +63,9 @@ pub struct PciAddress {
     pub bus: u8,
     /// Device.
     pub device: u8,
+    /// Function; 0 if the source does not name it, as NVIDIA's driver, whose GPUs are always
+    /// function 0.
+    pub function: u8,
 }
 
 impl PciAddress {
@@ -71,48 +74,27 @@ impl PciAddress {
         let text = text.strip_prefix("PCI:").unwrap_or(text);
         let mut parts = text.split(':');
         let (domain, bus, device) = (parts.next()?, parts.next()?, parts.next()?);
-        let device = device.split('.').next()?;
-        let is_hex = |text: &str, longest: usize| {
-            (1..=longest).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit())
+        let (device, function) = device.split_once('.').unwrap_or((device, "0"));
+        let number = |text: &str, longest: usize| {
+            let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let is_number = is_hex && (1..=longest).contains(&text.len());
+            is_number.then(|| u32::from_str_radix(text, 16).ok())?
         };
-        if parts.next().is_some() || !is_hex(domain, 8) || !is_hex(bus, 2) || !is_hex(device, 2) {
-            return None;
-        }
+        let small = |text, longest| number(text, longest).and_then(|n| u8::try_from(n).ok());
+        let is_end = parts.next().is_none();
         Some(Self {
-            domain: u32::from_str_radix(domain, 16).ok()?,
-            bus: u8::from_str_radix(bus, 16).ok()?,
-            device: u8::from_str_radix(device, 16).ok()?,
+            domain: number(domain, 8).filter(|_| is_end)?,
+            bus: small(bus, 2)?,
+            device: small(device, 2)?,
+            function: small(function, 1)?,
         })
     }
 }
 
 impl fmt::Display for PciAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04x}:{:02x}:{:02x}.0", self.domain, self.bus, self.device)
-    }
-}
-
-/// A port of the PCI bus. The function distinguishes it from other ports at the same address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PciPort {
-    /// Its address.
-    pub address: PciAddress,
-    /// Its function at that address.
-    pub function: u8,
-}
-
-impl PciPort {
-    /// Parses `0000:17:00.1`.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (address, function) = text.split_once('.')?;
-        Some(Self { address: PciAddress::parse(address)?, function: function.parse().ok()? })
-    }
-}
-
-impl fmt::Display for PciPort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PciAddress { domain, bus, device } = self.address;
-        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{}", self.function)
+        let Self { domain, bus, device, function } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
     }
 }
 

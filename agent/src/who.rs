@@ -83,8 +83,14 @@ pub struct Totals {
 pub struct Device {
     /// UUID.
     pub uuid: String,
-    /// Index in the driver's order.
+    /// Index in the driver's order: each vendor counts from 0.
     pub index: u32,
+    /// Its vendor, as the sources name it.
+    #[serde(default)]
+    pub vendor: String,
+    /// Its PCI address, if the driver reports one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci_address: Option<String>,
     /// Product name.
     pub model: String,
     /// `ok`, `lost`, `hung`, `failing`, `released`, `missing`, `replaced`, `no_driver`.
@@ -317,6 +323,8 @@ impl Device {
     fn without_processes(&self) -> Self {
         Self {
             uuid: self.uuid.clone(),
+            vendor: self.vendor.clone(),
+            pci_address: self.pci_address.clone(),
             model: self.model.clone(),
             state: self.state.clone(),
             reason: self.reason.clone(),

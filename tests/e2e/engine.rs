@@ -3,7 +3,7 @@
 mod real;
 
 use crate::fixture::TRAINER;
-use crate::points::{ALONE, Told, expected, words};
+use crate::points::{ALONE, WatchedAgent, expected, words};
 use gpuwho_tests::agent::Config;
 use gpuwho_tests::engine::serve::{GENERATED, Mode, PROMPT, recorded};
 use gpuwho_tests::engine::{EngineSpec, FakeEngine};
@@ -15,10 +15,10 @@ use std::fs;
 
 const GENERATED_TOKENS: &str = "inference.tokens.generated";
 
-fn watch(stage: &Stage, more: &str) -> Told {
+fn watch(stage: &Stage, more: &str) -> WatchedAgent {
     let more = format!("{ALONE}{more}");
     let config = Config { pod_logs: Some(stage.pod_logs()), more, ..Config::default() };
-    Told::start(stage.folder(), "h100x8", config)
+    WatchedAgent::start(stage.folder(), "h100x8", config)
 }
 
 fn pod(stage: &mut Stage, name: &str) -> Group {
@@ -55,16 +55,16 @@ fn requests(points: &[Value], outcome: &str) -> f64 {
 fn an_engine_is_found_in_its_pod_and_its_totals_are_exact() {
     let mut stage = or_skip!(Stage::new());
     let group = pod(&mut stage, "chat-0");
-    let mut told = watch(&stage, "");
+    let mut watched = watch(&stage, "");
     // The API server holds no device; two engine cores beside it hold three.
     let spec = EngineSpec { group: Some(&group), ..EngineSpec::default() };
     let mut engine = FakeEngine::start(&spec).unwrap();
     let workers = [&[2, 3][..], &[5]].map(|gpus| Worker::on(&group, gpus).unwrap());
     for (gpu, worker) in [(2, 0), (3, 0), (5, 1)] {
-        told.nvml.set_processes(gpu, &[Some(workers[worker].pid())]).unwrap();
+        watched.nvml.set_processes(gpu, &[Some(workers[worker].pid())]).unwrap();
     }
     let at_first = recorded("vllm:generation_tokens_total{").unwrap();
-    told.wait("the recorded total", |points| {
+    watched.wait("the recorded total", |points| {
         is_whole(value(points, GENERATED_TOKENS, "chat-0")?, at_first)
     });
     engine.work(7).unwrap();
@@ -74,9 +74,9 @@ fn an_engine_is_found_in_its_pod_and_its_totals_are_exact() {
         ("inference.tokens.prompt", "vllm:prompt_tokens_total{", PROMPT),
     ] {
         let total = recorded(name).unwrap() + (11 * each) as f64;
-        told.wait(metric, |points| is_whole(value(points, metric, "chat-0")?, total));
+        watched.wait(metric, |points| is_whole(value(points, metric, "chat-0")?, total));
     }
-    let point = told.wait("a point with a version", |points| {
+    let point = watched.wait("a point with a version", |points| {
         let point = of_pod(points, GENERATED_TOKENS, "chat-0").last().copied().cloned()?;
         point["attributes"]["gpuwho.engine.version"].is_string().then_some(point)
     });
@@ -91,16 +91,16 @@ fn an_engine_is_found_in_its_pod_and_its_totals_are_exact() {
     ]);
     assert_eq!(words(&point, &starts), wanted, "{point:#}");
     // One info series for each device.
-    told.wait("the engine's devices", |points| {
+    watched.wait("the engine's devices", |points| {
         let all = of_pod(points, "gpuwho.engine.info", "chat-0");
         let on = |gpu: &str| all.iter().any(|point| point["attributes"]["gpu.index"] == gpu);
         ["2", "3", "5"].into_iter().all(on).then_some(())
     });
-    let elsewhere = of_pod(told.points(), "gpuwho.engine.info", "chat-0").into_iter();
+    let elsewhere = of_pod(watched.points(), "gpuwho.engine.info", "chat-0").into_iter();
     let elsewhere = elsewhere.map(|point| point["attributes"]["gpu.index"].as_str().unwrap());
     let elsewhere: Vec<_> = elsewhere.filter(|gpu| !["2", "3", "5"].contains(gpu)).collect();
     assert_eq!(elsewhere, Vec::<&str>::new());
-    let who = told.who();
+    let who = watched.who();
     let shown = &who["engines"][0];
     assert_eq!((&shown["pod"], &shown["engine"]), (&"chat-0".into(), &"vllm".into()), "{shown:#}");
     assert_eq!((&shown["running"], &shown["waiting"]), (&16.into(), &23.into()), "{shown:#}");
@@ -111,7 +111,7 @@ fn an_engine_is_found_in_its_pod_and_its_totals_are_exact() {
     assert_eq!((asked.strange_connections, asked.strange_bytes), (0, 0));
     // Its series end with it.
     drop(engine);
-    told.wait("the end of its series", |points| {
+    watched.wait("the end of its series", |points| {
         let last = of_pod(points, GENERATED_TOKENS, "chat-0").last().copied()?;
         (last["ended"] == true).then_some(())
     });
@@ -123,15 +123,15 @@ fn engines_in_mig_instances_of_one_device_are_joined_each_to_its_own() {
     let names = ["chat-0", "chat-1"];
     let groups = names.map(|name| pod(&mut stage, name));
     let config = Config { pod_logs: Some(stage.pod_logs()), more: ALONE.into(), ..<_>::default() };
-    let mut told = Told::start(stage.folder(), "h100-mig", config);
+    let mut watched = WatchedAgent::start(stage.folder(), "h100-mig", config);
     let engines = groups.each_ref().map(|group| {
         let spec = EngineSpec { group: Some(group), ..EngineSpec::default() };
         (FakeEngine::start(&spec).unwrap(), Worker::on(group, &[0]).unwrap())
     });
     let workers = engines.each_ref().map(|(_, worker)| Some(worker.pid()));
-    told.nvml.set_processes(0, &workers).unwrap();
+    watched.nvml.set_processes(0, &workers).unwrap();
     let instances = names.map(|name| {
-        told.wait("the engine's instance", |points| {
+        watched.wait("the engine's instance", |points| {
             let infos = of_pod(points, "gpuwho.engine.info", name);
             let mut instances = infos.iter().map(|info| &info["attributes"]["gpu.mig.uuid"]);
             instances.find_map(Value::as_str).map(str::to_owned)
@@ -139,7 +139,7 @@ fn engines_in_mig_instances_of_one_device_are_joined_each_to_its_own() {
     });
     assert_ne!(instances[0], instances[1]);
     for (name, mine) in names.iter().zip(&instances) {
-        for info in of_pod(told.points(), "gpuwho.engine.info", name) {
+        for info in of_pod(watched.points(), "gpuwho.engine.info", name) {
             let on = &info["attributes"]["gpu.mig.uuid"];
             assert!(on.is_null() || on == mine.as_str(), "{info:#}");
         }
@@ -150,7 +150,7 @@ fn engines_in_mig_instances_of_one_device_are_joined_each_to_its_own() {
 fn what_no_engine_is_is_never_asked() {
     let mut stage = or_skip!(Stage::new());
     let (engines, strange) = (pod(&mut stage, "chat-0"), pod(&mut stage, "train-0"));
-    let mut told = watch(&stage, "");
+    let mut watched = watch(&stage, "");
     // On a port that it was not given and that is not its default.
     let spec =
         EngineSpec { group: Some(&engines), gpus: &[1], port: 29_500, ..EngineSpec::default() };
@@ -162,8 +162,8 @@ fn what_no_engine_is_is_never_asked() {
     let later = pod(&mut stage, "chat-1");
     let spec = EngineSpec { group: Some(&later), gpus: &[4], ..EngineSpec::default() };
     let _engine = FakeEngine::start(&spec).unwrap();
-    told.wait("the engine that came last", |points| value(points, GENERATED_TOKENS, "chat-1"));
-    told.wait_for_readings(3);
+    watched.wait("the engine that came last", |points| value(points, GENERATED_TOKENS, "chat-1"));
+    watched.wait_for_readings(3);
     for engine in [&mut elsewhere, &mut idle] {
         let asked = engine.asked().unwrap();
         let all = [asked.pages, asked.others, asked.strange_connections, asked.strange_bytes];
@@ -178,11 +178,11 @@ fn unkind_engines_cost_themselves_alone() {
     let mut stage = or_skip!(Stage::new());
     let good = pod(&mut stage, "chat-0");
     // A busy machine needs a moment for the largest page.
-    let mut told = watch(&stage, "[engines]\ninterval = \"2s\"\n");
+    let mut watched = watch(&stage, "[engines]\ninterval = \"2s\"\n");
     let spec = EngineSpec { group: Some(&good), gpus: &[0], ..EngineSpec::default() };
     let mut engine = FakeEngine::start(&spec).unwrap();
-    told.wait("the good engine", |points| value(points, GENERATED_TOKENS, "chat-0"));
-    let pid = told.agent.pid();
+    watched.wait("the good engine", |points| value(points, GENERATED_TOKENS, "chat-0"));
+    let pid = watched.agent.pid();
     // The most is from now on what it has now (proc_pid_clear_refs(5)).
     fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
     let before = peak(pid);
@@ -197,25 +197,25 @@ fn unkind_engines_cost_themselves_alone() {
         .collect();
     // Redirect, gzip, HTML and another protocol are refused, each more than once.
     for (outcome, times) in [("late", 2.0), ("too_large", 2.0), ("refused", 8.0)] {
-        told.wait(outcome, |points| (requests(points, outcome) >= times).then_some(()));
+        watched.wait(outcome, |points| (requests(points, outcome) >= times).then_some(()));
     }
     engine.work(3).unwrap();
     let total = recorded("vllm:generation_tokens_total{").unwrap() + (3 * GENERATED) as f64;
-    told.wait("the good engine's total", |points| {
+    watched.wait("the good engine's total", |points| {
         is_whole(value(points, GENERATED_TOKENS, "chat-0")?, total)
     });
     let grown = peak(pid).saturating_sub(before);
     assert!(grown < MAX_MEMORY, "{grown} bytes more");
-    told.wait_for_source("engines", "degraded", "engines are read; ");
+    watched.wait_for_source("engines", "degraded", "engines are read; ");
     let ups = |pod: &str, points: &[Value]| value(points, "gpuwho.engine.up", pod);
-    let points = told.points();
+    let points = watched.points();
     assert_eq!(ups("chat-0", points), Some(1.0));
     for mode in Mode::ALL.into_iter().filter(|mode| *mode != Mode::Page) {
         assert_eq!(ups(mode.as_str(), points), Some(0.0), "{mode:?}");
         assert_eq!(value(points, GENERATED_TOKENS, mode.as_str()), None, "{mode:?}");
     }
     drop(unkind);
-    told.wait_for_source("engines", "ready", "");
+    watched.wait_for_source("engines", "ready", "");
 }
 
 /// The most memory the process has had, in bytes.

@@ -33,7 +33,7 @@ fn an_xid_arrives_at_the_collector_once_with_its_pod_and_its_action() {
     let mut scene = Scene::new(stage, Some(otlp), |_, _| {});
     let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
     let line = format!("NVRM: Xid (PCI:{PCI}): 79, GPU has fallen off the bus.");
-    scene.kmsg.say(&line).unwrap();
+    scene.kmsg.write_line(&line).unwrap();
     scene.wait_for_xids(79, 1);
     let uid = scene.expected.pod_uid.clone().unwrap();
     let mine = || {
@@ -77,7 +77,7 @@ fn an_xid_arrives_at_the_collector_once_with_its_pod_and_its_action() {
 fn a_device_that_is_taken_from_its_driver_is_let_go_of_and_taken_again() {
     let mut scene = Scene::new(or_skip!(Stage::new()), None, |_, _| {});
     let line = "NVRM: Attempting to remove device 0000:10:00.0 with non-zero usage count!";
-    scene.kmsg.say(line).unwrap();
+    scene.kmsg.write_line(line).unwrap();
     let state = |wanted: &'static str| {
         move |who: &Value| (who["devices"][0]["state"] == wanted).then_some(())
     };
@@ -95,7 +95,7 @@ fn a_storm_is_told_in_ten_lines_and_counted_whole() {
     let pid = scene.worker.pid();
     for _ in 0..200 {
         let line = format!("NVRM: Xid (PCI:{PCI}): 94, pid={pid}, name=worker, Contained: SM.");
-        scene.kmsg.say(&line).unwrap();
+        scene.kmsg.write_line(&line).unwrap();
     }
     scene.wait_for_xids(94, 200);
     assert_eq!(scene.wait_for_events(10).len(), 10);
@@ -105,15 +105,15 @@ fn a_storm_is_told_in_ten_lines_and_counted_whole() {
 fn old_records_are_told_once_with_their_own_time_and_not_by_the_next_agent() {
     let line = |code| format!("NVRM: Xid (PCI:{PCI}): {code}, Ch 00000008");
     let mut scene = Scene::new(or_skip!(Stage::new()), None, |kmsg, _| {
-        kmsg.said(&line(31), Duration::from_hours(1)).unwrap();
-        kmsg.said(&line(43), Duration::from_mins(5)).unwrap();
+        kmsg.write_line_of(&line(31), Duration::from_hours(1)).unwrap();
+        kmsg.write_line_of(&line(43), Duration::from_mins(5)).unwrap();
     });
     let reported = scene.wait_for_events(1);
     assert_eq!(reported[0]["attributes"]["gpu.xid.code"], 43, "an hour ago is history");
     let told_at = text(&reported[0]["time"]);
     assert!(told_at < text(&reported[0]["observed"]), "{reported:#?}");
     scene.restart();
-    scene.kmsg.say(&line(13)).unwrap();
+    scene.kmsg.write_line(&line(13)).unwrap();
     let codes = |events: &[Value]| {
         let codes = events.iter().map(|event| event["attributes"]["gpu.xid.code"].clone());
         codes.filter_map(|code| code.as_u64()).collect::<Vec<_>>()
@@ -134,9 +134,12 @@ fn a_killed_process_on_a_device_is_told_with_its_pod_and_others_are_not() {
         )
     };
     // This one holds no device, the other does and goes on: neither was killed.
-    scene.kmsg.say(&killed(std::process::id())).unwrap();
-    scene.kmsg.say(&killed(pid)).unwrap();
-    scene.kmsg.say(&format!("NVRM: Xid (PCI:{PCI}): 63, Row Remapper: New row marked")).unwrap();
+    scene.kmsg.write_line(&killed(std::process::id())).unwrap();
+    scene.kmsg.write_line(&killed(pid)).unwrap();
+    scene
+        .kmsg
+        .write_line(&format!("NVRM: Xid (PCI:{PCI}): 63, Row Remapper: New row marked"))
+        .unwrap();
     let reported = scene.wait_for_events(1);
     assert_eq!(
         (reported.len(), &reported[0]["event"]),
@@ -145,7 +148,7 @@ fn a_killed_process_on_a_device_is_told_with_its_pod_and_others_are_not() {
     );
     let worker = Pid::from_raw(pid.cast_signed()).unwrap();
     kill_process(worker, Signal::KILL).unwrap();
-    scene.kmsg.say(&killed(pid)).unwrap();
+    scene.kmsg.write_line(&killed(pid)).unwrap();
     let kills = |reported: Vec<Value>| {
         let kills = reported.into_iter().filter(|event| event["event"] == "gpu.process.oom_kill");
         Some(kills.collect::<Vec<_>>()).filter(|kills| !kills.is_empty())
@@ -167,12 +170,12 @@ fn a_killed_process_that_the_agent_never_saw_is_told_with_the_pod_whose_cgroup_t
             "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,\
              oom_memcg={cgroup},task_memcg={cgroup},task=loader,pid={pid},uid=0"
         );
-        scene.kmsg.say(&summary).unwrap();
+        scene.kmsg.write_line(&summary).unwrap();
         let killed = format!(
             "Memory cgroup out of memory: Killed process {pid} (loader) total-vm:1kB, anon-rss:1kB, \
              file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:4kB oom_score_adj:0"
         );
-        scene.kmsg.say(&killed).unwrap();
+        scene.kmsg.write_line(&killed).unwrap();
     };
     killed(stranger, "/system.slice/other.service");
     killed(loader, &scene.cgroup.clone());

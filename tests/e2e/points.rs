@@ -25,7 +25,7 @@ pub(crate) const ALONE: &str = "[kubernetes]\ncri = []\npods_api = \"\"\npod_res
 
 /// An agent on a fake driver and everything it has told so far.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct WatchedAgent {
     pub(crate) agent: Agent,
     pub(crate) nvml: FakeNvml,
     folder: PathBuf,
@@ -33,7 +33,7 @@ pub(crate) struct Told {
     read: u64,
 }
 
-impl Told {
+impl WatchedAgent {
     /// Starts it with its files in a folder; `config` says what is special.
     pub(crate) fn start(folder: &Path, scenario: &str, config: Config) -> Self {
         Self::start_with(folder, FakeNvml::install(folder, scenario).unwrap(), config)

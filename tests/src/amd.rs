@@ -4,20 +4,40 @@
 //! `kfd_process.c`); the values are the scenario's.
 //!
 //! A device's instances are its partitions (CPX), each with a render node and a KFD node of its own.
+//! NVLink of the scenario is XGMI here, SRAM the block `gfx`.
 
+pub mod table;
+mod values;
+
+use crate::agent::Config;
+use crate::fakes::{Fake, FakeVendor};
 use nvidia_ml::scenario::{Device, List, Scenario};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// AMD's devices in a scenario.
+pub const VENDOR: FakeVendor = FakeVendor {
+    name: "amd",
+    nodes: |scenario| {
+        let renders = scenario.devices().map(|device| parts(&device)).sum::<u32>();
+        let renders = (FIRST_RENDER..FIRST_RENDER + renders).map(|n| format!("dri/renderD{n}"));
+        std::iter::once("kfd".to_owned()).chain(renders).collect()
+    },
+    install: |root, scenario| {
+        let tree = Tree::new(root, &scenario, 0.0)?;
+        Ok(Box::new(FakeAmd { tree, scenario, processes: Mutex::default() }))
+    },
+};
 
 /// DRM numbers render nodes from here.
 pub const FIRST_RENDER: u32 = 128;
 /// The number that KFD gives to the first device or partition.
 pub const FIRST_ID: u32 = 50000;
-/// Joules of a step of the energy counter in `gpu_metrics`: 2^-16.
-const ENERGY_STEPS: f64 = 65536.0;
 
 /// A tree below a folder: `sys` and `proc` in it.
 #[derive(Clone, Debug)]
@@ -36,13 +56,72 @@ pub struct On {
     pub bytes: u64,
 }
 
+/// The devices of a scenario, with processes on them.
+#[derive(Debug)]
+struct FakeAmd {
+    tree: Tree,
+    scenario: Scenario,
+    /// By render node.
+    processes: Mutex<BTreeMap<u32, Vec<u32>>>,
+}
+
+impl FakeAmd {
+    /// The first render node of each device.
+    fn renders(&self) -> impl Iterator<Item = (u32, Device<'_>)> {
+        self.scenario.devices().scan(FIRST_RENDER, |next, device| {
+            let render = *next;
+            *next += parts(&device);
+            Some((render, device))
+        })
+    }
+}
+
+impl Fake for FakeAmd {
+    fn numbers(&self) -> Vec<u32> {
+        self.renders().map(|(render, _)| render).collect()
+    }
+
+    fn configure(&self, config: &mut Config) {
+        config.sys = Some(self.tree.sys());
+    }
+
+    /// They share the memory that the scenario has in use.
+    fn set_processes(&self, number: u32, pids: &[u32]) -> io::Result<()> {
+        let Some((_, device)) = self.renders().find(|(render, _)| *render == number) else {
+            return Ok(());
+        };
+        let mut known = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known.insert(number, pids.to_vec()).unwrap_or_default();
+        for pid in before.iter().filter(|pid| !pids.contains(pid)) {
+            let is_elsewhere = known.values().any(|on| on.contains(pid));
+            if is_elsewhere {
+                self.tree.compute(&On { pid: *pid, render: number, bytes: 0 })?;
+            } else {
+                self.tree.end(*pid)?;
+            }
+        }
+        let used = device.value(&device.group.memory.used, 0.0);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes")]
+        let share = used as u64 / u64::try_from(pids.len().max(1)).unwrap_or(1);
+        let all = pids.iter().map(|pid| On { pid: *pid, render: number, bytes: share });
+        all.into_iter().try_for_each(|on| self.tree.compute(&on))
+    }
+
+    fn play(&self, seconds: f64) -> io::Result<()> {
+        self.tree.play(&self.scenario, seconds)
+    }
+}
+
 impl Tree {
     /// The tree of a scenario at a second of it, without processes.
     pub fn new(root: &Path, scenario: &Scenario, seconds: f64) -> io::Result<Self> {
         let tree = Self { root: root.to_owned() };
         // What else the agent looks for in sysfs is the host's.
         fs::create_dir_all(tree.sys())?;
-        symlink("/sys/kernel", tree.sys().join("kernel"))?;
+        let kernel = tree.sys().join("kernel");
+        if !kernel.exists() {
+            symlink("/sys/kernel", kernel)?;
+        }
         tree.write("sys/module/amdgpu/version", &scenario.driver)?;
         tree.write("sys/class/kfd/kfd/topology/generation_id", "2")?;
         fs::create_dir_all(tree.path("sys/class/kfd/kfd/proc"))?;
@@ -107,6 +186,15 @@ impl Tree {
         [5, 6].iter().try_for_each(|fd| self.write(&format!("proc/{pid}/fdinfo/{fd}"), &text))
     }
 
+    /// What KFD counts of a process on a device or partition: compute units now, and milliseconds
+    /// without them.
+    pub fn statistics(&self, on: &On, units: u32, evicted_ms: u64) -> io::Result<()> {
+        let id = FIRST_ID + on.render - FIRST_RENDER;
+        let folder = format!("sys/class/kfd/kfd/proc/{}/stats_{id}", on.pid);
+        self.write(&format!("{folder}/cu_occupancy"), &units.to_string())?;
+        self.write(&format!("{folder}/evicted_ms"), &evicted_ms.to_string())
+    }
+
     /// A process has ended.
     pub fn end(&self, pid: u32) -> io::Result<()> {
         fs::remove_dir_all(self.path(&format!("sys/class/kfd/kfd/proc/{pid}")))
@@ -116,9 +204,6 @@ impl Tree {
         let address = address(device);
         let folder = format!("sys/devices/pci0000:00/{address}");
         let put = |file: &str, text: &str| self.write(&format!("{folder}/{file}"), text);
-        let value = |curve: &Option<nvidia_ml::curve::Curve>| {
-            curve.as_ref().map(|curve| device.value(curve, seconds))
-        };
         put("vendor", "0x1002")?;
         put("device", "0x74a1")?;
         put("unique_id", &format!("{:016x}", unique(device)))?;
@@ -130,36 +215,10 @@ impl Tree {
         put("power/runtime_status", "active")?;
         let is_divided = parts(device) > 1;
         put("current_compute_partition", if is_divided { "CPX" } else { "SPX" })?;
-        put("mem_info_vram_total", &device.group.memory.total.to_string())?;
-        let used = device.value(&device.group.memory.used, seconds);
-        put("mem_info_vram_used", &whole(used))?;
-        put("pcie_replay_count", "0")?;
-        for (file, curve) in [
-            ("gpu_busy_percent", &device.group.utilization),
-            ("mem_busy_percent", &device.group.memory_utilization),
-        ] {
-            if let Some(percent) = value(curve) {
-                put(file, &whole(percent))?;
-            }
-        }
-        let hwmon = [
-            ("power1_input", value(&device.group.power).map(|watts| watts * 1e6)),
-            ("power1_cap", device.group.power_limit.map(|watts| watts * 1e6)),
-            ("temp2_input", value(&device.group.temperature).map(|degrees| degrees * 1e3)),
-            ("temp3_input", value(&device.group.memory_temperature).map(|degrees| degrees * 1e3)),
-            ("freq1_input", value(&device.group.clocks.graphics).map(|mhz| mhz * 1e6)),
-            ("freq2_input", value(&device.group.clocks.memory).map(|mhz| mhz * 1e6)),
-        ];
-        for (file, number) in hwmon {
-            if let Some(number) = number {
-                put(&format!("hwmon/hwmon{}/{file}", device.index), &whole(number))?;
-            }
-        }
+        put("current_memory_partition", "NPS1")?;
         put(&format!("hwmon/hwmon{}/temp2_label", device.index), "junction")?;
         put(&format!("hwmon/hwmon{}/temp3_label", device.index), "mem")?;
-        if let Some(mj) = device.energy_mj(seconds) {
-            fs::write(self.path(&format!("{folder}/gpu_metrics")), metrics(mj / 1e3))?;
-        }
+        self.values(device, seconds)?;
         self.bind(&address)?;
         (0..parts(device)).try_for_each(|part| self.part(device, render + part, part))
     }
@@ -228,21 +287,4 @@ fn bus(device: &Device<'_>) -> u8 {
 fn unique(device: &Device<'_>) -> u64 {
     let uuid = device.text(&device.group.uuid);
     u64::from_str_radix(uuid.trim_start_matches("GPU-"), 16).unwrap_or_default()
-}
-
-fn whole(value: f64) -> String {
-    format!("{value:.0}")
-}
-
-/// `gpu_metrics` of revision 1.7 as MI300X has it, all ones but for its head and the energy.
-pub fn metrics(joules: f64) -> Vec<u8> {
-    const LENGTH: u16 = 2208;
-    const ENERGY: usize = 24;
-    let mut table = vec![0xff; usize::from(LENGTH)];
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a counter")]
-    let steps = (joules * ENERGY_STEPS).round() as u64;
-    table[..2].copy_from_slice(&LENGTH.to_le_bytes());
-    table[2..4].copy_from_slice(&[1, 7]);
-    table[ENERGY..ENERGY + 8].copy_from_slice(&steps.to_le_bytes());
-    table
 }

@@ -6,7 +6,8 @@
 pub mod cast;
 
 use crate::agent::{Agent, AgentError, Config, Otlp};
-use crate::nvml::{FakeNvml, NvmlError};
+use crate::fakes::{self, Host};
+use crate::nvml::NvmlError;
 use crate::program;
 use crate::stage::{Stage, StageError};
 use crate::worker::{WorkerError, nodes};
@@ -73,16 +74,17 @@ pub enum DemoError {
 /// Sets everything up, shows it until Ctrl-C (or once), and removes everything.
 pub async fn run(options: &Options) -> Result<(), DemoError> {
     let os = |what| move |source| DemoError::Os { what, source };
-    nodes::take_own_consoles();
+    nodes::take_own_consoles(&fakes::nodes(&fakes::load(&options.scenario)?));
     // Listened for before anything is made, so that Ctrl-C never leaves anything.
     let mut stop = Stop::listen().map_err(os("signals"))?;
     let scenery = scenery()?;
     let folder = scenery.folder().to_owned();
-    let nvml = FakeNvml::install(&folder, &options.scenario)?;
-    let (sink, config) = configuration(options, &scenery)?;
+    let host = Host::install(&folder, &options.scenario)?;
+    let (sink, mut config) = configuration(options, &scenery)?;
+    host.configure(&folder, &mut config);
     println!("{}", welcome(options, &sink));
-    let mut cast = Cast::enter(scenery, &nvml)?;
-    let agent = Agent::start(&folder, &config, Some(&nvml))?;
+    let mut cast = Cast::enter(scenery, &host)?;
+    let agent = Agent::start(&folder, &config, host.nvml())?;
     let hint = hint(&agent, config.log_file.as_deref())?;
     println!("{hint}\n");
     for note in notes(&agent.who()?) {
@@ -117,11 +119,11 @@ pub async fn run(options: &Options) -> Result<(), DemoError> {
                 cast.serve()?;
                 continue;
             }
-            _ = redraw.tick() => {}
+            _ = redraw.tick() => host.play().map_err(os("simulated files"))?,
         }
         let changed = Instant::now() >= next_pod;
         if changed {
-            cast.next_pod(&nvml)?;
+            cast.next_pod(&host)?;
             next_pod += NEXT_POD;
         }
         if terminal || changed {
@@ -187,7 +189,7 @@ fn hint(agent: &Agent, log: Option<&Path>) -> Result<String, DemoError> {
 
 fn welcome(options: &Options, sink: &str) -> String {
     format!(
-        "These GPUs are SIMULATED: a fake driver library plays the scenario {}.\n\
+        "These GPUs are SIMULATED: fake drivers play the scenario {}.\n\
          The processes, their cgroups, the device nodes they open and the agent are real.\n\
          Points: {sink}. Ctrl-C ends the demo within seconds and removes everything it made.\n",
         options.scenario
@@ -197,7 +199,7 @@ fn welcome(options: &Options, sink: &str) -> String {
 /// What does not work as it should, from the agent's own account.
 fn notes(who: &Value) -> Vec<String> {
     let sources = who["sources"].as_array().map_or(&[][..], Vec::as_slice);
-    let told = sources
+    let notes = sources
         .iter()
         .filter(|source| !["ready", "absent"].contains(&source["state"].as_str().unwrap_or("")));
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -205,7 +207,7 @@ fn notes(who: &Value) -> Vec<String> {
         let (name, state) = (text(&source["name"]), text(&source["state"]));
         format!("{name}: {state}: {} {}", text(&source["reason"]), text(&source["remedy"]))
     };
-    told.map(|source| note(source).trim_end().to_owned()).collect()
+    notes.map(|source| note(source).trim_end().to_owned()).collect()
 }
 
 /// Whether a process is seen to use a device and its owner has been looked up.

@@ -28,12 +28,12 @@ impl Kmsg {
     }
 
     /// The kernel says this now.
-    pub fn say(&mut self, text: &str) -> io::Result<()> {
-        self.said(text, Duration::ZERO)
+    pub fn write_line(&mut self, text: &str) -> io::Result<()> {
+        self.write_line_of(text, Duration::ZERO)
     }
 
     /// The kernel said this some time ago.
-    pub fn said(&mut self, text: &str, ago: Duration) -> io::Result<()> {
+    pub fn write_line_of(&mut self, text: &str, ago: Duration) -> io::Result<()> {
         let now = clock_gettime(ClockId::Monotonic);
         let now = Duration::new(
             u64::try_from(now.tv_sec).unwrap_or_default(),

@@ -22,6 +22,7 @@ pub mod containerd;
 #[cfg(feature = "demo")]
 pub mod demo;
 pub mod engine;
+pub mod fakes;
 pub mod footprint;
 #[cfg(feature = "runtimes")]
 pub mod kmsg;
@@ -38,4 +39,5 @@ pub mod stage;
 #[expect(unsafe_code, reason = "fork and unshare have no safe interface")]
 pub mod sys;
 pub mod until;
+pub mod vendors;
 pub mod worker;

@@ -102,11 +102,10 @@ impl FakeNvml {
 
     /// Goes on with another scenario; the library notices by itself.
     pub fn play(&self, scenario: &str) -> Result<(), NvmlError> {
-        let source = Path::new(SCENARIOS).join(format!("{scenario}.toml"));
-        let text = fs::read_to_string(&source).map_err(|_| NvmlError::NoScenario {
-            name: scenario.to_owned(),
-            known: known_scenarios(),
-        })?;
+        let source = scenario_path(scenario)?;
+        let at = source.clone();
+        let text =
+            fs::read_to_string(source).map_err(|source| NvmlError::File { path: at, source })?;
         Self::replace(&self.scenario(), &text)
     }
 
@@ -193,6 +192,13 @@ impl FakeNvml {
     fn file_error(&self, source: io::Error) -> NvmlError {
         NvmlError::File { path: self.folder.clone(), source }
     }
+}
+
+/// The file of a scenario.
+pub fn scenario_path(name: &str) -> Result<PathBuf, NvmlError> {
+    let path = Path::new(SCENARIOS).join(format!("{name}.toml"));
+    let missing = || NvmlError::NoScenario { name: name.to_owned(), known: known_scenarios() };
+    path.is_file().then_some(path).ok_or_else(missing)
 }
 
 /// The scenarios that there are.

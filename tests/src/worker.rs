@@ -79,9 +79,9 @@ impl Worker {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(WorkerError::Start)?;
-        let told = child.stdin.take();
+        let stdin = child.stdin.take();
         let out = child.stdout.take();
-        let mut worker = Self { child, children: Vec::new(), reported: told };
+        let mut worker = Self { child, children: Vec::new(), reported: stdin };
         let said = out.map(first_line).transpose().map_err(WorkerError::Start)?;
         worker.children = ready(&said.unwrap_or_default(), worker.pid())?;
         Ok(worker)

@@ -146,7 +146,7 @@ fn opened<C: EbpfContext>(ctx: &C, node: NodeKey) {
     if HOLDERS.insert(&pid, &(start_ns / TICK_NS), u64::from(BPF_ANY)).is_err() {
         lost(LOST_MAP);
     }
-    if !tell(OPENED, leader, Kernel::at(0), node) {
+    if !report(OPENED, leader, Kernel::at(0), node) {
         // So that a further try is told.
         let _ = SEEN.remove(&seen);
     }
@@ -169,7 +169,7 @@ fn forked(ctx: RawTracePointContext) -> i32 {
     if HOLDERS.insert(&pid, &(start_ns / TICK_NS), u64::from(BPF_ANY)).is_err() {
         lost(LOST_MAP);
     }
-    tell(FORKED, leader, parent, NodeKey { major: 0, minor: 0 });
+    report(FORKED, leader, parent, NodeKey { major: 0, minor: 0 });
     0
 }
 
@@ -177,7 +177,7 @@ fn forked(ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint(tracepoint = "sched_process_exec")]
 fn execed(_ctx: RawTracePointContext) -> i32 {
     if let Some(leader) = holder(Kernel::current_task()) {
-        tell(EXECED, leader, Kernel::at(0), NodeKey { major: 0, minor: 0 });
+        report(EXECED, leader, Kernel::at(0), NodeKey { major: 0, minor: 0 });
     }
     0
 }
@@ -197,7 +197,7 @@ fn exited(_ctx: RawTracePointContext) -> i32 {
     let Some(pid) = leader.field(layout!(task_tgid)).read::<u32>() else { return 0 };
     // Two last threads can both find nobody alive: the one that removes the entry tells.
     if HOLDERS.remove(&pid).is_ok() {
-        tell(EXITED, leader, Kernel::at(0), NodeKey { major: 0, minor: 0 });
+        report(EXITED, leader, Kernel::at(0), NodeKey { major: 0, minor: 0 });
     }
     0
 }
@@ -206,7 +206,7 @@ fn exited(_ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint(tracepoint = "cgroup_attach_task")]
 fn moved(ctx: RawTracePointContext) -> i32 {
     if let Some(leader) = holder(Kernel::at(ctx.arg::<u64>(2))) {
-        tell(MOVED, leader, Kernel::at(0), NodeKey { major: 0, minor: 0 });
+        report(MOVED, leader, Kernel::at(0), NodeKey { major: 0, minor: 0 });
     }
     0
 }
@@ -214,14 +214,14 @@ fn moved(ctx: RawTracePointContext) -> i32 {
 /// Raw tracepoint (cgroup, path).
 #[raw_tracepoint(tracepoint = "cgroup_mkdir")]
 fn cgroup_made(ctx: RawTracePointContext) -> i32 {
-    tell_cgroup(CGROUP_MADE, Kernel::at(ctx.arg::<u64>(0)), Kernel::at(ctx.arg::<u64>(1)));
+    report_cgroup(CGROUP_MADE, Kernel::at(ctx.arg::<u64>(0)), Kernel::at(ctx.arg::<u64>(1)));
     0
 }
 
 /// Raw tracepoint (cgroup, path).
 #[raw_tracepoint(tracepoint = "cgroup_rmdir")]
 fn cgroup_removed(ctx: RawTracePointContext) -> i32 {
-    tell_cgroup(CGROUP_REMOVED, Kernel::at(ctx.arg::<u64>(0)), Kernel::at(ctx.arg::<u64>(1)));
+    report_cgroup(CGROUP_REMOVED, Kernel::at(ctx.arg::<u64>(0)), Kernel::at(ctx.arg::<u64>(1)));
     0
 }
 
@@ -251,7 +251,7 @@ fn holder(task: Kernel) -> Option<Kernel> {
 
 /// Writes a process event; false where the ring was full.
 #[inline(always)]
-fn tell(kind: u32, leader: Kernel, parent: Kernel, node: NodeKey) -> bool {
+fn report(kind: u32, leader: Kernel, parent: Kernel, node: NodeKey) -> bool {
     let Some(mut entry) = EVENTS.reserve::<ProcessEvent>(0) else {
         lost(LOST_RING);
         return false;
@@ -323,7 +323,7 @@ fn cgroup_id(cgroup: Kernel) -> Option<u64> {
 }
 
 #[inline(always)]
-fn tell_cgroup(kind: u32, cgroup: Kernel, path: Kernel) {
+fn report_cgroup(kind: u32, cgroup: Kernel, path: Kernel) {
     let hierarchy = cgroup
         .follow(layout!(cgroup_root))
         .and_then(|root| root.field(layout!(root_hierarchy)).read::<u32>());

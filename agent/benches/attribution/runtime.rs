@@ -84,7 +84,7 @@ impl Runtime {
         let body = request.into_body().collect().await.unwrap().to_bytes();
         let began = Instant::now();
         let mut world = self.0.lock().unwrap();
-        let (code, message) = match world.say(&path, &body.slice(5..)) {
+        let (code, message) = match world.answer(&path, &body.slice(5..)) {
             Some(message) => (Code::Ok, framed(&message)),
             None => (Code::Unimplemented, Bytes::new()),
         };
@@ -100,7 +100,7 @@ impl Runtime {
 }
 
 impl World {
-    fn say(&mut self, path: &str, question: &[u8]) -> Option<Vec<u8>> {
+    fn answer(&mut self, path: &str, question: &[u8]) -> Option<Vec<u8>> {
         match path {
             VERSION => Some(
                 VersionResponse {

@@ -108,7 +108,7 @@ fn stat(process: ProcKey) -> String {
 }
 
 /// Tells of every container as its runtime does, and grants each device to its parties.
-pub(crate) fn tell(ownership: &Ownership) {
+pub(crate) fn observe_all(ownership: &Ownership) {
     for place in (0..CONTAINERS).map(Place::of) {
         ownership.put_pod(
             Provider::Cri,

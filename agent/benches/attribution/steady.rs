@@ -143,7 +143,7 @@ impl Tick {
     fn new() -> Self {
         let host = Host::new();
         let ownership = Ownership::with_clock(&host.paths, || BEGAN_NS);
-        scene::tell(&ownership);
+        scene::observe_all(&ownership);
         let opens = |number| {
             let place = Place::of(number % scene::PARTIES);
             host.opens(&ownership, number, &place)

@@ -13,13 +13,13 @@
 //! - a record a call through a ring to a reader that wakes for it, as others do it, and adds up or
 //!   keeps it. Its reader's CPU time counts.
 //!
-//! Then the source as a whole, by default, with its governor: what is left of that when callers are
+//! Then the source as a whole, by default, with its probe budget: what is left of that when callers are
 //! fast.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and may stop")]
 
+mod budgeted;
 mod compared;
-mod governed;
 mod ranks;
 mod table;
 
@@ -68,7 +68,7 @@ fn measure() -> std::io::Result<()> {
         }
     }
     read_out()?;
-    governed::measure(&all)
+    budgeted::measure(&all)
 }
 
 fn at_rate(

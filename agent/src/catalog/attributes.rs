@@ -102,6 +102,10 @@ attributes! {
     GPU_ECC_LOCATION = "gpu.ecc.location";
     /// Which part of the device a static memory is in.
     GPU_ECC_SRAM_UNIT = "gpu.ecc.sram.unit";
+    /// Which block of the chip reported a memory error.
+    GPU_ECC_BLOCK = "gpu.ecc.block";
+    /// What a number that no table knows stands for.
+    GPU_CODE_KIND = "gpu.code.kind";
     /// What keeps the clocks down.
     GPU_THROTTLE_REASON = "gpu.throttle.reason";
     /// Which part of the multiprocessors.
@@ -184,6 +188,10 @@ attributes! {
     /// Environment of confidential computing: `unavailable`, `simulation` or `production`
     /// (`gpu.info`).
     GPU_CONFIDENTIAL_ENVIRONMENT = "gpu.confidential_compute.environment";
+    /// How AMD's driver divides the compute units: `SPX`, `DPX`, `TPX`, `QPX` or `CPX` (`gpu.info`).
+    GPU_PARTITION_COMPUTE = "gpu.partition.compute";
+    /// How AMD's driver divides the memory: `NPS1` to `NPS8` (`gpu.info`).
+    GPU_PARTITION_MEMORY = "gpu.partition.memory";
     /// What CPUs did (OpenTelemetry's own).
     CPU_MODE = "cpu.mode";
     /// Part of the host's memory (OpenTelemetry's own).
@@ -456,7 +464,7 @@ attributes! {
     /// State of a rank.
     NCCL_RANK_STATE = "nccl.rank.state";
     /// The level of the probes that the probe budget allows.
-    NCCL_GOVERNOR_LEVEL = "nccl.probe.level";
+    NCCL_PROBE_LEVEL = "nccl.probe.level";
     /// The level of the probes before the change (events).
     NCCL_GOVERNOR_BEFORE = "nccl.probe.level.before";
     /// The probes are attached for one second in this many (events).

@@ -24,6 +24,8 @@ dims! {
         BusReset = "bus_reset",
         /// Reboot the whole system.
         SystemReboot = "system_reboot",
+        /// An action that the agent's table does not have; `gpu.unknown_code` has its number.
+        Other = "other",
     }
     /// A mode that is on or off.
     Mode: attr::GPU_MODE {

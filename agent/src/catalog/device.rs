@@ -17,6 +17,8 @@ dims! {
         Jpeg = "jpeg",
         /// Optical flow accelerator.
         OpticalFlow = "optical_flow",
+        /// Video codec, where one engine encodes and decodes.
+        Video = "video",
     }
     /// Part of the aperture.
     ApertureState: attr::GPU_MEMORY_STATE {
@@ -53,6 +55,8 @@ dims! {
         Hotspot = "hotspot",
         /// The memory stacks.
         Memory = "memory",
+        /// The hottest voltage regulator of the board.
+        Regulator = "voltage_regulator",
     }
     /// Which fan, as the driver numbers them.
     Fan: attr::GPU_FAN {
@@ -88,6 +92,8 @@ dims! {
         Memory = "memory",
         /// Video encoder and decoder clock.
         Video = "video",
+        /// Clock of the chip outside its compute units.
+        Soc = "soc",
     }
     /// What keeps the clocks below their maximum.
     ThrottleReason: attr::GPU_THROTTLE_REASON {
@@ -118,6 +124,25 @@ dims! {
         Thermal = "thermal",
         /// The load is too low for the driver to raise them.
         LowUtilization = "low_utilization",
+        /// A limit of electric current, of the chip or of a voltage regulator.
+        CurrentLimit = "current_limit",
+        /// The temperature of the memory.
+        MemoryThermal = "memory_thermal",
+        /// The temperature of a voltage regulator.
+        RegulatorThermal = "regulator_thermal",
+        /// A reason that the agent's table does not have; `gpu.unknown_code` has its bits.
+        Other = "other",
+    }
+    /// What a number that no table knows stands for.
+    CodeKind: attr::GPU_CODE_KIND {
+        /// The bits of throttle reasons.
+        Throttle = "throttle_reasons",
+        /// The recovery action that the driver advises.
+        RecoveryAction = "recovery_action",
+        /// The state of the registration with the fabric.
+        FabricState = "fabric_status",
+        /// The revision of the driver's table of readings: format times 256 plus content.
+        MetricsTable = "metrics_table",
     }
     /// Whether a device answers.
     DeviceState: attr::GPU_STATE {
@@ -172,6 +197,12 @@ metrics! {
     /// Size of the device memory.
     MEMORY_LIMIT: UpDownCounter<i64> of GpuId = "gpu.memory.limit" ["By"]
         from "nvmlDeviceGetMemoryInfo_v2 (total)";
+    /// Host memory that the device can use, by state; the states add up to `gpu.memory.host.limit`.
+    HOST_MEMORY_USAGE: UpDownCounter<i64> of GpuId, by ApertureState = "gpu.memory.host.usage" ["By"]
+        from "the table of vendors";
+    /// Limit of the host memory that the device can use.
+    HOST_MEMORY_LIMIT: UpDownCounter<i64> of GpuId = "gpu.memory.host.limit" ["By"]
+        from "the table of vendors";
     /// The aperture through which CPU and other devices access device memory (BAR1). When it is
     /// full, no more memory can be mapped, for example for GPUDirect RDMA. Read at every thirtieth
     /// reading.
@@ -217,6 +248,11 @@ metrics! {
     /// overlap.
     THROTTLE_TIME: Counter<f64> of GpuId, by ThrottleReason = "gpu.throttle.time" ["s"]
         from "fields 74 to 79 and, renumbered by driver 580.82, 251 to 253 or 269 to 271 (ns); nvmlDeviceGetViolationStatus (ns) where the driver has no such fields";
+    /// A number of the driver that no table of this agent knows, as it is: of throttle reasons the
+    /// bits without a name, of a state the state. Absent while every number is known. The metric of
+    /// that reason or state has the value `other`.
+    UNKNOWN_CODE: Gauge<i64> of GpuId, by CodeKind = "gpu.unknown_code" ["{code}"]
+        from "nvmlDeviceGetCurrentClocksEventReasons; field 230; nvmlDeviceGetGpuFabricInfoV (state)";
     /// Current clock rates.
     CLOCK_SPEED: Gauge<f64> of GpuId, by Clock = "gpu.clock.speed" ["Hz"]
         from "nvmlDeviceGetClockInfo (MHz)";

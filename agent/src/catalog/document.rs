@@ -1,7 +1,11 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
+mod vendors;
+
+pub use vendors::Column;
+
 use super::level::{self, Level};
-use super::{DOMAINS, MetricDef, attributes, dcgm, event, l9gpu, link};
+use super::{DOMAINS, MetricDef, attributes, dcgm, event, interconnect, l9gpu, link};
 use crate::sample::Subject;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -48,12 +52,8 @@ pub fn json(part: &str) -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(&entries)
 }
 
-/// A vendor's column in the table of vendors: its name, and a function that returns the source of a
-/// metric or the reason why the vendor has none.
-pub type Column = (&'static str, fn(&'static MetricDef) -> Result<&'static str, &'static str>);
-
 /// The text of `METRICS.md`.
-pub fn markdown(vendors: &[Column]) -> String {
+pub fn markdown(columns: &[Column]) -> String {
     let mut out = String::from(HEAD);
     for (heading, metrics) in DOMAINS {
         // Writing to a String cannot fail.
@@ -64,7 +64,7 @@ pub fn markdown(vendors: &[Column]) -> String {
     }
     l9gpu::table(&mut out);
     dcgm::table(&mut out);
-    table_of_vendors(vendors, &mut out);
+    vendors::tables(columns, &mut out);
     series(&mut out);
     out.push_str(EVENTS);
     for &kind in event::EventKind::ALL {
@@ -91,17 +91,6 @@ device's, the instance's where it is in one, and the owner's, as far as they are
 
 Metrics of a device are about the whole device, also with MIG on. Metrics of an instance have names of
 their own (`gpu.instance.*`), so that a sum over `gpu.memory.usage` counts every byte once.
-";
-
-/// The subjects of a device reader's metrics.
-const DEVICE_SUBJECTS: [&str; 4] = ["gpu", "instance", "process", "xid"];
-
-const VENDORS: &str = "
-## By vendor
-
-The source of each metric for each vendor, or why the vendor has none. Unit, kind and meaning are the
-same for all. The state of a device, the age of its reading, and counts by owner are the agent's own.
-
 ";
 
 const SERIES: &str = "
@@ -146,23 +135,6 @@ never affected. A named process that did not hold the device appears in the reco
 |---|---|---|
 ";
 
-/// Writes the table of vendors: the source of each metric of devices, instances, processes and
-/// XIDs.
-fn table_of_vendors(vendors: &[Column], out: &mut String) {
-    out.push_str(VENDORS);
-    let cells = |cells: &mut dyn Iterator<Item = String>| cells.collect::<Vec<_>>().join(" | ");
-    let names = cells(&mut vendors.iter().map(|(name, _)| (*name).to_owned()));
-    // Writing to a String cannot fail.
-    let _ = writeln!(out, "| metric | {names} |\n|---|{}", "---|".repeat(vendors.len()));
-    for def in super::all().filter(|def| DEVICE_SUBJECTS.contains(&def.subject)) {
-        let sources = cells(&mut vendors.iter().map(|(_, source)| match source(def) {
-            Ok(source) => source.to_owned(),
-            Err(why) => format!("no: {why}"),
-        }));
-        let _ = writeln!(out, "| `{}` | {sources} |", def.name);
-    }
-}
-
 /// Writes the largest number of series of each kind of subject, computed from the closed
 /// dimensions.
 fn series(out: &mut String) {
@@ -193,11 +165,15 @@ fn series_of(def: &MetricDef) -> (&'static str, usize) {
     let all = def.series_per_subject();
     match def.dims.first().filter(|dim| dim.key.name == attributes::GPU_LINK_INDEX.name) {
         Some(links) => {
-            let nvlinks = <link::Link as super::OneDim>::DIM.values.len();
-            let of = if links.values.len() == nvlinks {
-                "an NVLink of a device (none with `nvidia.by_link = false`)"
-            } else {
-                "a link of a device to the CPU of its module"
+            let count = |dim: &super::Dim| dim.values.len();
+            let of = match links.values.len() {
+                many if many == count(<link::Link as super::OneDim>::DIM) => {
+                    "an NVLink of a device (none with `nvidia.by_link = false`)"
+                }
+                many if many == count(<interconnect::PeerLink as super::OneDim>::DIM) => {
+                    "another link of a device to a device"
+                }
+                _ => "a link of a device to the CPU of its module",
             };
             (of, all / links.values.len().max(1))
         }
@@ -291,7 +267,7 @@ mod tests {
         let all: usize = all().filter(|def| link(def)).map(MetricDef::series_per_subject).sum();
         assert_eq!(nvlink.map(|each| each * 36), Some(all));
         assert_eq!(rows.iter().filter_map(count).count(), rows.len(), "{rows:#?}");
-        assert_eq!(rows.len(), 17, "{rows:#?}");
+        assert_eq!(rows.len(), 18, "{rows:#?}");
     }
 
     #[test]
@@ -305,9 +281,11 @@ mod tests {
         let series = |defs: &mut dyn Iterator<Item = &'static MetricDef>| -> usize {
             defs.map(MetricDef::series_per_subject).sum()
         };
+        let is_link =
+            |def: &&'static MetricDef| link::ALL.contains(def) || interconnect::ALL.contains(def);
         let of_device = || all().filter(|def| def.subject == "gpu");
-        let per_device = series(&mut of_device().filter(|def| !link::ALL.contains(def)));
-        assert!(per_device <= 320, "{per_device} series a device without its links");
+        let per_device = series(&mut of_device().filter(|def| !is_link(def)));
+        assert!(per_device <= 330, "{per_device} series a device without its links");
         let per_link = series(&mut of_device().filter(|def| link::ALL.contains(def)));
         assert!(per_link <= 36 * 24 + 64, "{per_link} series of 36 links");
         let per_instance = series(&mut all().filter(|def| def.subject == "instance"));

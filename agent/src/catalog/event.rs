@@ -29,6 +29,8 @@ dims! {
         Reset = "gpu.reset",
         /// Memory errors.
         Ecc = "gpu.ecc",
+        /// A program used an address of a device that it does not have.
+        MemoryFault = "gpu.memory.fault",
         /// A device cannot be used.
         Unavailable = "gpu.unavailable",
         /// The action that a device needs to recover has changed.
@@ -50,7 +52,7 @@ dims! {
         /// A rank makes no progress with a collective.
         RankHung = "nccl.rank.hung",
         /// The probes on the collective library were reduced because of their cost, or restored.
-        GovernorChange = "nccl.probe.level.change",
+        ProbeLevelChange = "nccl.probe.level.change",
         /// A process of a job on this node does not answer NCCL.
         PeerSilent = "nccl.peer.unresponsive",
     }
@@ -80,6 +82,7 @@ impl EventKind {
             Self::DriverBind => "the device was bound to its driver",
             Self::Reset => "the device is being reset; work on it is lost",
             Self::Ecc => "memory errors",
+            Self::MemoryFault => "a program used an address that it does not have",
             Self::Unavailable => "the device cannot be used",
             Self::RecoveryAction => "the action that the device needs to recover has changed",
             Self::MigChange => "the device's MIG configuration has changed",
@@ -93,7 +96,7 @@ impl EventKind {
                 "a rank stays in a call of its collective library, or makes no call while others \
                  continue"
             }
-            Self::GovernorChange => {
+            Self::ProbeLevelChange => {
                 "the probes on collective calls were reduced or restored to stay within their budget"
             }
             Self::PeerSilent => "a process on this node does not answer the others of its job",
@@ -110,7 +113,7 @@ impl EventKind {
                 | Self::PeerDead
                 | Self::PeerSilent
                 | Self::RankHung
-                | Self::GovernorChange
+                | Self::ProbeLevelChange
         )
     }
 
@@ -122,6 +125,7 @@ impl EventKind {
                 "drain the node and restart it; check power, seating and PCIe"
             }
             Self::DriverTimeout | Self::Unavailable => "drain the device and reset it",
+            Self::MemoryFault => "check the program for accesses beyond its memory",
             Self::RecoveryAction => "do what the message names",
             Self::Ecc => {
                 "reset the device if errors are uncorrectable; replace it if they continue"
@@ -134,7 +138,7 @@ impl EventKind {
             Self::RankHung => {
                 "find where its process is (py-spy, gdb); the others of its communicator wait for it"
             }
-            Self::GovernorChange => {
+            Self::ProbeLevelChange => {
                 "scale counts by nccl.communicator.coverage; raise nccl.budget to see more"
             }
             Self::PeerSilent => {

@@ -125,6 +125,11 @@ metrics! {
     /// Bytes a second over PCIe, without the 20 ms wait of the driver's other call.
     PCIE_THROUGHPUT: Gauge<f64> of GpuId, by Direction = "gpu.pcie.throughput" ["By/s"]
         from "GPM metrics 20 and 21 (NVML_GPM_METRIC_PCIE_TX_PER_SEC, RX, MiB/s); else DCGM's exporter: DCGM_FI_PROF_PCIE_TX_BYTES, RX";
+    /// Bytes a second over PCIe in 20 ms since the reading before, of boards without performance
+    /// counters: a sample, not a mean. Only with `[nvidia] pcie_sampling`; absent while the driver
+    /// has not answered.
+    PCIE_SAMPLED: Gauge<f64> of GpuId, by Direction = "gpu.pcie.throughput.sampled" ["By/s"]
+        from "nvmlDeviceGetPcieThroughput (KB/s, of 1,000 bytes), on a thread of its own";
     /// Bytes a second over all NVLinks together; for sums use the counter `gpu.nvlink.io`.
     NVLINK_THROUGHPUT: Gauge<f64> of GpuId, by Direction = "gpu.nvlink.throughput" ["By/s"]
         from "GPM metrics 60 and 61 (NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, TX, MiB/s); else DCGM's exporter: DCGM_FI_PROF_NVLINK_TX_BYTES, RX";

@@ -20,4 +20,8 @@ metrics! {
     /// first.
     MEMORY_LIMIT: UpDownCounter<i64> of InstanceId = "gpu.instance.memory.limit" ["By"]
         from "nvmlDeviceGetMemoryInfo_v2 of the MIG device (total)";
+    /// Fraction of the driver's last sample period in which the engines of an instance were busy,
+    /// averaged over its engines. MIG instances have `gpu.instance.sm.active` instead.
+    UTILIZATION: Gauge<f64> of InstanceId = "gpu.instance.utilization" ["1"]
+        from "the table of vendors";
 }

@@ -104,6 +104,7 @@ static BASIC: &[&MetricDef] = &[
 static ALL_ONLY: &[&MetricDef] = &[
     device::APERTURE_USAGE.def(),
     device::APERTURE_LIMIT.def(),
+    device::HOST_MEMORY_LIMIT.def(),
     device::TEMPERATURE_LIMIT.def(),
     device::TEMPERATURE_MARGIN_LIMIT.def(),
     device::POWER_AVERAGE.def(),
@@ -116,6 +117,7 @@ static ALL_ONLY: &[&MetricDef] = &[
     wear::PCIE_GENERATION.def(),
     wear::PCIE_GENERATION_LIMIT.def(),
     wear::PCIE_ERRORS.def(),
+    wear::BLOCK_ERRORS.def(),
     board::ACCOUNTING_LIMIT.def(),
     board::VIDEO_SESSIONS.def(),
     board::VIDEO_FRAME_RATE.def(),

@@ -101,6 +101,8 @@ dims! {
         Completed = "completed",
         /// It failed.
         Failed = "failed",
+        /// A state that the agent's table does not have; `gpu.unknown_code` has its number.
+        Other = "other",
     }
     /// Overall health of the fabric.
     FabricHealth: attr::GPU_FABRIC_HEALTH {

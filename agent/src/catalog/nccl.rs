@@ -76,7 +76,7 @@ dims! {
         Unknown = "unknown",
     }
     /// What the probe budget allows the probes to observe of an owner's processes.
-    GovernorLevel: attr::NCCL_GOVERNOR_LEVEL {
+    ProbeLevel: attr::NCCL_PROBE_LEVEL {
         /// No library is in use, or nothing can be attached.
         Off = "off",
         /// Entries and returns.
@@ -305,7 +305,7 @@ metrics! {
     /// Probe level of the owner that exceeds the budget most: 1 for the current level, 0 for the
     /// others. Each owner has a level of its own, so one owner's calls do not reduce the probes of
     /// others. The event `nccl.probe.level.change` names the owner of each change.
-    GOVERNOR: Gauge<i64> of Agent, by GovernorLevel = "nccl.probe.level.status" ["{state}"]
+    PROBE_LEVEL: Gauge<i64> of Agent, by ProbeLevel = "nccl.probe.level.status" ["{state}"]
         from "hits a second of each owner's busiest process against nccl.budget";
     /// Allowed hits a second for each process, over all libraries that it has loaded; a hit that
     /// the kernel has to single-step counts as eight.

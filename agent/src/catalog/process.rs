@@ -56,4 +56,14 @@ metrics! {
     /// accounting is on (`gpu.mode`); read when a process is new and at every sixth reading.
     LIFETIME_UTILIZATION: Gauge<f64> of GpuProcess = "gpu.process.lifetime.utilization" ["1"]
         from "nvmlDeviceGetAccountingStats (gpuUtilization)";
+    /// Fraction of a device's compute units on which work of a process is, at the moment of the
+    /// reading.
+    OCCUPANCY: Gauge<f64> of GpuProcess = "gpu.process.occupancy" ["1"]
+        from "the table of vendors";
+    /// Time during which the driver kept the queues of a process off a device for lack of memory.
+    EVICTED_TIME: Counter<f64> of GpuProcess = "gpu.process.evicted.time" ["s"]
+        from "the table of vendors";
+    /// Memory of a process that the driver moved from the device to the host for lack of room.
+    MEMORY_EVICTED: UpDownCounter<i64> of GpuProcess = "gpu.process.memory.evicted" ["By"]
+        from "the table of vendors";
 }

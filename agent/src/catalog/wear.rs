@@ -7,6 +7,60 @@ use super::{dims, metrics};
 use crate::ids::GpuId;
 
 dims! {
+    /// What became of an error in a block of the chip.
+    BlockError: attr::GPU_ECC_ERROR_TYPE {
+        /// Corrected.
+        Corrected = "corrected",
+        /// Not corrected, and consumed.
+        Uncorrected = "uncorrected",
+        /// Not corrected; the data is marked as bad and not yet used.
+        Deferred = "deferred",
+    }
+    /// Block of the chip, by the driver's name.
+    Block: attr::GPU_ECC_BLOCK {
+        /// Controllers of the device memory.
+        Umc = "umc",
+        /// Copy engines.
+        Sdma = "sdma",
+        /// Compute and graphics.
+        Gfx = "gfx",
+        /// Memory hub.
+        Mmhub = "mmhub",
+        /// Address translation hub.
+        Athub = "athub",
+        /// PCIe interface.
+        PcieBif = "pcie_bif",
+        /// Host data path.
+        Hdp = "hdp",
+        /// Links to other devices.
+        XgmiWafl = "xgmi_wafl",
+        /// Data fabric.
+        Df = "df",
+        /// System management network.
+        Smn = "smn",
+        /// Semaphore block.
+        Sem = "sem",
+        /// Security processor.
+        Mp0 = "mp0",
+        /// Power management processor.
+        Mp1 = "mp1",
+        /// Fuses.
+        Fuse = "fuse",
+        /// Machine check architecture.
+        Mca = "mca",
+        /// Video codec.
+        Vcn = "vcn",
+        /// JPEG decoder.
+        Jpeg = "jpeg",
+        /// Interrupt handler.
+        Ih = "ih",
+        /// I/O processor.
+        Mpio = "mpio",
+        /// Memory management.
+        Mmsch = "mmsch",
+        /// A block that the agent's table does not have.
+        Other = "other",
+    }
     /// Why memory was retired.
     RetirementCause: attr::GPU_MEMORY_RETIREMENT_CAUSE {
         /// Repeated corrected errors in one place.
@@ -127,6 +181,11 @@ metrics! {
     /// so. Replace the board.
     ECC_SRAM_EXCEEDED: Gauge<i64> of GpuId = "gpu.ecc.sram.threshold_exceeded" ["{flag}"]
         from "nvmlDeviceGetSramEccErrorStatus";
+    /// Errors of memories by the block of the chip that they are in, since the driver was loaded;
+    /// the blocks add up to `gpu.ecc.errors`. Only blocks that report errors; read at every sixth
+    /// reading.
+    BLOCK_ERRORS: Counter<i64> of GpuId, by (BlockError, Block) = "gpu.ecc.block.errors" ["{error}"]
+        from "the table of vendors";
     /// Rows of device memory that were remapped to spare rows, since the board was made, by cause.
     /// Ampere and later.
     REMAPPED_ROWS: Counter<i64> of GpuId, by RetirementCause = "gpu.memory.remapped_rows" ["{row}"]
@@ -168,5 +227,5 @@ metrics! {
     /// Bytes over the PCIe link. Only where the driver counts in 64 bits: a 32-bit counter wraps
     /// many times between two readings.
     PCIE_IO: Counter<i64> of GpuId, by Direction = "gpu.pcie.io" ["By"]
-        from "fields 197, 198 (never nvmlDeviceGetPcieThroughput, which blocks for 20 ms)";
+        from "fields 197, 198";
 }

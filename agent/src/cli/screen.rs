@@ -26,9 +26,9 @@ const DEFAULT_WIDTH: usize = 80;
 pub(super) fn of_stdout() -> Screen {
     let stdout = io::stdout();
     let measured = terminal_size_of(&stdout).map(|(Width(width), _)| width.into());
-    let told = || std::env::var("COLUMNS").ok().and_then(|width| width.parse().ok());
+    let from_environment = || std::env::var("COLUMNS").ok().and_then(|width| width.parse().ok());
     let default = if stdout.is_terminal() { DEFAULT_WIDTH } else { usize::MAX };
-    Screen::new(measured.or_else(told).unwrap_or(default), colours(&stdout))
+    Screen::new(measured.or_else(from_environment).unwrap_or(default), colours(&stdout))
 }
 
 /// Colours are for a terminal whose user has not said no (no-color.org).

@@ -6,7 +6,7 @@ use super::{
 use crate::agent::configuration::{self, Configuration};
 use crate::catalog::level::Level;
 use crate::catalog::{self, MetricDef, document};
-use crate::collect::device::DEVICES;
+use crate::collect::device::{DEVICES, Vendor};
 use crate::control::{self, Reply, Request};
 use crate::who::Screen;
 use anyhow::{Context as _, bail};
@@ -57,7 +57,7 @@ fn answer(message: &str, json: bool) -> anyhow::Result<()> {
 pub(super) fn metrics(args: &MetricsArgs) -> anyhow::Result<ExitCode> {
     let part = args.part.as_deref().unwrap_or_default();
     if args.markdown {
-        let vendors: Vec<_> = DEVICES.iter().map(|vendor| (vendor.name, vendor.source)).collect();
+        let vendors: Vec<_> = DEVICES.iter().map(Vendor::column).collect();
         print(&document::markdown(&vendors))?;
     } else if args.json {
         print(&format!("{}\n", document::json(part).context("cannot write JSON")?))?;

@@ -12,6 +12,7 @@ mod connection;
 pub mod events;
 mod fdinfo;
 mod files;
+pub mod fuzz;
 mod gaudi;
 mod in_flight;
 mod intel;
@@ -28,10 +29,12 @@ mod states;
 mod stuck;
 mod sysfs;
 mod tenstorrent;
+pub mod throttle;
 mod tpu;
 pub mod wire;
 
 use crate::catalog::MetricDef;
+use crate::catalog::document::Column;
 use crate::collect::source::Context;
 use crate::event::EventSource;
 use crate::paths::Paths;
@@ -102,6 +105,13 @@ pub struct Vendor {
     pub open: fn(&OpenOptions<'_>) -> Result<OpenLibrary, OpenError>,
 }
 
+impl Vendor {
+    /// Its column in METRICS.md.
+    pub fn column(&self) -> Column {
+        Column { name: self.name, source: self.source, bits: throttle::bits_of(self.name) }
+    }
+}
+
 /// An on/off key of a vendor's configuration section.
 #[derive(Debug)]
 pub struct Switch {
@@ -109,6 +119,12 @@ pub struct Switch {
     pub key: &'static str,
     /// Whether it is on unless set.
     pub default: bool,
+}
+
+/// The switches of all vendors that are off unless set.
+fn off_by_default() -> impl Iterator<Item = &'static str> {
+    let switches = DEVICES.iter().flat_map(|vendor| vendor.switches);
+    switches.filter(|switch| !switch.default).map(|switch| switch.key)
 }
 
 /// The event stream of a vendor's library.
@@ -195,4 +211,22 @@ pub struct OpenError {
 /// Finds a vendor by name.
 pub fn vendor(name: &str) -> Option<&'static Vendor> {
     DEVICES.iter().find(|vendor| vendor.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DEVICES;
+    use crate::catalog;
+
+    /// METRICS.md has a cell for each.
+    #[test]
+    fn every_vendor_has_a_source_or_a_reason_for_every_metric() {
+        for vendor in DEVICES {
+            for def in catalog::all() {
+                let (Ok(text) | Err(text)) = (vendor.source)(def);
+                assert!(text.len() > 3, "{} says nothing of {}", vendor.name, def.name);
+                assert!(!text.contains('|'), "{}: {text} breaks the table", vendor.name);
+            }
+        }
+    }
 }

@@ -149,7 +149,7 @@ fn probe_settings(raw: RawNccl) -> Result<probe::Settings, ConfigError> {
         trusted_mounts,
         enabled,
         budget: raw.budget.unwrap_or(default.budget),
-        patience: default.patience,
+        recovery: default.recovery,
         timed_rate: raw.timed_rate.unwrap_or(default.timed_rate),
         hang_after: duration("nccl.hang_after", raw.hang_after, default.hang_after)?,
     })

@@ -12,7 +12,7 @@ use crate::attribute::ProcessAttribution;
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::OwnerLimit;
 use crate::catalog::event::EventKind;
-use crate::ids::{GpuId, PciAddress, PciPort, ProcKey};
+use crate::ids::{GpuId, PciAddress, ProcKey};
 use crate::inventory::{GpuInfo, Inventory};
 use crate::paths::Paths;
 use rustix::event::{EventfdFlags, eventfd};
@@ -229,7 +229,7 @@ impl EventAggregator {
     }
 
     /// Whether a device is below a port: the device's path in sysfs names every port above it.
-    fn is_below(&self, info: &GpuInfo, port: PciPort) -> bool {
+    fn is_below(&self, info: &GpuInfo, port: PciAddress) -> bool {
         let Some(at) = info.pci_address.as_deref().and_then(PciAddress::parse) else {
             return false;
         };
@@ -237,7 +237,7 @@ impl EventAggregator {
         let Ok(path) = std::fs::read_link(link) else { return false };
         path.parent().is_some_and(|ports| {
             let mut names = ports.components().filter_map(|part| part.as_os_str().to_str());
-            names.any(|name| PciPort::parse(name) == Some(port))
+            names.any(|name| PciAddress::parse(name) == Some(port))
         })
     }
 

@@ -61,6 +61,10 @@ facts! {
     Confidential = GPU_CONFIDENTIAL_MODE;
     /// Environment of confidential computing.
     ConfidentialEnvironment = GPU_CONFIDENTIAL_ENVIRONMENT;
+    /// How its compute units are partitioned.
+    ComputePartition = GPU_PARTITION_COMPUTE;
+    /// How its memory is partitioned.
+    MemoryPartition = GPU_PARTITION_MEMORY;
 }
 
 /// The facts about one board, at most one of each kind, in the order of [`Fact`].

@@ -2,13 +2,15 @@
 //! `--sort`.
 
 use super::{HostReport, OwnerView, Process, Totals};
+use crate::ids::PciAddress;
 use clap::{Args, ValueEnum};
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 /// Which devices and whose processes, and in which order.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Selection {
-    /// Only these devices: index or UUID; may be repeated.
+    /// Only these devices: index, VENDOR:INDEX, UUID or PCI address; may be repeated.
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     gpu: Vec<String>,
     /// Only this user's processes: name or number.
@@ -44,12 +46,25 @@ enum SortKey {
     User,
 }
 
-/// A device that is not there.
+/// Why a device that was asked for is none.
 #[derive(Debug, thiserror::Error)]
-#[error("no device `{asked}`; there are: {present}")]
-pub struct NoSuchDevice {
-    asked: String,
-    present: String,
+pub enum NoSuchDevice {
+    /// It is not there.
+    #[error("no device `{asked}`; there are: {present}")]
+    Absent {
+        /// What was asked for.
+        asked: String,
+        /// The devices.
+        present: String,
+    },
+    /// Devices of several vendors have this index.
+    #[error("device {asked} of which vendor? say {present}")]
+    Ambiguous {
+        /// What was asked for.
+        asked: String,
+        /// The devices.
+        present: String,
+    },
 }
 
 impl Selection {
@@ -58,11 +73,23 @@ impl Selection {
         report.devices.iter_mut().for_each(|device| self.sort.sort(&mut device.processes));
         // Without any device the table says that, which is the answer.
         for asked in self.gpu.iter().filter(|_| !report.devices.is_empty()) {
-            let is_there = |device: &super::Device| is_named(device, asked);
-            if !report.devices.iter().any(is_there) {
-                let all = report.devices.iter().map(|device| device.index.to_string());
-                let present = all.collect::<Vec<_>>().join(", ");
-                return Err(NoSuchDevice { asked: asked.clone(), present });
+            let named = |asked| report.devices.iter().filter(move |one| is_named(one, asked));
+            let list =
+                |devices: &mut dyn Iterator<Item = String>| devices.collect::<Vec<_>>().join(", ");
+            let with_vendor = |one: &super::Device| format!("{}:{}", one.vendor, one.index);
+            let asked = asked.clone();
+            let vendors: BTreeSet<_> = named(&asked).map(|device| &device.vendor).collect();
+            if vendors.len() > 1 {
+                let present = list(&mut named(&asked).map(with_vendor));
+                return Err(NoSuchDevice::Ambiguous { asked, present });
+            } else if vendors.is_empty() {
+                let vendors: BTreeSet<_> = report.devices.iter().map(|one| &one.vendor).collect();
+                let is_mixed = vendors.len() > 1;
+                let name = |one: &super::Device| {
+                    if is_mixed { with_vendor(one) } else { one.index.to_string() }
+                };
+                let present = list(&mut report.devices.iter().map(name));
+                return Err(NoSuchDevice::Absent { asked, present });
             }
         }
         if !self.gpu.is_empty() {
@@ -116,7 +143,17 @@ impl Selection {
 }
 
 fn is_named(device: &super::Device, asked: &str) -> bool {
-    device.uuid == asked || device.index.to_string() == asked
+    let by_vendor = || {
+        let (vendor, index) = asked.split_once(':')?;
+        (vendor == device.vendor && index == device.index.to_string()).then_some(())
+    };
+    let by_address = || {
+        let [asked, known] = [asked, device.pci_address.as_deref()?].map(PciAddress::parse);
+        (asked? == known?).then_some(())
+    };
+    device.uuid == asked
+        || device.index.to_string() == asked
+        || by_vendor().or_else(by_address).is_some()
 }
 
 impl SortKey {
@@ -213,6 +250,32 @@ mod tests {
         assert_eq!(error, "no device `9`; there are: 0, 1");
         let none = HostReport { devices: Vec::new(), ..report() };
         assert_eq!(line.selection.apply(none).unwrap().devices, Vec::new());
+    }
+
+    #[test]
+    fn an_index_that_two_vendors_have_needs_the_vendor() {
+        let mut mixed = report();
+        for (device, vendor) in mixed.devices.iter_mut().zip(["nvidia", "amd"]) {
+            (device.index, device.vendor) = (0, vendor.to_owned());
+            device.pci_address =
+                Some(format!("00000000:{}7:00.1", if vendor == "amd" { 2 } else { 1 }));
+        }
+        let select = |gpu: &str| {
+            let line = Line::try_parse_from(["gpuwho", "--gpu", gpu]).unwrap();
+            let chosen = line.selection.apply(mixed.clone());
+            let uuids = |report: HostReport| {
+                report.devices.into_iter().map(|device| device.uuid).collect::<Vec<_>>()
+            };
+            chosen.map(uuids).map_err(|error| error.to_string())
+        };
+        assert_eq!(select("0").unwrap_err(), "device 0 of which vendor? say nvidia:0, amd:0");
+        assert_eq!(select("2").unwrap_err(), "no device `2`; there are: nvidia:0, amd:0");
+        let second = Ok(vec!["GPU-1".to_owned()]);
+        for words in ["amd:0", "GPU-1", "0000:27:00.1"] {
+            assert_eq!(select(words), second, "{words}");
+        }
+        assert!(select("0000:27:00.0").is_err(), "another function");
+        assert_eq!(select("nvidia:0,amd:0").unwrap().len(), 2);
     }
 
     #[test]

@@ -24,7 +24,7 @@ type Script = fn(usize) -> Result<i64, Status>;
 struct Service {
     script: Script,
     calls: AtomicUsize,
-    tell: mpsc::Sender<ExportMetricsServiceRequest>,
+    sender: mpsc::Sender<ExportMetricsServiceRequest>,
 }
 
 #[tonic::async_trait]
@@ -33,7 +33,7 @@ impl MetricsService for Service {
         &self,
         request: Request<ExportMetricsServiceRequest>,
     ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
-        self.tell.send(request.into_inner()).unwrap();
+        self.sender.send(request.into_inner()).unwrap();
         let rejected = (self.script)(self.calls.fetch_add(1, Ordering::SeqCst))?;
         let partial = ExportMetricsPartialSuccess {
             rejected_data_points: rejected,
@@ -48,8 +48,8 @@ fn start(script: Script) -> (SocketAddr, mpsc::Receiver<ExportMetricsServiceRequ
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
-    let (tell, received) = mpsc::channel();
-    let service = MetricsServiceServer::new(Service { script, calls: AtomicUsize::new(0), tell })
+    let (sender, received) = mpsc::channel();
+    let service = MetricsServiceServer::new(Service { script, calls: AtomicUsize::new(0), sender })
         .accept_compressed(CompressionEncoding::Gzip);
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

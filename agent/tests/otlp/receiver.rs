@@ -65,11 +65,11 @@ impl Receiver {
         let listener = std::net::TcpListener::bind(address).unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        let (tell, received) = mpsc::channel();
+        let (sender, received) = mpsc::channel();
         let (stop, stopped) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let listener_task = serve(listener, tls, Arc::new(script), tell);
+            let listener_task = serve(listener, tls, Arc::new(script), sender);
             runtime.unwrap().block_on(async {
                 tokio::select! {
                     () = listener_task => {}
@@ -117,7 +117,7 @@ async fn serve(
     listener: std::net::TcpListener,
     tls: Option<rustls::ServerConfig>,
     script: Script,
-    tell: mpsc::Sender<Received>,
+    sender: mpsc::Sender<Received>,
 ) {
     let listener = TcpListener::from_std(listener).unwrap();
     let tls = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
@@ -125,14 +125,14 @@ async fn serve(
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         let (tls, script) = (tls.clone(), Arc::clone(&script));
-        let (count, tell) = (Arc::clone(&count), tell.clone());
+        let (count, sender) = (Arc::clone(&count), sender.clone());
         tokio::spawn(async move {
             match tls {
-                None => connection(stream, script, count, tell).await,
+                None => connection(stream, script, count, sender).await,
                 // A client that does not trust us hangs up here.
                 Some(tls) => {
                     if let Ok(stream) = tls.accept(stream).await {
-                        connection(stream, script, count, tell).await;
+                        connection(stream, script, count, sender).await;
                     }
                 }
             }
@@ -144,13 +144,13 @@ async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     script: Script,
     count: Arc<AtomicUsize>,
-    tell: mpsc::Sender<Received>,
+    sender: mpsc::Sender<Received>,
 ) {
     let service = service_fn(|request: Request<Incoming>| {
         let reply = script(count.fetch_add(1, Ordering::SeqCst));
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
-            tell.send(read(request).await).map_err(io::Error::other)?;
+            sender.send(read(request).await).map_err(io::Error::other)?;
             answer(reply).await
         }
     });

@@ -3,7 +3,7 @@
 
 use crate::fixture::{TRAINER, wait_for_holder};
 use crate::kubernetes::pods::{USAGE, names, wait_for_names, watch};
-use crate::points::{Told, is, longest_gap, of_process, words};
+use crate::points::{WatchedAgent, is, longest_gap, of_process, words};
 use crate::slurm::cluster;
 use fake_kubelet::{Allocation, Devices, Kubelet};
 use gpuwho_tests::containerd::{self, Container, ContainerSpec, Containerd, Pod, PodSpec, Run};
@@ -22,19 +22,19 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const READINGS: usize = 13;
 
 /// The sources of names and their states, as `gpuwho` has them.
-fn sources(told: &Told) -> BTreeSet<(String, String)> {
-    let who = told.who();
+fn sources(watched: &WatchedAgent) -> BTreeSet<(String, String)> {
+    let who = watched.who();
     let all = who["sources"].as_array().unwrap().iter();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     all.map(|source| (text(&source["name"]), text(&source["state"]))).collect()
 }
 
-fn doctor_agrees(told: &Told) {
-    let doctor = told.doctor();
+fn doctor_agrees(watched: &WatchedAgent) {
+    let doctor = watched.doctor();
     for name in ["cri", "pods_api", "pod_resources"] {
         let said = &doctor[&format!("agent: {name}")];
         let state = if said.0 == "ok" { "ready" } else { &said.0 };
-        let known = sources(told);
+        let known = sources(watched);
         assert!(known.contains(&(name.to_owned(), state.to_owned())), "{said:?}: {known:?}");
         assert!(!said.1.is_empty(), "{name}: {said:?}");
     }
@@ -43,7 +43,7 @@ fn doctor_agrees(told: &Told) {
 /// A container on the first device, which is granted the second, and a job's task on the first.
 struct Scene {
     // Ended before what it asks.
-    reported: Told,
+    reported: WatchedAgent,
     container: Container,
     _pod: Pod,
     task: Task,
@@ -59,13 +59,13 @@ impl Scene {
         let sockets = [kubelet.pods_api(), kubelet.pod_resources()];
         let sockets = sockets.each_ref().map(|path| path.to_str().unwrap());
         let more = format!("[slurm]\njobs = \"{}\"\n", slurm.prolog_dir().display());
-        let mut told = watch(&containerd, sockets, &more);
+        let mut watched = watch(&containerd, sockets, &more);
         let pod = containerd.pod(&PodSpec::default()).unwrap();
         let run = Run::Worker(Script { gpus: vec![0], ..Script::default() });
         let spec = ContainerSpec { run, gpus: &[0], ..ContainerSpec::default() };
         let container = pod.container(&spec).unwrap();
         let mut as_kubelets = pod.as_kubelets(&[&container]);
-        let scenario = told.nvml.truth().unwrap();
+        let scenario = watched.nvml.truth().unwrap();
         let device = scenario.device(1).unwrap();
         let uuid = device.text(&device.group.uuid);
         let devices = vec![Devices::of("nvidia.com/gpu", &[&uuid])];
@@ -73,13 +73,14 @@ impl Scene {
         kubelet.set_pod(as_kubelets);
         let job = slurm.sbatch(&JobSpec::default()).unwrap();
         let task = slurm.wait_started(&job, 1).unwrap().remove(0);
-        told.nvml.set_processes(0, &[Some(container.pid), Some(task.pid())]).unwrap();
-        wait_for_names(&mut told, "the container", container.pid, &container.expected);
-        told.wait("the job's account", |points| {
+        watched.nvml.set_processes(0, &[Some(container.pid), Some(task.pid())]).unwrap();
+        wait_for_names(&mut watched, "the container", container.pid, &container.expected);
+        watched.wait("the job's account", |points| {
             let last = of_process(points, USAGE, task.pid()).pop()?;
             is_of_the_account(last).then_some(())
         });
-        let scene = Self { reported: told, container, _pod: pod, task, kubelet, slurm, containerd };
+        let scene =
+            Self { reported: watched, container, _pod: pod, task, kubelet, slurm, containerd };
         scene.all_is_ready();
         scene
     }
@@ -155,9 +156,9 @@ fn readings_come_on_time_and_names_stay_while_runtime_kubelet_and_slurmd_restart
 }
 
 /// A container that nobody has heard of makes the agent ask, and nobody answers.
-fn unknown(containerd: &mut Containerd, told: &Told) -> Worker {
+fn unknown(containerd: &mut Containerd, watched: &WatchedAgent) -> Worker {
     let group = containerd.stage().pod(&TRAINER).unwrap();
     let stray = Worker::on(&group, &[1]).unwrap();
-    wait_for_holder(&told.agent, stray.pid());
+    wait_for_holder(&watched.agent, stray.pid());
     stray
 }

@@ -4,7 +4,7 @@ use crate::fixture::{
     TRAINER, free_pid, hand_over, holder, owner, wait_for_holder, without_kernel,
 };
 use crate::kubernetes::pods::{USAGE, wait_for_names};
-use crate::points::{ALONE, Told, of_process, time_ns, words};
+use crate::points::{ALONE, WatchedAgent, of_process, time_ns, words};
 use gpuwho_tests::agent::Config;
 use gpuwho_tests::or_skip;
 use gpuwho_tests::stage::{PodSpec, Stage};
@@ -19,10 +19,10 @@ const TURNS: usize = 6;
 
 const DAY_NS: u64 = 86_400_000_000_000;
 
-fn watch(stage: &Stage, bpf: bool) -> Told {
+fn watch(stage: &Stage, bpf: bool) -> WatchedAgent {
     let (pod_logs, more) = (Some(stage.pod_logs()), ALONE.to_owned());
     let config = Config { bpf: Some(bpf), pod_logs, more, ..Config::default() };
-    Told::start(stage.folder(), "h100x8", config)
+    WatchedAgent::start(stage.folder(), "h100x8", config)
 }
 
 /// Nanoseconds since midnight, as points are timed.
@@ -32,7 +32,7 @@ fn now_ns() -> u64 {
 }
 
 /// The pods that points of a process name from a moment on.
-fn told_since(points: &[Value], pid: u32, since_ns: u64) -> Vec<String> {
+fn reported_since(points: &[Value], pid: u32, since_ns: u64) -> Vec<String> {
     let is_later = |point: &&Value| match time_ns(point, point) {
         // After the next midnight.
         time if time + DAY_NS / 2 < since_ns => true,
@@ -57,9 +57,9 @@ fn without_bpf_a_number_used_again_is_the_later_processs_at_the_next_reading() {
         let worker = Worker::start(Some(group), &script).unwrap();
         let since_ns = now_ns();
         reported.wait(&format!("{name}'s points"), |points| {
-            told_since(points, pid, since_ns).iter().any(|pod| pod == name).then_some(())
+            reported_since(points, pid, since_ns).iter().any(|pod| pod == name).then_some(())
         });
-        let named = told_since(reported.points(), pid, since_ns);
+        let named = reported_since(reported.points(), pid, since_ns);
         assert!(named.iter().all(|pod| pod == name), "{named:?} since {name} has {pid}");
         worker.stop();
     }

@@ -2,7 +2,7 @@
 //! before and after.
 
 use crate::fixture::TRAINER;
-use crate::points::{ALONE, TOLD_WITHIN, Told};
+use crate::points::{ALONE, TOLD_WITHIN, WatchedAgent};
 use gpuwho_tests::agent::Config;
 use gpuwho_tests::or_skip;
 use gpuwho_tests::stage::{Group, Stage};
@@ -24,7 +24,7 @@ fn values(points: &[Value], metric: &str, with: &[(&str, &str)]) -> Vec<f64> {
 }
 
 /// A value that was read after now.
-fn next(reported: &mut Told, metric: &str, with: &[(&str, &str)]) -> f64 {
+fn next(reported: &mut WatchedAgent, metric: &str, with: &[(&str, &str)]) -> f64 {
     let before = values(reported.points(), metric, with).len();
     reported.wait(metric, |points| {
         // The first may have been read before and told now.
@@ -34,7 +34,7 @@ fn next(reported: &mut Told, metric: &str, with: &[(&str, &str)]) -> f64 {
 
 /// A counter: what the agent says is between two readings of the kernel's file.
 fn grows(
-    reported: &mut Told,
+    reported: &mut WatchedAgent,
     metric: &str,
     with: &[(&str, &str)],
     kernel: impl Fn() -> f64,
@@ -47,7 +47,12 @@ fn grows(
 }
 
 /// A level: where two readings of the kernel's file are the same, so is what the agent says.
-fn stays(reported: &mut Told, metric: &str, with: &[(&str, &str)], kernel: impl Fn() -> f64) {
+fn stays(
+    reported: &mut WatchedAgent,
+    metric: &str,
+    with: &[(&str, &str)],
+    kernel: impl Fn() -> f64,
+) {
     let found = until(TOLD_WITHIN, || {
         let before = kernel();
         let said = next(reported, metric, with);
@@ -95,7 +100,7 @@ fn the_hosts_and_an_owners_cpu_and_memory_are_the_kernels_own() {
     let worker = Worker::on(&pod, &[0]).unwrap();
     let config =
         Config { pod_logs: Some(stage.pod_logs()), more: ALONE.to_owned(), ..Config::default() };
-    let mut reported = Told::start(stage.folder(), "h100x8", config);
+    let mut reported = WatchedAgent::start(stage.folder(), "h100x8", config);
 
     grows(&mut reported, "system.cpu.time", &[("cpu.mode", "user")], host_user_seconds);
     stays(&mut reported, "system.memory.limit", &[], host_memory);

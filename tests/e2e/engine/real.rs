@@ -2,7 +2,7 @@
 //! the totals that a receiver gets are what the client has counted.
 
 use super::{of_pod, pod, watch};
-use crate::points::Told;
+use crate::points::WatchedAgent;
 use gpuwho_tests::engine::real::{Real, RealEngine, installed};
 use gpuwho_tests::stage::Stage;
 use gpuwho_tests::until::until;
@@ -33,7 +33,7 @@ fn total(points: &[Value], metric: &str, with: Option<(&str, &str)>) -> Option<f
 }
 
 /// Starts an engine, drives it, and compares these metrics with what the client has counted.
-fn totals_are_exact(which: Real, compared: &[Compared<'_>]) -> Option<(Told, Stage)> {
+fn totals_are_exact(which: Real, compared: &[Compared<'_>]) -> Option<(WatchedAgent, Stage)> {
     if let Err(lack) = installed() {
         println!("skipped: needs {lack}");
         return None;
@@ -43,9 +43,9 @@ fn totals_are_exact(which: Real, compared: &[Compared<'_>]) -> Option<(Told, Sta
     let log = stage.folder().join("engine.log");
     let mut engine = RealEngine::start(which, (&group, &[GPU]), &log, REQUESTS).unwrap();
     // A busy machine needs a moment for a page; an engine that is there already is found, too.
-    let mut told = watch(&stage, "[engines]\ninterval = \"2s\"\n");
-    told.nvml.set_processes(GPU, &[Some(engine.pid())]).unwrap();
-    told.wait("the engine's page", |points| {
+    let mut watched = watch(&stage, "[engines]\ninterval = \"2s\"\n");
+    watched.nvml.set_processes(GPU, &[Some(engine.pid())]).unwrap();
+    watched.wait("the engine's page", |points| {
         let ups = of_pod(points, "gpuwho.engine.up", "real-0");
         ups.iter().any(|point| point["value"] == 1).then_some(())
     });
@@ -57,9 +57,9 @@ fn totals_are_exact(which: Real, compared: &[Compared<'_>]) -> Option<(Told, Sta
             .all(|(metric, with, count)| total(points, metric, *with) == counted[*count].as_f64());
         same.then_some(())
     };
-    let same = until(COUNTED_WITHIN, || agrees(told.points()));
+    let same = until(COUNTED_WITHIN, || agrees(watched.points()));
     for (metric, with, count) in compared {
-        let received = total(told.points(), metric, *with);
+        let received = total(watched.points(), metric, *with);
         println!(
             "{}: {metric} {with:?} {received:?}, the client's {count} {}",
             which.name(),
@@ -67,19 +67,19 @@ fn totals_are_exact(which: Real, compared: &[Compared<'_>]) -> Option<(Told, Sta
         );
     }
     assert!(same.is_some(), "totals differ");
-    let info = told.wait("the engine's device", |points| {
+    let info = watched.wait("the engine's device", |points| {
         of_pod(points, "gpuwho.engine.info", "real-0").last().map(|point| (*point).clone())
     });
     assert_eq!(info["attributes"]["gpu.index"], GPU.to_string(), "{info:#}");
     println!("{}: {}", which.name(), info["attributes"]);
-    let up = of_pod(told.points(), "gpuwho.engine.families", "real-0");
+    let up = of_pod(watched.points(), "gpuwho.engine.families", "real-0");
     for point in up.iter().rev().take(2) {
         println!("{}: families {} {}", which.name(), point["attributes"], point["value"]);
     }
-    println!("{}: doctor {:?}", which.name(), told.doctor().get("engine"));
+    println!("{}: doctor {:?}", which.name(), watched.doctor().get("engine"));
     // It is there until here.
     drop(engine);
-    Some((told, stage))
+    Some((watched, stage))
 }
 
 #[test]

@@ -19,16 +19,16 @@ const OTHER: PodSpec<'_> = PodSpec {
 };
 
 /// Processes here that the records of a line name, each with why.
-type Told = &'static [(&'static str, &'static str)];
+type Affected = &'static [(&'static str, &'static str)];
 
-const ALL: Told = &[("one", "device"), ("other", "device")];
-const MARKED: Told = &[("one", "named"), ("other", "device")];
-const ONE: Told = &[("one", "named")];
-const ANY: Told = &[("one", "candidate"), ("other", "candidate")];
+const ALL: Affected = &[("one", "device"), ("other", "device")];
+const MARKED: Affected = &[("one", "named"), ("other", "device")];
+const ONE: Affected = &[("one", "named")];
+const ANY: Affected = &[("one", "candidate"), ("other", "candidate")];
 
 /// What a line says, with the words for processes in the place of their numbers, how bad it is, and
 /// whom it affects.
-const ROWS: &[(&str, &str, Told)] = &[
+const ROWS: &[(&str, &str, Affected)] = &[
     ("79, pid='<unknown>', name=<unknown>, GPU has fallen", "critical", ALL),
     ("79, pid={one}, name=a, GPU has fallen off the bus.", "critical", MARKED),
     ("95, pid={one}, name=a, Uncontained: LTC TAG", "critical", MARKED),
@@ -74,13 +74,13 @@ fn a_line_affects_the_process_that_it_names_or_everybody_on_the_device_by_its_co
         format!("NVRM: Xid (PCI:{PCI}): {numbers}")
     };
     for (words, ..) in ROWS {
-        scene.kmsg.say(&line(words)).unwrap();
+        scene.kmsg.write_line(&line(words)).unwrap();
     }
     for (words, severity, expected) in ROWS {
-        let told = reported(&scene, &line(words), severity, &ours, expected.len());
+        let affected = reported(&scene, &line(words), severity, &ours, expected.len());
         let expected: Vec<_> =
             expected.iter().map(|(name, why)| (*name, (*why).to_owned())).collect();
-        assert_eq!(told, expected, "{words}");
+        assert_eq!(affected, expected, "{words}");
     }
 }
 
@@ -101,11 +101,11 @@ fn reported(
     let records = || {
         let mut records = scene.lines("event");
         records.retain(|record| record["body"] == line);
-        let told: Vec<_> = records.iter().filter_map(named).collect();
-        (!records.is_empty() && told.len() >= least).then_some((records, told))
+        let affected: Vec<_> = records.iter().filter_map(named).collect();
+        (!records.is_empty() && affected.len() >= least).then_some((records, affected))
     };
-    let (records, mut told) = until(WITHIN, records).unwrap_or_else(|| panic!("{line}"));
+    let (records, mut affected) = until(WITHIN, records).unwrap_or_else(|| panic!("{line}"));
     assert!(records.iter().all(|record| record["severity"] == severity), "{records:#?}");
-    told.sort_unstable();
-    told
+    affected.sort_unstable();
+    affected
 }

@@ -25,7 +25,7 @@ fn the_drivers_event_and_the_log_line_of_one_xid_are_one_event() {
     let scenario = fs::read_to_string(scene.nvml.scenario()).unwrap();
     fs::write(scene.nvml.scenario(), scenario + happens).unwrap();
     let line = format!("NVRM: Xid (PCI:{PCI}): 79, GPU has fallen off the bus.");
-    scene.kmsg.say(&line).unwrap();
+    scene.kmsg.write_line(&line).unwrap();
     let reported = scene.wait_for_events(1);
     assert_eq!(reported[0]["attributes"]["gpuwho.event.source"], "nvml+kmsg", "{reported:#?}");
     assert_eq!(reported[0]["body"], line);
@@ -150,7 +150,7 @@ fn an_idle_wait_for_events_is_one_call_and_one_look_every_five_seconds() {
 fn an_old_driver_without_system_events_tells_what_happens_to_its_devices() {
     let stage = or_skip!(Stage::new());
     let nvml = FakeNvml::install(stage.folder(), "old-driver").unwrap().from_now();
-    let file = stage.folder().join("told.jsonl");
+    let file = stage.folder().join("points.jsonl");
     let config = Config {
         interval: Some("500ms".to_owned()),
         kmsg: Some(Kmsg::new(stage.folder()).unwrap().path()),

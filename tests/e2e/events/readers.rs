@@ -16,7 +16,7 @@ fn a_user_sees_what_happened_to_a_device_and_nothing_of_whom_it_struck() {
     fs::set_permissions(scene.stage.folder(), fs::Permissions::from_mode(0o755)).unwrap();
     let pid = scene.worker.pid();
     let line = format!("NVRM: Xid (PCI:{PCI}): 31, pid={pid}, name=secret-name, Ch 00000008");
-    scene.kmsg.say(&line).unwrap();
+    scene.kmsg.write_line(&line).unwrap();
     let socket = scene.agent.as_ref().unwrap().socket().display().to_string();
     let asked = |uid: u32, ask: &str| {
         let request = format!("{{\"ask\":\"{ask}\"}}");

@@ -41,7 +41,7 @@ impl Scene {
             interval: Some("500ms".to_owned()),
             pod_logs: Some(stage.pod_logs()),
             kmsg: Some(kmsg.path()),
-            file: Some(stage.folder().join("told.jsonl")),
+            file: Some(stage.folder().join("points.jsonl")),
             otlp,
             ..Config::default()
         };
@@ -99,7 +99,7 @@ impl Scene {
     }
 
     pub(super) fn lines(&self, key: &str) -> Vec<Value> {
-        let text = fs::read_to_string(self.stage.folder().join("told.jsonl")).unwrap_or_default();
+        let text = fs::read_to_string(self.stage.folder().join("points.jsonl")).unwrap_or_default();
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole).to_owned();
         let lines = whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         lines.filter(|line| !line[key].is_null()).collect()

@@ -2,7 +2,7 @@
 //! what they do with it.
 
 use crate::fixture::TRAINER;
-use crate::points::{Told, longest_gap, words};
+use crate::points::{WatchedAgent, longest_gap, words};
 use crate::slurm::grants::{
     ALLOCATION, READINGS, Row, granted, granted_still, grown, is_grant, owner, rows,
 };
@@ -22,7 +22,7 @@ const PODS: [&str; 6] = ["astray", "first", "second", "claimant", "sliced", "who
 /// Pods of one container each, and a kubelet that knows them.
 struct Node {
     // Ended and removed before the stage under them.
-    reported: Told,
+    reported: WatchedAgent,
     kubelet: Kubelet,
     _workers: Vec<Worker>,
     stage: Stage,
@@ -65,8 +65,8 @@ impl Node {
             ),
             ..Config::default()
         };
-        let told = Told::start_with(&folder, nvml, config);
-        Self { reported: told, kubelet, _workers: workers, stage }
+        let watched = WatchedAgent::start_with(&folder, nvml, config);
+        Self { reported: watched, kubelet, _workers: workers, stage }
     }
 
     /// Waits until exactly these are granted: device, pod and kind.
@@ -124,7 +124,7 @@ fn aligned(mut allocation: Allocation) -> Allocation {
 }
 
 /// What else is said of a pod's grant.
-fn said_of(points: &[Value], pod: &str) -> Row {
+fn row_of(points: &[Value], pod: &str) -> Row {
     let starts = ["gpu.allocation.claim", "gpu.allocation.numa", "gpu.allocation.cpus"];
     let point = points.iter().rfind(|point| is_grant(point, ALLOCATION, &[pod])).unwrap();
     let memory = "gpu.allocation.memory";
@@ -174,7 +174,7 @@ fn says_what_the_kubelet_says(points: &[Value]) {
         ("gpu.allocation.claim.device", "gpu-3"),
         ("gpu.allocation.claim.cdi_devices", "k8s.gpu.nvidia.com/claim=8f4b-gpu-3"),
     ]);
-    let said = ["astray", "first", "claimant"].map(|pod| said_of(points, pod));
+    let said = ["astray", "first", "claimant"].map(|pod| row_of(points, pod));
     assert_eq!(said, [aligned, Row::new(), claimed]);
     // Claims are in no list of what there is to grant.
     let offered = (0..8).map(|gpu| (gpu.to_string(), [0, 1, 2, 0, 0, 0, 0, 0][gpu]));

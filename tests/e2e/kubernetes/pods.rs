@@ -1,6 +1,6 @@
 //! Containers of every kind on a real containerd: whose their processes' points are.
 
-use crate::points::{Told, expected, of_process, words};
+use crate::points::{WatchedAgent, expected, of_process, words};
 use gpuwho_tests::agent::Config;
 use gpuwho_tests::containerd::{self, Container, ContainerSpec, Containerd, Pod, PodSpec, Run};
 use gpuwho_tests::or_skip;
@@ -19,14 +19,14 @@ pub(crate) const USAGE: &str = "gpu.process.memory.usage";
 const INIT_RUNS: Duration = Duration::from_secs(2);
 
 /// An agent that asks a containerd, and nobody else unless `more` says so.
-pub(crate) fn watch(containerd: &Containerd, kubelet: [&str; 2], more: &str) -> Told {
+pub(crate) fn watch(containerd: &Containerd, kubelet: [&str; 2], more: &str) -> WatchedAgent {
     let [pods_api, pod_resources] = kubelet;
     let more = format!(
         "[kubernetes]\ncri = [\"{}\"]\npods_api = \"{pods_api}\"\n\
          pod_resources = \"{pod_resources}\"\n[containers]\ndocker = \"\"\npodman = \"\"\n{more}",
         containerd.socket().display()
     );
-    Told::start(containerd.scratch(), "h100x8", Config { more, ..Config::default() })
+    WatchedAgent::start(containerd.scratch(), "h100x8", Config { more, ..Config::default() })
 }
 
 /// What is said of a container on points of its processes.
@@ -42,7 +42,7 @@ pub(crate) fn names(of: &Expected) -> BTreeMap<String, String> {
 }
 
 /// Waits until a process's last point has the names of a container, and none of Slurm's.
-pub(crate) fn wait_for_names(reported: &mut Told, what: &str, pid: u32, of: &Expected) {
+pub(crate) fn wait_for_names(reported: &mut WatchedAgent, what: &str, pid: u32, of: &Expected) {
     let wanted = names(of);
     let starts = ["k8s.namespace", "k8s.pod.name", "k8s.pod.uid", "k8s.container", "container.id"];
     reported.wait(&format!("{what} ({pid}): {wanted:#?}"), |points| {

@@ -175,9 +175,10 @@ fn the_kubelet_names_a_pods_processes_and_its_restart_takes_no_name_away() {
     let back = until(SEEN_WITHIN, || scene.source("pods_api", "is watched: 1 pods"));
     assert!(back.is_some(), "{:#}", scene.agent.who().unwrap());
 
-    let told = scene.reported();
-    let first = told.iter().position(is_whole).unwrap();
-    let blank: Vec<_> = told[first..].iter().filter(|attributes| !is_whole(attributes)).collect();
+    let reported = scene.reported();
+    let first = reported.iter().position(is_whole).unwrap();
+    let blank: Vec<_> =
+        reported[first..].iter().filter(|attributes| !is_whole(attributes)).collect();
     assert!(blank.is_empty(), "{blank:#?}");
     assert!(scene.stage.folder().exists());
 }
@@ -229,9 +230,9 @@ fn a_granted_pod_without_a_process_has_its_image_runtime_and_class_and_keeps_the
     let before = info(&scene).len();
     let more = until(SEEN_WITHIN, || (info(&scene).len() >= before + ENOUGH).then_some(()));
     assert!(more.is_some(), "{:#?}", scene.agent.log());
-    let told: HashSet<String> =
+    let reported: HashSet<String> =
         info(&scene).iter().map(|point| point["attributes"].to_string()).collect();
-    assert_eq!(told.len(), 1, "{told:#?}");
+    assert_eq!(reported.len(), 1, "{reported:#?}");
     let attributes = info(&scene)[0]["attributes"].clone();
     for (key, value) in [
         ("container.image.name", "registry.example/idle:1"),

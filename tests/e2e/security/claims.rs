@@ -3,7 +3,7 @@
 mod socket;
 
 use crate::fixture::{TRAINER, ended, holder, wait_for_holder, watch_with};
-use crate::points::{ALONE, Told, of_process, words};
+use crate::points::{ALONE, WatchedAgent, of_process, words};
 use gpuwho_tests::agent::Config;
 use gpuwho_tests::attacker::{self, NOBODY};
 use gpuwho_tests::nvml::FakeNvml;
@@ -84,21 +84,21 @@ fn manager(stage: &mut Stage, uid: u32) -> Group {
 }
 
 /// An agent on a fake driver that lists these processes, one a device.
-fn reported(stage: &Stage, pids: &[u32]) -> Told {
+fn reported(stage: &Stage, pids: &[u32]) -> WatchedAgent {
     let (pod_logs, more) = (Some(stage.pod_logs()), ALONE.to_owned());
     let config = Config { pod_logs, more, ..Config::default() };
     let nvml = FakeNvml::install(stage.folder(), "h100x8").unwrap();
     for (gpu, pid) in (0..).zip(pids) {
         nvml.set_processes(gpu, &[Some(*pid)]).unwrap();
     }
-    Told::start_with(stage.folder(), nvml, config)
+    WatchedAgent::start_with(stage.folder(), nvml, config)
 }
 
 /// What names work on a process's points and on its info series, once there are some.
-fn named(told: &mut Told, pid: u32) -> [BTreeMap<String, String>; 2] {
-    told.wait_for_readings(2);
+fn named(watched: &mut WatchedAgent, pid: u32) -> [BTreeMap<String, String>; 2] {
+    watched.wait_for_readings(2);
     [USAGE, INFO].map(|metric| {
-        told.wait("the process's points", |points| {
+        watched.wait("the process's points", |points| {
             let all = of_process(points, metric, pid);
             // Of an early point the owner may not have been known yet.
             let last =
@@ -109,10 +109,10 @@ fn named(told: &mut Told, pid: u32) -> [BTreeMap<String, String>; 2] {
 }
 
 /// Which owners a device is charged to.
-fn charged(told: &mut Told, gpu: u32) -> Vec<BTreeMap<String, String>> {
-    let from = told.wait_for_readings(2);
+fn charged(watched: &mut WatchedAgent, gpu: u32) -> Vec<BTreeMap<String, String>> {
+    let from = watched.wait_for_readings(2);
     let gpu = gpu.to_string();
-    let points = &told.points()[from..];
+    let points = &watched.points()[from..];
     let is_charge = |point: &&Value| {
         point["metric"] == "gpu.owner.memory.byte_seconds"
             && point["attributes"]["gpu.index"] == gpu
@@ -156,8 +156,8 @@ fn pods_and_containers_that_a_user_names_in_the_own_slice_are_claims() {
         [format!("kubepods/pod{GHOST}/{container}"), format!("kubepods/pod{uid}/{container}")];
     for (path, pod) in paths.iter().zip([GHOST, &uid]) {
         let attack = Attack::holds(0, b"python3", &slice, path, &[]);
-        let mut told = reported(&stage, &[attack.pid(), worker.pid()]);
-        let [usage, info] = named(&mut told, attack.pid());
+        let mut watched = reported(&stage, &[attack.pid(), worker.pid()]);
+        let [usage, info] = named(&mut watched, attack.pid());
         assert_eq!(usage, pairs(&[("systemd.unit", &unit)]), "{path}");
         let claims = [
             ("systemd.unit", unit.as_str()),
@@ -165,10 +165,10 @@ fn pods_and_containers_that_a_user_names_in_the_own_slice_are_claims() {
             ("gpuwho.claimed.container.id", &container),
         ];
         assert_eq!(info, pairs(&claims), "{path}");
-        assert_eq!(charged(&mut told, 0), user(NOBODY), "{path}");
-        let [usage, _] = named(&mut told, worker.pid());
+        assert_eq!(charged(&mut watched, 0), user(NOBODY), "{path}");
+        let [usage, _] = named(&mut watched, worker.pid());
         assert_eq!(usage.get("k8s.pod.uid"), Some(&uid), "the victim keeps its own");
-        drop((told, attack));
+        drop((watched, attack));
         end_below(&slice);
     }
 }
@@ -211,7 +211,7 @@ fn a_pod_named_in_a_container_is_a_claim_unless_the_operator_runs_such_clusters(
 
     let more = ALONE.replace("[kubernetes]\n", "[kubernetes]\nnested = true\n");
     let config = Config { pod_logs: Some(stage.pod_logs()), more, ..Config::default() };
-    let mut kind = Told::start(stage.folder(), "h100x8", config);
+    let mut kind = WatchedAgent::start(stage.folder(), "h100x8", config);
     kind.nvml.set_processes(0, &[Some(pid)]).unwrap();
     let pod = [
         ("k8s.pod.uid", GHOST),
@@ -230,9 +230,9 @@ fn a_container_that_a_delegated_service_names_is_a_claim() {
     let service = stage.service("theirs").unwrap();
     let unit = service.expected.unit.clone().unwrap();
     let attack = Attack::holds(0, b"python3", &service, &format!("docker/{container}"), &[]);
-    let mut told = reported(&stage, &[attack.pid()]);
+    let mut watched = reported(&stage, &[attack.pid()]);
     let claims = [("systemd.unit", unit.as_str()), ("gpuwho.claimed.container.id", &container)];
-    assert_eq!(named(&mut told, attack.pid()), [pairs(&claims[..1]), pairs(&claims)]);
+    assert_eq!(named(&mut watched, attack.pid()), [pairs(&claims[..1]), pairs(&claims)]);
 }
 
 #[test]
@@ -247,12 +247,12 @@ fn a_job_that_only_an_environment_names_is_a_claim() {
         ("SLURM_CLUSTER_NAME", "alpha"),
     ];
     let attack = Attack::holds(0, b"python3", &slice, "run", &environment);
-    let mut told = reported(&stage, &[attack.pid()]);
+    let mut watched = reported(&stage, &[attack.pid()]);
     let unit = format!("user@{NOBODY}.service");
     let claims = [("systemd.unit", unit.as_str()), ("gpuwho.claimed.slurm.job.id", "4242")];
-    assert_eq!(named(&mut told, attack.pid()), [pairs(&claims[..1]), pairs(&claims)]);
-    assert_eq!(charged(&mut told, 0), user(NOBODY));
-    let who = told.who();
+    assert_eq!(named(&mut watched, attack.pid()), [pairs(&claims[..1]), pairs(&claims)]);
+    assert_eq!(charged(&mut watched, 0), user(NOBODY));
+    let who = watched.who();
     let found = holder(&who, attack.pid()).unwrap();
     assert_eq!((&found["slurm_job"], &found["method"]), (&Value::Null, &"cgroup".into()));
 }
@@ -274,10 +274,13 @@ fn a_flux_job_is_charged_to_its_user_and_a_tenant_gains_nothing_by_a_unit_of_tha
     let sudo =
         Worker::start(Some(&own), &Script { uid: Some(1001), gpus: vec![1], ..Script::default() })
             .unwrap();
-    let mut told = reported(&stage, &[job.pid(), sudo.pid()]);
-    named(&mut told, job.pid());
-    named(&mut told, sudo.pid());
-    assert_eq!([charged(&mut told, 0), charged(&mut told, 1)], [user(JOBS_USER), user(NOBODY)]);
+    let mut watched = reported(&stage, &[job.pid(), sudo.pid()]);
+    named(&mut watched, job.pid());
+    named(&mut watched, sudo.pid());
+    assert_eq!(
+        [charged(&mut watched, 0), charged(&mut watched, 1)],
+        [user(JOBS_USER), user(NOBODY)]
+    );
 }
 
 #[test]
@@ -306,19 +309,19 @@ fn names_with_escapes_and_directions_reach_neither_terminal_nor_points() {
     // As a service of the host's whose name holds them too.
     let service = stage.parent("/system.slice/\u{1b}]0;x\u{7}\u{202e}.service").unwrap();
     let worker = Worker::on(&service, &[1]).unwrap();
-    let mut told = reported(&stage, &[attack.pid(), worker.pid()]);
-    let [_, info] = named(&mut told, attack.pid());
+    let mut watched = reported(&stage, &[attack.pid(), worker.pid()]);
+    let [_, info] = named(&mut watched, attack.pid());
     let claimed = "\u{fffd}[2J\u{fffd}x\u{fffd}.service";
     assert_eq!(info["gpuwho.claimed.systemd.unit"], claimed);
-    let [usage, _] = named(&mut told, worker.pid());
+    let [usage, _] = named(&mut watched, worker.pid());
     assert_eq!(usage["systemd.unit"], "\u{fffd}]0;x\u{fffd}\u{fffd}.service");
-    let all = told.points().iter().map(ToString::to_string).collect::<String>();
+    let all = watched.points().iter().map(ToString::to_string).collect::<String>();
     // JSON writes control characters as `\u001b`.
     for hidden in ["\\u001b", "\u{202e}", "\u{200b}"] {
         assert!(!all.contains(hidden), "{hidden:?}");
     }
     let mut command = Command::new(program::gpuwho().unwrap());
-    let table = command.arg("--socket").arg(told.agent.socket()).output().unwrap();
+    let table = command.arg("--socket").arg(watched.agent.socket()).output().unwrap();
     let table = String::from_utf8(table.stdout).unwrap();
     assert!(table.contains("]0;x"), "{table}");
     let is_odd = |c: char| c != '\n' && (c.is_control() || "\u{202e}\u{200b}".contains(c));

@@ -82,7 +82,7 @@ fn a_crash_tells_nothing_whatever_its_names_are_and_a_true_kill_is_told() {
     let nvml = FakeNvml::install(stage.folder(), "h100x8").unwrap().from_now();
     let victim = Worker::on(&pod, &[0]).unwrap();
     nvml.set_processes(0, &[Some(victim.pid())]).unwrap();
-    let reported = stage.folder().join("told.jsonl");
+    let reported = stage.folder().join("points.jsonl");
     let config = Config {
         interval: Some("500ms".to_owned()),
         pod_logs: Some(stage.pod_logs()),

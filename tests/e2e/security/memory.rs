@@ -39,7 +39,7 @@ struct Host {
     /// Everybody may write to it.
     folder: PathBuf,
     library: PathBuf,
-    reported: Arc<Mutex<Told>>,
+    reported: Arc<Mutex<MemoryReport>>,
     /// Where the memory of the agent and its children is counted, if it is here.
     group: Option<PathBuf>,
     _nvml: FakeNvml,
@@ -48,7 +48,7 @@ struct Host {
 
 /// What was seen of the agent.
 #[derive(Default)]
-struct Told {
+struct MemoryReport {
     /// Each point of [`EVIDENCE`], with its largest value.
     largest: BTreeMap<String, f64>,
     readings: usize,
@@ -83,7 +83,7 @@ impl Host {
         }
         open_to_all(&folder, NODE, 9).unwrap();
         let [kmsg, points] = ["kmsg", "points"].map(|name| fifo(stage.folder(), name));
-        let told = listen(&points);
+        let report = listen(&points);
         // Takes connections, and never answers one.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", silent.local_addr().unwrap());
@@ -106,7 +106,16 @@ impl Host {
         };
         let library = library(stage.folder()).unwrap();
         let agent = Agent::start(stage.folder(), &config, Some(&nvml)).unwrap();
-        Self { stage, agent, folder, library, reported: told, group, _nvml: nvml, _silent: silent }
+        Self {
+            stage,
+            agent,
+            folder,
+            library,
+            reported: report,
+            group,
+            _nvml: nvml,
+            _silent: silent,
+        }
     }
 
     fn node(&self) -> String {
@@ -136,18 +145,18 @@ impl Host {
     fn wait(&self, metric: &str, attribute: &str) {
         let is_there = || {
             self.measure();
-            let told = self.reported.lock().unwrap();
-            let mut all = told.largest.iter();
+            let report = self.reported.lock().unwrap();
+            let mut all = report.largest.iter();
             let is_it = |(point, value): (&String, &f64)| {
                 point.starts_with(metric) && point.contains(attribute) && *value > 0.0
             };
             all.any(is_it).then_some(())
         };
         let found = until(WITHIN, is_there);
-        let told =
+        let report =
             || format!("{:#?}\n{:#?}", self.reported.lock().unwrap().largest, self.agent.log());
-        assert!(found.is_some(), "no {metric} of {attribute}: {}", told());
-        self.say(attribute);
+        assert!(found.is_some(), "no {metric} of {attribute}: {}", report());
+        self.print_peak(attribute);
     }
 
     /// Waits until a source gives such a reason.
@@ -159,7 +168,7 @@ impl Host {
             source["reason"].as_str()?.contains(reason).then_some(())
         };
         self.agent.wait_for(reason, WITHIN, look).unwrap();
-        self.say(reason);
+        self.print_peak(reason);
     }
 
     /// The most is from now on what it has now (`proc_pid_clear_refs(5)`, `memory.rst`).
@@ -177,13 +186,13 @@ impl Host {
     /// Looks at the memory that the agent and its children have had.
     fn measure(&self) {
         let now = peaks(self.agent.pid());
-        let mut told = self.reported.lock().unwrap();
-        if together_kb(&now) > together_kb(&told.peaks) {
-            told.peaks = now;
+        let mut report = self.reported.lock().unwrap();
+        if together_kb(&now) > together_kb(&report.peaks) {
+            report.peaks = now;
         }
     }
 
-    fn say(&self, what: &str) {
+    fn print_peak(&self, what: &str) {
         self.measure();
         let peaks = self.reported.lock().unwrap().peaks.clone();
         let (peak, charged) = (together_kb(&peaks), self.charged_kb());
@@ -233,11 +242,11 @@ fn fifo(folder: &Path, name: &str) -> PathBuf {
 }
 
 /// Reads what the agent writes, on a thread that ends with the test.
-fn listen(points: &Path) -> Arc<Mutex<Told>> {
+fn listen(points: &Path) -> Arc<Mutex<MemoryReport>> {
     // Open for both: the agent's own opening does not wait, nor does this one.
     let file = OpenOptions::new().read(true).write(true).open(points).unwrap();
-    let told = Arc::<Mutex<Told>>::default();
-    let theirs = Arc::clone(&told);
+    let report = Arc::<Mutex<MemoryReport>>::default();
+    let theirs = Arc::clone(&report);
     thread::spawn(move || {
         for line in BufReader::new(file).lines().map_while(Result::ok) {
             if line.contains("\"gpuwho.series\"") {
@@ -252,12 +261,12 @@ fn listen(points: &Path) -> Arc<Mutex<Told>> {
                 continue;
             };
             let key = format!("{metric} {}", point["attributes"]);
-            let mut told = theirs.lock().unwrap();
-            let largest = told.largest.entry(key).or_default();
+            let mut report = theirs.lock().unwrap();
+            let largest = report.largest.entry(key).or_default();
             *largest = largest.max(value);
         }
     });
-    told
+    report
 }
 
 /// Where a group's peak is: of cgroup v1, or of v2 since Linux 5.19.
@@ -308,7 +317,7 @@ fn all_attacks_at_once_leave_the_agent_below_its_bound() {
     let _alice = Rank::holding(Path::new(&host.node()), &host.library, &[]).unwrap();
     host.agent.wait_for_log("counting collective calls", WITHIN).unwrap();
     host.forget_peak();
-    host.say("nothing");
+    host.print_peak("nothing");
     let (folder, node) = (host.folder.display().to_string(), host.node());
 
     let start = |name: &str, arguments: &[&str]| {
@@ -347,7 +356,7 @@ fn all_attacks_at_once_leave_the_agent_below_its_bound() {
     let before = host.readings();
     let more = until(WITHIN, || (host.readings() >= before + READINGS).then_some(()));
     assert!(more.is_some(), "{} of {READINGS} readings", host.readings() - before);
-    host.say("all of it");
+    host.print_peak("all of it");
 
     let peaks = host.reported.lock().unwrap().peaks.clone();
     assert!(together_kb(&peaks) < MAX_KB, "{peaks:?}");

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 const WITHIN: Duration = Duration::from_mins(2);
 /// Where the agent tells.
-const FILE: &str = "told.jsonl";
+const FILE: &str = "points.jsonl";
 /// Hits a second and process: a hundredth of what one makes that calls without a pause.
 const BUDGET: u64 = 10_000;
 /// More than there are places for.
@@ -183,7 +183,7 @@ fn who_calls_without_a_pause_is_paused_and_others_calls_are_all_counted() {
             is_his && matches!(state, Some("cycled" | "detached"))
         })
     };
-    let event = until(WITHIN, paused).expect("word of the governor");
+    let event = until(WITHIN, paused).expect("a change of level");
     assert_eq!(event["event"], "nccl.probe.level.change", "{event:#}");
     // Some turns more.
     let mut made = 0;

@@ -91,7 +91,7 @@ impl Room {
     }
 
     fn reported(&self) -> PathBuf {
-        self.path().join("told.jsonl")
+        self.path().join("points.jsonl")
     }
 
     /// The lines so far in which `key` is `name`.
@@ -185,11 +185,11 @@ fn a_false_status_service_speaks_of_its_own_processes_alone() {
         assert_eq!(rank.order(&format!("ras {}", truth.display())).unwrap(), "ok");
     }
     let _agent = room.agent();
-    let told = until(WITHIN, || room.event(his)).expect("what he says of himself");
-    assert_eq!(told["attributes"]["nccl.communicator.id"], "0xbad");
-    let launched = |told: f64| {
+    let reported = until(WITHIN, || room.event(his)).expect("what he says of himself");
+    assert_eq!(reported["attributes"]["nccl.communicator.id"], "0xbad");
+    let launched = |reported: f64| {
         let points = room.points("nccl.rank.launched").into_iter();
-        let mut of_it = points.filter(|(_, count)| (*count - told).abs() < 0.5);
+        let mut of_it = points.filter(|(_, count)| (*count - reported).abs() < 0.5);
         of_it.find(|(attributes, _)| attributes["process.pid"] == first)
     };
     let is_told = || {

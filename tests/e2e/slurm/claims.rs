@@ -3,7 +3,7 @@
 
 use crate::fixture::{owner, wait_for_holder};
 use crate::kubernetes::pods::{USAGE, wait_for_names, watch};
-use crate::points::{ALONE, Told, is, of_process, words};
+use crate::points::{ALONE, WatchedAgent, is, of_process, words};
 use gpuwho_tests::agent::Config;
 use gpuwho_tests::containerd::{self, ContainerSpec, PodSpec, Run, WORKER};
 use gpuwho_tests::or_skip;
@@ -123,7 +123,7 @@ fn session(stage: &mut Stage) -> Group {
 
 /// A process of the user with this in its environment; its number and what is said of its job.
 fn plays(
-    reported: &Told,
+    reported: &WatchedAgent,
     group: &Group,
     gpu: u32,
     environment: &[(&str, &str)],
@@ -140,7 +140,7 @@ fn a_users_own_process_that_names_a_job_is_charged_to_its_user() {
     let mut stage = or_skip!(Stage::new());
     let (victim, task) = Victim::new(&mut stage, 4);
     let config = Config { more: prolog(stage.folder()) + ALONE, ..Config::default() };
-    let mut reported = Told::start(stage.folder(), "h100x8", config);
+    let mut reported = WatchedAgent::start(stage.folder(), "h100x8", config);
     reported.nvml.set_processes(4, &[Some(task)]).unwrap();
     assert_eq!(wait_for_holder(&reported.agent, task)["slurm_job"], victim.id.as_str());
     let group = session(&mut stage);

@@ -1,6 +1,6 @@
 //! Jobs of a real Slurm: the names on their points, and where they come from.
 
-use crate::points::{ALONE, Told, expected, is, longest_gap, of_process, words};
+use crate::points::{ALONE, WatchedAgent, expected, is, longest_gap, of_process, words};
 use crate::slurm::cluster;
 use gpuwho_tests::agent::Config;
 use gpuwho_tests::nvml::FakeNvml;
@@ -25,13 +25,13 @@ const READINGS: usize = 6;
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// An agent on a cluster's node, which reads what its prolog leaves.
-pub(crate) fn watch(slurm: &Slurm, nvml: FakeNvml) -> Told {
+pub(crate) fn watch(slurm: &Slurm, nvml: FakeNvml) -> WatchedAgent {
     let config = Config {
         passwd: Some(slurm.passwd()),
         more: format!("[slurm]\njobs = \"{}\"\n{ALONE}", slurm.prolog_dir().display()),
         ..Config::default()
     };
-    Told::start_with(slurm.folder(), nvml, config)
+    WatchedAgent::start_with(slurm.folder(), nvml, config)
 }
 
 /// The names that a process's points should carry.
@@ -70,7 +70,7 @@ struct Named<'a> {
 const STARTS: [&str; 3] = ["slurm.", "process.owner", "gpuwho.owner.method"];
 
 /// Waits until the last point of each has its names, and none of another job ever.
-fn wait_for_names(reported: &mut Told, all: &[Named<'_>]) {
+fn wait_for_names(reported: &mut WatchedAgent, all: &[Named<'_>]) {
     for task in all {
         let wanted = names(task);
         reported.wait(&format!("the names of {}: {wanted:#?}", task.what), |points| {

@@ -65,10 +65,10 @@ const CHECKS: &[(&str, Check)] = &[
 ];
 
 /// Runs every check in a folder for the agent's files; tells each row as it comes.
-pub fn run(options: &Options, folder: &Path, mut tell: impl FnMut(&Row)) -> Vec<Row> {
+pub fn run(options: &Options, folder: &Path, mut report: impl FnMut(&Row)) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut add = |new: Vec<Row>| {
-        new.iter().for_each(&mut tell);
+        new.iter().for_each(&mut report);
         rows.extend(new);
     };
     add(latency::check(options));

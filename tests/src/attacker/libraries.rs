@@ -40,7 +40,7 @@ fn library_of_root(arguments: &[String]) -> io::Result<()> {
     let code = sys::map(&file, None, SIZE)? + CODE;
     for line in io::stdin().lines() {
         line?;
-        say(&sys::call(code).to_string())?;
+        print_line(&sys::call(code).to_string())?;
     }
     Ok(())
 }
@@ -165,7 +165,7 @@ fn path(arguments: &[String], at: usize) -> io::Result<PathBuf> {
     Ok(arguments.get(at).ok_or(io::ErrorKind::InvalidInput)?.into())
 }
 
-fn say(word: &str) -> io::Result<()> {
+fn print_line(word: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();
     writeln!(output, "{word}")?;
     output.flush()
@@ -173,7 +173,7 @@ fn say(word: &str) -> io::Result<()> {
 
 /// Says that it is done, and stays until nobody wants it any more.
 fn wait(word: &str) -> io::Result<()> {
-    say(word)?;
+    print_line(word)?;
     io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }

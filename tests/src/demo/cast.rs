@@ -2,7 +2,7 @@
 
 use super::DemoError;
 use crate::engine::{EngineSpec, FakeEngine};
-use crate::nvml::FakeNvml;
+use crate::fakes::Host;
 use crate::stage::{Driver, Group, PodSpec, Qos, Stage};
 use crate::worker::Worker;
 use crate::worker::script::Script;
@@ -108,6 +108,8 @@ pub struct Cast {
     short: Option<Actor>,
     turn: usize,
     jobs: BTreeMap<u32, u32>,
+    /// What scripts call the devices.
+    numbers: Vec<u32>,
     scenery: Scenery,
 }
 
@@ -120,13 +122,14 @@ struct Actor {
 
 impl Cast {
     /// Starts everybody and tells the fake driver.
-    pub fn enter(scenery: Scenery, nvml: &FakeNvml) -> Result<Self, DemoError> {
+    pub fn enter(scenery: Scenery, host: &Host) -> Result<Self, DemoError> {
         let mut cast = Self {
             actors: Vec::new(),
             engine: None,
             short: None,
             turn: 0,
             jobs: BTreeMap::new(),
+            numbers: host.numbers(),
             scenery,
         };
         for role in &CAST {
@@ -136,7 +139,7 @@ impl Cast {
             }
             cast.actors.push(actor);
         }
-        cast.next_pod(nvml)?;
+        cast.next_pod(host)?;
         Ok(cast)
     }
 
@@ -152,7 +155,7 @@ impl Cast {
     }
 
     /// Ends the short pod and begins another.
-    pub fn next_pod(&mut self, nvml: &FakeNvml) -> Result<(), DemoError> {
+    pub fn next_pod(&mut self, host: &Host) -> Result<(), DemoError> {
         if let Some(last) = self.short.take() {
             last.worker.stop();
             if let (Scenery::Real(stage), Some(group)) = (&mut self.scenery, &last.group) {
@@ -170,15 +173,15 @@ impl Cast {
         });
         let role = Role { place, comm: "python3", uid: 0, gpus: &[SHORT_GPU], forks: 0 };
         self.short = Some(self.start(&role)?);
-        self.tell(nvml)
+        self.set_processes_of_all(nvml)
     }
 
     /// Writes who is on each GPU for the fake driver.
-    fn tell(&self, nvml: &FakeNvml) -> Result<(), DemoError> {
-        for gpu in 0..8 {
+    fn set_processes_of_all(&self, host: &Host) -> Result<(), DemoError> {
+        for gpu in host.numbers() {
             let on = self.all().filter(|actor| actor.gpus.contains(&gpu));
-            let pids: Vec<_> = on.flat_map(Actor::pids).map(Some).collect();
-            nvml.set_processes(gpu, &pids)?;
+            let pids: Vec<_> = on.flat_map(Actor::pids).collect();
+            host.set_processes(gpu, &pids)?;
         }
         Ok(())
     }
@@ -188,10 +191,15 @@ impl Cast {
     }
 
     fn start(&mut self, role: &Role) -> Result<Actor, DemoError> {
+        // A host with fewer devices has more of the cast on each.
+        let devices = self.numbers.iter().copied().cycle();
+        let number = |gpu: &u32| devices.clone().nth(usize::try_from(*gpu).ok()?);
+        let mut gpus: Vec<u32> = role.gpus.iter().filter_map(number).collect();
+        gpus.dedup();
         let mut script = Script {
             comm: role.comm.to_owned(),
             uid: Some(role.uid),
-            gpus: role.gpus.to_vec(),
+            gpus: gpus.clone(),
             forks: role.forks,
             ..Script::default()
         };
@@ -203,7 +211,7 @@ impl Cast {
             }
         };
         let worker = Worker::start(group.as_ref(), &script)?;
-        Ok(Actor { worker, gpus: role.gpus.to_vec(), group })
+        Ok(Actor { worker, gpus, group })
     }
 }
 

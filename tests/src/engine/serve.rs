@@ -131,7 +131,7 @@ pub fn run(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
             Ok(())
         });
     }
-    say(&format!("ready {port}"))?;
+    print_line(&format!("ready {port}"))?;
     obey(&counts)
 }
 
@@ -156,7 +156,7 @@ fn obey(counts: &Counts) -> io::Result<()> {
         match Order::parse(&line?) {
             Some(Order::Work(requests)) => {
                 counts.served.fetch_add(requests, Ordering::SeqCst);
-                say("done")?;
+                print_line("done")?;
             }
             Some(Order::Asked) => {
                 let all = [
@@ -166,7 +166,7 @@ fn obey(counts: &Counts) -> io::Result<()> {
                     &counts.strange_bytes,
                 ];
                 let all = all.map(|count| count.load(Ordering::SeqCst).to_string());
-                say(&all.join(" "))?;
+                print_line(&all.join(" "))?;
             }
             None => return Err(io::Error::other("an order that is none")),
         }
@@ -174,7 +174,7 @@ fn obey(counts: &Counts) -> io::Result<()> {
     Ok(())
 }
 
-fn say(line: &str) -> io::Result<()> {
+fn print_line(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()

@@ -157,23 +157,23 @@ pub fn open_and_hold(script: &Script) -> io::Result<()> {
 /// Forks a process that prepares itself, opens the nodes and holds them until told; says ready
 /// with its number when it does.
 fn in_child(script: &Script, prepare: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    let (said, say) = rustix::pipe::pipe()?;
+    let (reader, writer) = rustix::pipe::pipe()?;
     let Some(child) = fork_opener(script)? else {
         let opened = prepare().and_then(|()| obtain(script));
         // The number in the host's namespace, whatever namespace this is.
         let own = fs::read_link("/proc/self").ok();
         let own = own.and_then(|own| own.to_str()?.parse::<i32>().ok()).unwrap_or(0);
         let reported = opened.and_then(|open| {
-            rustix::io::write(&say, &own.to_ne_bytes())?;
+            rustix::io::write(&writer, &own.to_ne_bytes())?;
             wait(script)?;
             drop(open);
             Ok(())
         });
         sys::quit(i32::from(reported.is_err()));
     };
-    drop(say);
+    drop(writer);
     let mut number = [0; 4];
-    if rustix::io::read(&said, &mut number)? < number.len() {
+    if rustix::io::read(&reader, &mut number)? < number.len() {
         return Err(io::Error::other("the child could not open"));
     }
     say_ready(std::iter::once(i32::from_ne_bytes(number)))?;

@@ -1,6 +1,7 @@
 //! NVIDIA's and AMD's device nodes without either: a `/dev` only this process sees, whose nodes have the numbers of devices that every kernel can open and nobody uses.
 
 use super::script::Script;
+use crate::vendors;
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, chmod, flock, makedev, mknodat};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
@@ -20,8 +21,16 @@ const VARIABLE: &str = "GPUWHO_FIRST_CONSOLE";
 /// Which others a demo may take, so that two demos do not see each other's processes.
 const OTHERS: [u32; 2] = [20, 30];
 
-/// The first console of this process's nodes, once it is chosen; its lock is held as long.
-static CHOSEN: OnceLock<(u32, Option<File>)> = OnceLock::new();
+/// The consoles of this process's nodes, once they are chosen.
+static CHOSEN: OnceLock<Chosen> = OnceLock::new();
+
+struct Chosen {
+    first: u32,
+    /// The nodes that they stand for; the usual ones if there are none.
+    names: Vec<String>,
+    /// Holds the lock.
+    _lock: Option<File>,
+}
 
 /// Major of the consoles.
 const TTY: u32 = 4;
@@ -43,8 +52,9 @@ const NVIDIA: [&str; 10] = [
     "nvidia-uvm",
 ];
 
-/// AMD's nodes of a host with two, behind NVIDIA's and those of [`open_to_all`].
-const AMD: [&str; 3] = ["kfd", "dri/renderD128", "dri/renderD129"];
+/// AMD's nodes of a host with two, behind NVIDIA's and those of [`open_to_all`], and a Gaudi's on the
+/// last console.
+const AMD: [&str; 4] = ["kfd", "dri/renderD128", "dri/renderD129", "accel/accel0"];
 /// GPU numbers from here on are minors of render nodes, as DRM numbers them.
 const FIRST_RENDER: u32 = 128;
 /// Minor of the first of them.
@@ -61,8 +71,9 @@ const USUAL: [(&str, u32, u32); 6] = [
 ];
 
 /// Takes consoles that no other demo has, for this process and its workers; the tests' own where all
-/// are taken. Call it before anything makes nodes.
-pub fn take_own_consoles() {
+/// are taken. They stand for these nodes, ten at most. Call it before anything makes nodes.
+pub fn take_own_consoles(names: &[String]) {
+    let names: Vec<_> = names.iter().take(NVIDIA.len()).cloned().collect();
     for first in OTHERS {
         let path = std::env::temp_dir().join(format!("gpuwho-demo-{first}.lock"));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -70,20 +81,27 @@ pub fn take_own_consoles() {
         let Ok(file) = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)) else { continue };
         let file = File::from(file);
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            let _first = CHOSEN.set((first, Some(file)));
+            let _first = CHOSEN.set(Chosen { first, names, _lock: Some(file) });
             return;
         }
     }
+    let _first = CHOSEN.set(Chosen { first: FIRST_CONSOLE, names, _lock: None });
 }
 
 /// What a worker needs in its environment to have the same nodes as this process.
 pub fn environment() -> (&'static str, String) {
-    (VARIABLE, first_console().to_string())
+    let chosen = chosen();
+    let words = std::iter::once(chosen.first.to_string()).chain(chosen.names.iter().cloned());
+    (VARIABLE, words.collect::<Vec<_>>().join(","))
 }
 
-fn first_console() -> u32 {
-    let from_environment = || std::env::var(VARIABLE).ok()?.parse().ok();
-    CHOSEN.get_or_init(|| (from_environment().unwrap_or(FIRST_CONSOLE), None)).0
+fn chosen() -> &'static Chosen {
+    CHOSEN.get_or_init(|| {
+        let text = std::env::var(VARIABLE).unwrap_or_default();
+        let mut words = text.split(',');
+        let first = words.next().and_then(|number| number.parse().ok()).unwrap_or(FIRST_CONSOLE);
+        Chosen { first, names: words.map(str::to_owned).collect(), _lock: None }
+    })
 }
 
 /// Gives the process a `/dev` of its own with all of these nodes.
@@ -96,7 +114,6 @@ pub fn private_dev() -> io::Result<()> {
     for (name, major, minor) in USUAL {
         make_node(Path::new("/dev"), name, (major, minor))?;
     }
-    fs::create_dir("/dev/dri")?;
     for (name, number) in stand_ins {
         make_node(Path::new("/dev"), name, number)?;
     }
@@ -108,7 +125,6 @@ pub fn private_dev() -> io::Result<()> {
 pub fn host_nodes(folder: &Path) -> io::Result<String> {
     let folder = folder.join("dev");
     fs::create_dir_all(&folder)?;
-    fs::create_dir_all(folder.join("dri"))?;
     for (name, number) in stand_ins() {
         match make_node(&folder, name, number) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -130,12 +146,18 @@ pub fn open_to_all(folder: &Path, name: &str, which: u32) -> io::Result<()> {
 fn stand_ins() -> Vec<(&'static str, (u32, u32))> {
     let consoles = Path::new("/dev/tty40").exists();
     let number = |minor| if consoles { (TTY, minor) } else { FULL };
-    let nvidia = NVIDIA.into_iter().zip((first_console()..).map(number));
+    let chosen = chosen();
+    if !chosen.names.is_empty() {
+        let names = chosen.names.iter().map(String::as_str);
+        return names.zip((chosen.first..).map(number)).collect();
+    }
+    let nvidia = NVIDIA.into_iter().zip((chosen.first..).map(number));
     nvidia.chain(AMD.into_iter().zip((FIRST_AMD_CONSOLE..).map(number))).collect()
 }
 
 fn make_node(folder: &Path, name: &str, (major, minor): (u32, u32)) -> io::Result<()> {
     let path = folder.join(name);
+    fs::create_dir_all(path.parent().unwrap_or(folder))?;
     let mode = Mode::from_raw_mode(0o666);
     mknodat(CWD, &path, FileType::CharacterDevice, mode, makedev(major, minor))?;
     // mknod's mode is cut by the umask.
@@ -154,13 +176,19 @@ pub fn open_gpus(script: &Script) -> io::Result<Vec<OwnedFd>> {
     } else {
         Path::new("/dev")
     };
+    let is_other = |gpu: &u32| vendors::node_of(*gpu).is_some();
     let is_amd = |gpu: &u32| *gpu >= FIRST_RENDER;
-    let always: &[&str] =
-        if script.gpus.iter().all(is_amd) { &["kfd"] } else { &["nvidiactl", "nvidia-uvm"] };
-    let gpus = script
-        .gpus
-        .iter()
-        .map(|gpu| if is_amd(gpu) { format!("dri/renderD{gpu}") } else { format!("nvidia{gpu}") });
+    let always: &[&str] = if script.gpus.iter().all(is_other) {
+        &[]
+    } else if script.gpus.iter().all(is_amd) {
+        &["kfd"]
+    } else {
+        &["nvidiactl", "nvidia-uvm"]
+    };
+    let gpus = script.gpus.iter().map(|gpu| {
+        let of_amd = || is_amd(gpu).then(|| format!("dri/renderD{gpu}"));
+        vendors::node_of(*gpu).or_else(of_amd).unwrap_or_else(|| format!("nvidia{gpu}"))
+    });
     let always = always.iter().map(|name| (*name).to_owned());
     always.chain(gpus).map(|name| open(&folder.join(name))).collect()
 }

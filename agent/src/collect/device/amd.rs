@@ -6,23 +6,31 @@
 //! block (`pcie_bw`) are never read, and no file of a suspended device is: reading it would wake
 //! the device. Units are converted to base units here.
 
+mod cached;
+pub(super) mod gpu_metrics;
 mod kfd;
+mod links;
+mod ras;
+mod readings;
 mod sources;
+mod throttle;
 
 use super::fdinfo::Clients;
-use super::files::{Files, numbered};
+use super::files::Files;
 use super::wire::{
-    InstanceIdentity, InstanceReading, OpenErrorKind, Outcome, Place, Reading, WireValue, push,
+    InstanceIdentity, InstanceReading, OpenErrorKind, Outcome, Place, Reading, push,
 };
 use super::{DeviceRead, OpenError, OpenLibrary, OpenOptions, Vendor};
-use crate::catalog::device::{self as metric, Clock, Limit, MemoryState, Sensor, Task};
-use crate::catalog::{instance, wear};
+use crate::catalog::device as metric;
+use crate::catalog::instance;
 use crate::host::boot_time_ns;
 use crate::ids::{GpuUuid, PciAddress};
 use crate::inventory::facts::Fact;
 use crate::inventory::{GpuInfo, InstanceExtent};
 use crate::paths::Paths;
+use gpu_metrics::Table;
 use kfd::Part;
+use readings::{Board, Pass, mean};
 use rustix::thread::CapabilitySet;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -40,6 +48,8 @@ const SAMPLE: &str = r#"#: enabled = true
 # How often a missing driver or device is searched for.
 #: retry = "30s"
 "#;
+
+pub(super) use throttle::BITS as THROTTLE_BITS;
 
 pub(super) const VENDOR: Vendor = Vendor {
     name: "amd",
@@ -80,15 +90,6 @@ const MODELS: &[(&str, &str)] = &[
     ("0x75a0", "AMD Instinct MI350X"),
     ("0x75a3", "AMD Instinct MI355X"),
 ];
-/// Offset of the energy counter by revision of `gpu_metrics` 1.x (`kgd_pp_interface.h`). It is
-/// elsewhere in 1.5 and in 1.9.
-const ENERGY_AT: &[(u8, usize)] = &[(3, 24), (4, 24), (6, 16), (7, 24), (8, 24)];
-/// Joules per step of that counter: 2^-16.
-const ENERGY_STEP: f64 = 1.0 / 65536.0;
-/// Divisors for files in millionths, thousandths and hundredths.
-const MICRO: f64 = 1e6;
-const MILLI: f64 = 1e3;
-const PERCENT: f64 = 100.0;
 
 /// The driver's devices by their PCI addresses.
 fn listed(paths: &Paths) -> BTreeSet<OsString> {
@@ -111,7 +112,16 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
         let folder = paths.sys.join("bus/pci/devices").join(&address);
         let (paths, clients) = (paths.clone(), Arc::clone(&clients));
         let files = Files::default();
-        let device = AmdDevice { paths, folder, address, index, files, known: None, clients };
+        let device = AmdDevice {
+            paths,
+            folder,
+            address,
+            index,
+            files,
+            known: None,
+            board: Board::default(),
+            clients,
+        };
         Box::new(device) as Box<dyn DeviceRead>
     });
     let devices = devices.collect();
@@ -127,10 +137,21 @@ struct AmdDevice {
     address: String,
     index: u32,
     files: Files,
-    /// The topology generation, the device and its partitions as read at it.
-    known: Option<(Option<String>, GpuInfo, Vec<Part>)>,
+    /// The device and its partitions as last read.
+    known: Option<Known>,
+    board: Board,
     /// Shared by all devices.
     clients: Arc<Clients>,
+}
+
+/// What rarely changes about a device.
+struct Known {
+    /// The topology's generation at which it was read.
+    generation: Option<String>,
+    /// The device was suspended, so that some facts are not read yet.
+    was_asleep: bool,
+    info: GpuInfo,
+    parts: Vec<Part>,
 }
 
 impl DeviceRead for AmdDevice {
@@ -157,121 +178,49 @@ impl AmdDevice {
         if !driver.is_ok_and(|driver| driver.ends_with(DRIVER)) {
             return Outcome::Lost(format!("nothing at {} is bound to {DRIVER}", self.address));
         }
+        // Reading this file does not wake the device, nor do those of KFD and of its identity: the
+        // driver has their text.
+        let power = self.files.text(&self.folder.join("power/runtime_status"));
+        let is_asleep = matches!(power.as_deref(), Some("suspended" | "suspending"));
         let generation = self.files.text(&kfd::generation(&self.paths));
         let is_new = generation.is_none()
-            || self.known.as_ref().is_none_or(|(known, ..)| *known != generation);
+            || self.known.as_ref().is_none_or(|known| {
+                known.generation != generation || (known.was_asleep && !is_asleep)
+            });
         if is_new {
             let parts = kfd::parts(&self.paths, &self.folder, &self.address);
-            let info = self.identity(&parts);
+            let info = self.identity(&parts, is_asleep);
             reading.identity = Some(info.clone());
-            self.known = Some((generation, info, parts));
+            self.board.renew();
+            self.known = Some(Known { generation, was_asleep: is_asleep, info, parts });
         }
-        let parts = self.known.as_ref().map_or_else(Vec::new, |(.., parts)| parts.clone());
-        let out = &mut reading.values;
-        push(out, &metric::INFO, (), Some(1));
-        // Reading this file does not wake the device.
-        let power = self.files.text(&self.folder.join("power/runtime_status"));
-        if power.as_deref() == Some("suspended") {
+        let parts = self.known.as_ref().map_or_else(Vec::new, |known| known.parts.clone());
+        push(&mut reading.values, &metric::INFO, (), Some(1));
+        if is_asleep {
             return Outcome::Ok;
         }
-        self.load(out);
-        self.board(out);
-        let read_any = out.len() > 1;
+        let (out, now_ns) = (&mut reading.values, reading.asked_ns);
+        let mut pass = Pass { folder: &self.folder, files: &mut self.files, out, now_ns };
+        let Ok(table) = self.board.read(&mut pass) else {
+            let why = self.files.why().unwrap_or("no file can be read");
+            return Outcome::Failing(why.to_owned());
+        };
         if let [_, _, ..] = parts.as_slice() {
-            reading.instances = self.partitions(&parts, is_new);
+            reading.instances = self.partitions(&parts, is_new, table.as_ref());
         }
         self.processes(&parts, openers, reading);
-        if read_any {
-            Outcome::Ok
-        } else {
-            Outcome::Failing(self.files.why().unwrap_or("no file can be read").to_owned())
-        }
-    }
-
-    /// Utilisation and memory.
-    fn load(&mut self, out: &mut Vec<WireValue>) {
-        let busy = self.ratio("gpu_busy_percent");
-        push(out, &metric::UTILIZATION, Task::General, busy);
-        let busy = self.ratio("mem_busy_percent");
-        push(out, &metric::MEMORY_BANDWIDTH_UTILIZATION, (), busy);
-        let total = self.number("mem_info_vram_total").filter(|total| *total > 0);
-        let used = self.number("mem_info_vram_used");
-        let bytes = |count: u64| i64::try_from(count).ok();
-        push(out, &metric::MEMORY_LIMIT, (), total.and_then(bytes));
-        if let (Some(total), Some(used)) = (total, used) {
-            let free = self.files.count_implausible(total.checked_sub(used));
-            let used = free.and(bytes(used));
-            push(out, &metric::MEMORY_USAGE, MemoryState::Used, used);
-            push(out, &metric::MEMORY_USAGE, MemoryState::Free, free.and_then(bytes));
-        }
-        for (file, metric) in
-            [("current_link_width", &wear::PCIE_WIDTH), ("max_link_width", &wear::PCIE_WIDTH_LIMIT)]
-        {
-            let lanes = self.number(file).filter(|lanes| (1..=32).contains(lanes));
-            push(out, metric, (), lanes.and_then(bytes));
-        }
-        push(out, &wear::PCIE_REPLAYS, (), self.number("pcie_replay_count").and_then(bytes));
-    }
-
-    /// Power, energy, temperatures and clocks from `hwmon`.
-    fn board(&mut self, out: &mut Vec<WireValue>) {
-        let Some((_, hwmon)) = numbered(&self.folder.join("hwmon"), "hwmon").pop() else { return };
-        let mut read = |file: &str, divisor: f64| {
-            let number = self.files.number(&hwmon.join(file))?;
-            #[expect(clippy::cast_precision_loss, reason = "readings of a sensor")]
-            Some(number as f64 / divisor)
-        };
-        // Newer boards have the current power (MI300), older ones its average (MI200), some both.
-        let average = read("power1_average", MICRO);
-        let now = read("power1_input", MICRO);
-        push(out, &metric::POWER, (), now.or(average));
-        push(out, &metric::POWER_AVERAGE, (), average);
-        for (file, limit) in [
-            ("power1_cap", Limit::Management),
-            ("power1_cap_default", Limit::Default),
-            ("power1_cap_min", Limit::Minimum),
-            ("power1_cap_max", Limit::Maximum),
-        ] {
-            push(out, &metric::POWER_LIMIT, limit, read(file, MICRO));
-        }
-        for (file, clock) in [("freq1_input", Clock::Graphics), ("freq2_input", Clock::Memory)] {
-            push(out, &metric::CLOCK_SPEED, clock, read(file, 1.0));
-        }
-        let energy = read("energy1_input", MICRO);
-        let mut sensor = |label: &str| {
-            let mut labels = (1..=3).map(|n| (n, hwmon.join(format!("temp{n}_label"))));
-            let (n, _) =
-                labels.find(|(_, file)| self.files.text(file).as_deref() == Some(label))?;
-            let number = self.files.signed(&hwmon.join(format!("temp{n}_input")))?;
-            #[expect(clippy::cast_precision_loss, reason = "readings of a sensor")]
-            Some(number as f64 / MILLI)
-        };
-        // MI300 has no edge sensor: its only die temperature is the hotspot.
-        let hotspot = sensor("junction");
-        let edge = sensor("edge").or(hotspot);
-        let memory = sensor("mem");
-        push(out, &metric::TEMPERATURE, Sensor::Gpu, edge);
-        push(out, &metric::TEMPERATURE, Sensor::Hotspot, hotspot);
-        push(out, &metric::TEMPERATURE, Sensor::Memory, memory);
-        push(out, &metric::ENERGY, (), energy.or_else(|| self.energy()));
-    }
-
-    /// The energy counter in the driver's metrics table, for the revisions known to have it.
-    fn energy(&mut self) -> Option<f64> {
-        let table = self.files.bytes(&self.folder.join("gpu_metrics"))?;
-        let [low, high, format, revision, ..] = *table.as_slice() else { return None };
-        let is_whole = usize::from(u16::from_le_bytes([low, high])) == table.len();
-        let (_, at) = ENERGY_AT.iter().find(|(known, _)| *known == revision)?;
-        let counter = table.get(*at..at + 8).filter(|_| is_whole && format == 1)?;
-        let counter = u64::from_le_bytes(counter.try_into().ok()?);
-        #[expect(clippy::cast_precision_loss, reason = "a double has the joules of years")]
-        (counter != u64::MAX).then_some(counter as f64 * ENERGY_STEP)
+        Outcome::Ok
     }
 
     /// The partitions of a partitioned device.
-    fn partitions(&mut self, parts: &[Part], is_new: bool) -> Vec<InstanceReading> {
-        let Some((_, device, _)) = &self.known else { return Vec::new() };
-        let uuid = device.uuid.clone();
+    fn partitions(
+        &mut self,
+        parts: &[Part],
+        is_new: bool,
+        table: Option<&Table>,
+    ) -> Vec<InstanceReading> {
+        let Some(known) = &self.known else { return Vec::new() };
+        let uuid = known.info.uuid.clone();
         let profile =
             is_new.then(|| self.files.text(&self.folder.join("current_compute_partition")));
         let whole = u32::try_from(parts.len()).ok();
@@ -290,6 +239,7 @@ impl AmdDevice {
             });
             let mut values = Vec::new();
             push(&mut values, &instance::INFO, (), Some(1));
+            push(&mut values, &instance::UTILIZATION, (), table.and_then(|of| busy(of, number)));
             InstanceReading { place, identity, values }
         };
         (0..).zip(parts).map(one).collect()
@@ -305,7 +255,7 @@ impl AmdDevice {
         push(&mut reading.values, &metric::PROCESS_COUNT, (), count);
     }
 
-    fn identity(&mut self, parts: &[Part]) -> GpuInfo {
+    fn identity(&mut self, parts: &[Part], is_asleep: bool) -> GpuInfo {
         let mut text = |file: &str| self.files.text(&self.folder.join(file));
         let unique = kfd::unique_id(&self.folder);
         let id =
@@ -323,6 +273,11 @@ impl AmdDevice {
         };
         info.facts.set(Fact::Vbios, text("vbios_version"));
         info.facts.set(Fact::Part, text("product_number"));
+        info.facts.set(Fact::FabricCluster, text("xgmi_hive_info/xgmi_hive_id"));
+        if !is_asleep {
+            info.facts.set(Fact::ComputePartition, text("current_compute_partition"));
+            info.facts.set(Fact::MemoryPartition, text("current_memory_partition"));
+        }
         // The out-of-tree driver has its own version; otherwise the kernel's release is the
         // version.
         let own = self.files.text(&self.paths.sys.join("module/amdgpu/version"));
@@ -330,19 +285,15 @@ impl AmdDevice {
         info.driver_version = own.or_else(kernel);
         info
     }
+}
 
-    fn number(&mut self, file: &str) -> Option<u64> {
-        self.files.number(&self.folder.join(file))
-    }
-
-    /// A percentage as a fraction, if it is at most 100.
-    fn ratio(&mut self, file: &str) -> Option<f64> {
-        let percent = self.number(file)?;
-        let percent = self
-            .files
-            .count_implausible(u8::try_from(percent).ok().filter(|percent| *percent <= 100));
-        percent.map(|percent| f64::from(percent) / PERCENT)
-    }
+/// The busy fraction of a partition's engines; `None` if one of them has no percentage.
+fn busy(table: &Table, number: u32) -> Option<f64> {
+    let engines = table.partition(usize::try_from(number).ok()?);
+    let percent = |percent: u64| u8::try_from(percent).ok().filter(|percent| *percent <= 100);
+    let engines: Option<Vec<_>> =
+        engines.map(|each| percent(each).map(|percent| f64::from(percent) / 100.0)).collect();
+    mean(&engines?)
 }
 
 /// The place of a partition.

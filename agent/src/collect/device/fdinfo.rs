@@ -31,6 +31,8 @@ struct Client {
     id: u64,
     /// Bytes of device memory.
     memory: i64,
+    /// Bytes that the driver moved to the host.
+    evicted: Option<i64>,
     /// Busy times by engine.
     engines: BTreeMap<String, EngineTime>,
 }
@@ -83,16 +85,19 @@ impl Clients {
     pub(super) fn on(&self, address: &str, out: &mut Vec<ProcessValue>) {
         let already: BTreeSet<u32> = out.iter().map(|on| on.pid).collect();
         let mut counted = BTreeSet::new();
-        let mut memory: BTreeMap<u32, i64> = BTreeMap::new();
+        let mut memory: BTreeMap<u32, (i64, Option<i64>)> = BTreeMap::new();
         for client in self.lock().1.iter().filter(|client| client.device == address) {
             if !already.contains(&client.pid) && counted.insert(client.id) {
-                let sum = memory.entry(client.pid).or_default();
+                let (sum, evicted) = memory.entry(client.pid).or_default();
                 *sum = sum.saturating_add(client.memory);
+                let more = client.evicted.map(|more| more.saturating_add(evicted.unwrap_or(0)));
+                *evicted = more.or(*evicted);
             }
         }
-        for (pid, bytes) in memory {
+        for (pid, (bytes, evicted)) in memory {
             let mut values = Vec::new();
             push(&mut values, &metric::MEMORY_USAGE, ProcessType::Graphics, Some(bytes));
+            push(&mut values, &metric::MEMORY_EVICTED, (), evicted);
             out.extend(values.into_iter().map(|value| ProcessValue { pid, place: None, value }));
         }
     }
@@ -136,6 +141,7 @@ fn client(pid: u32, text: &str) -> Option<Client> {
         device: (*keys.get("drm-pdev")?).to_owned(),
         id: keys.get("drm-client-id")?.parse().ok()?,
         memory: memory?.into_iter().fold(0, i64::saturating_add),
+        evicted: keys.get("amd-evicted-vram").and_then(|size| bytes(size)),
         engines: engines(&keys),
     })
 }
@@ -180,12 +186,14 @@ mod tests {
         let reported = |memory: &str| client(7, &format!("{start}{memory}"));
         let of = |memory| {
             let (device, engines) = ("0000:05:00.0".into(), BTreeMap::new());
-            Some(Client { pid: 7, device, id: 58, memory, engines })
+            Some(Client { pid: 7, device, id: 58, memory, evicted: None, engines })
         };
         assert_eq!(reported("drm-memory-vram:\t2048 KiB\n"), of(2 << 20));
         let both = "drm-memory-vram:\t2048 KiB\ndrm-resident-vram:\t3 MiB\n";
         assert_eq!(reported(both), of(3 << 20), "one is the other's older name");
         assert_eq!(reported("drm-memory-vram:\t8589934592\n"), of(8 << 30), "plain bytes");
+        let moved = reported("drm-memory-vram:\t1 KiB\namd-evicted-vram:\t5 MiB\n").unwrap();
+        assert_eq!((moved.memory, moved.evicted), (1 << 10, Some(5 << 20)));
         assert_eq!(reported("drm-memory-vram:\t-1 KiB\n"), None);
         assert_eq!(reported("drm-memory-vram:\t18446744073709551615 MiB\n"), None);
         assert_eq!(reported("drm-memory-vram:\t1 bananas\n"), None);

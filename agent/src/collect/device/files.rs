@@ -39,8 +39,12 @@ impl Files {
 
     /// A file's bytes; `None` if it is missing, empty or too long.
     pub(super) fn bytes(&mut self, path: &Path) -> Option<Vec<u8>> {
+        self.bytes_up_to(path, MAX_LEN)
+    }
+
+    fn bytes_up_to(&mut self, path: &Path, limit: usize) -> Option<Vec<u8>> {
         let begun = Instant::now();
-        let read = in_flight::call(path, || read(path));
+        let read = in_flight::call(path, || read(path, limit));
         let spent = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.cost.calls += 1;
         self.cost.library_ns = self.cost.library_ns.saturating_add(spent);
@@ -57,7 +61,12 @@ impl Files {
 
     /// A file's text, trimmed.
     pub(super) fn text(&mut self, path: &Path) -> Option<String> {
-        let text = String::from_utf8(self.bytes(path)?).ok();
+        self.long_text(path, MAX_LEN)
+    }
+
+    /// The text, trimmed, of a file that may be longer than an attribute.
+    pub(super) fn long_text(&mut self, path: &Path, limit: usize) -> Option<String> {
+        let text = String::from_utf8(self.bytes_up_to(path, limit)?).ok();
         let text = self.count_implausible(text)?.trim().to_owned();
         (!text.is_empty()).then_some(text)
     }
@@ -97,14 +106,14 @@ fn is_unsupported(error: &io::Error) -> bool {
     matches!(code, Some(Errno::NOENT | Errno::OPNOTSUPP | Errno::NODATA | Errno::NOSYS))
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+fn read(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let length = u64::try_from(MAX_LEN).unwrap_or(u64::MAX);
+    let length = u64::try_from(limit).unwrap_or(u64::MAX);
     File::open(path)?.take(length + 1).read_to_end(&mut bytes)?;
     match bytes.len() {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
-        1..=MAX_LEN => Ok(bytes),
-        _ => Err(io::ErrorKind::FileTooLarge.into()),
+        length if length > limit => Err(io::ErrorKind::FileTooLarge.into()),
+        _ => Ok(bytes),
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod calls;
 mod library;
+mod ports;
 mod sources;
 mod tool;
 
@@ -25,6 +26,8 @@ use crate::inventory::facts::Fact;
 use crate::paths::Paths;
 use crate::sys::hlml::{Hlml, LoadError};
 use library::ByLibrary;
+pub(super) use library::REASONS as THROTTLE_BITS;
+use ports::Ports;
 use rustix::thread::CapabilitySet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -94,7 +97,7 @@ const NO_READER: &str =
 /// What reads the devices besides files.
 #[derive(Clone)]
 enum Reader {
-    Library(&'static Hlml),
+    Library(&'static Hlml, Arc<Ports>),
     Tool(Arc<Tool>),
     None(String),
 }
@@ -106,12 +109,15 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
         let text = format!("no device is bound to {DRIVER}");
         return Err(OpenError { refusal: OpenErrorKind::Absent, text });
     }
-    let reader = reader(opening.library)?;
+    let all = addresses.iter().map(|address| address.to_string_lossy().into_owned());
+    let reader = reader(opening.library, all.collect())?;
     let devices = (0..).zip(&addresses).map(|(index, address)| {
         let address = address.to_string_lossy().into_owned();
         let folder = sysfs::pci_folder(&paths, &address);
         let by = match &reader {
-            Reader::Library(hlml) => By::Library(ByLibrary::new(hlml, index)),
+            Reader::Library(hlml, ports) => {
+                By::Library(ByLibrary::new(hlml, Arc::clone(ports), index))
+            }
             Reader::Tool(tool) => By::Tool(Arc::clone(tool)),
             Reader::None(why) => By::Files(why.clone()),
         };
@@ -126,7 +132,7 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
 }
 
 /// Loads the library, or runs the tool once.
-fn reader(path: &Path) -> Result<Reader, OpenError> {
+fn reader(path: &Path, addresses: Vec<String>) -> Result<Reader, OpenError> {
     if path == Path::new("") {
         return Ok(Reader::None(NO_READER.to_owned()));
     }
@@ -142,7 +148,8 @@ fn reader(path: &Path) -> Result<Reader, OpenError> {
         OpenError { refusal, text: error.to_string() }
     })?;
     // Never freed: devices use it on threads that may hang for ever.
-    Ok(Reader::Library(Box::leak(Box::new(loaded))))
+    let hlml: &'static Hlml = Box::leak(Box::new(loaded));
+    Ok(Reader::Library(hlml, Ports::start(hlml, addresses)))
 }
 
 /// How a device is read besides files.

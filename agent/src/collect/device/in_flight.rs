@@ -90,16 +90,16 @@ mod tests {
     fn a_call_is_visible_to_other_threads_until_it_returns() {
         let inside = InFlightCall::default();
         let shown = inside.clone();
-        let (say, said) = channel();
+        let (sender, receiver) = channel();
         let (go, gone) = channel::<()>();
         let worker = thread::spawn(move || {
             shown.begin();
             call(Power, || {
-                say.send(()).unwrap();
+                sender.send(()).unwrap();
                 gone.recv().unwrap();
             });
         });
-        said.recv().unwrap();
+        receiver.recv().unwrap();
         let seen = inside.now().unwrap();
         assert_eq!(seen.name, "Power");
         assert_ne!(seen.thread, 0);

@@ -69,8 +69,8 @@ const THROTTLE: &[(&str, Reason)] = &[
     ("thermal", Reason::Thermal),
     ("prochot", Reason::HardwareThermal),
     ("ratl", Reason::Reliability),
-    ("vr_thermalert", Reason::Thermal),
-    ("vr_tdc", Reason::BoardLimit),
+    ("vr_thermalert", Reason::RegulatorThermal),
+    ("vr_tdc", Reason::CurrentLimit),
 ];
 /// Engine classes of work by the drivers' names: i915's, then xe's.
 const VIDEO: &[&str] = &["video", "video-enhance", "vcs", "vecs"];
@@ -171,7 +171,7 @@ impl Gpu {
         };
         if passed > 0 {
             push(out, &metric::UTILIZATION, Task::General, Some(most(false).max(most(true))));
-            push(out, &metric::UTILIZATION, Task::Decoder, Some(most(true)));
+            push(out, &metric::UTILIZATION, Task::Video, Some(most(true)));
         }
     }
 }

@@ -18,8 +18,10 @@ mod gpm;
 mod identity;
 mod instances;
 mod links;
+mod pcie_sampler;
 mod processes;
-mod readings;
+pub(super) mod readings;
+mod sources;
 mod static_info;
 
 use super::library::{Library, Substitute};
@@ -40,6 +42,7 @@ use instances::Instances;
 use links::Links;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
+use pcie_sampler::{PcieSampler, PcieThroughput};
 use processes::ProcessLists;
 use readings::Readings;
 use rustix::thread::CapabilitySet;
@@ -62,6 +65,9 @@ const SAMPLE: &str = r#"#: enabled = true
 # Export the traffic and the errors of each NVLink: up to 20 series a link. false exports only the sums
 # over all links of a device, errors included.
 #: by_link = true
+# Sample the PCIe throughput of boards without performance counters (before Hopper). The driver's call
+# blocks for 20 ms in each direction; a thread of its own makes it, so that no reading waits.
+#: pcie_sampling = false
 # The process that loads the driver's library gives up every capability, and the system calls that
 # reach into other processes, load kernel code, change mounts or start programs. Its calls should need
 # none of them, which was not tried on every driver: set false where a value is missing that nvidia-smi
@@ -92,13 +98,17 @@ pub(super) const VENDOR: Vendor = Vendor {
     nodes: &["/dev/nvidia*", "/dev/nvidia-caps/*"],
     node_drivers: &["nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps"],
     sample: SAMPLE,
-    switches: &[Switch { key: GPM, default: true }, Switch { key: BY_LINK, default: true }],
+    switches: &[
+        Switch { key: GPM, default: true },
+        Switch { key: BY_LINK, default: true },
+        Switch { key: PCIE_SAMPLING, default: false },
+    ],
     keeps: CapabilitySet::empty(),
     listed,
     is_device_node: |node| minor(node).is_some(),
     partition_nodes: capabilities::partition_nodes,
     events: Some(EventStream { name: "nvml_events", source: EventSource::Nvml }),
-    source: |def| Ok(def.source),
+    source: sources::of,
     function: functions::name,
     lists_processes: true,
     served: None,
@@ -110,6 +120,8 @@ pub(super) const VENDOR: Vendor = Vendor {
 const GPM: &str = "gpm";
 /// Switch: export each link, and not only the sum of all links of a device.
 const BY_LINK: &str = "by_link";
+/// Switch: sample the PCIe throughput of devices without performance counters.
+const PCIE_SAMPLING: &str = "pcie_sampling";
 /// A device node's name before the minor number.
 const NODE: &str = "nvidia";
 /// Its number before the minor.
@@ -167,6 +179,7 @@ struct NvidiaDevice {
     board: StaticInfo,
     processes: ProcessLists,
     gpm: Gpm,
+    pcie: PcieThroughput,
     accounts: Accounts,
 }
 
@@ -181,6 +194,11 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
         let text = format!("the library counts {count} devices, more than there can be");
         return Err(OpenError { refusal: OpenErrorKind::Failed, text });
     }
+    let sampler = opening.is_on(PCIE_SAMPLING).then(|| PcieSampler::start(nvml, count));
+    let sampler = sampler.transpose().map_err(|error| OpenError {
+        refusal: OpenErrorKind::Failed,
+        text: format!("cannot start the thread that samples PCIe: {error}"),
+    })?;
     let versions = Arc::new(identity::versions(nvml));
     let devices = (0..count).map(|index| {
         let versions = Arc::clone(&versions);
@@ -199,6 +217,7 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
             board: StaticInfo::default(),
             processes: ProcessLists::default(),
             gpm: Gpm::new(nvml, gpm),
+            pcie: PcieThroughput::new(sampler.clone()),
             accounts: Accounts::default(),
         }) as Box<dyn DeviceRead>
     });
@@ -303,6 +322,9 @@ impl NvidiaDevice {
         }
         self.processes.read(device, &instances, &mut self.caller, reading);
         self.gpm.read(device, &instances, &mut self.caller, reading);
+        if !self.gpm.is_supported() {
+            self.pcie.read(index, &mut self.caller, &mut reading.values);
+        }
         if self.board.has_accounting() {
             self.accounts.read(device, &mut self.caller, reading);
         } else {

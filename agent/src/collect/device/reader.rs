@@ -81,7 +81,7 @@ impl Settings {
             library: None,
             environment: Vec::new(),
             paths: Paths::default(),
-            off: Vec::new(),
+            off: super::off_by_default().map(str::to_owned).collect(),
             confined: true,
             stall: child::Settings::stall(interval),
             deadline: DEADLINE.min(interval / 2),

@@ -188,8 +188,9 @@ mod tests {
 
     #[test]
     fn links_are_reported_one_by_one_by_default() {
-        assert_eq!(reader("").off, [""; 0]);
-        assert_eq!(reader("by_link = false").off, ["by_link"]);
+        assert_eq!(reader("").off, ["pcie_sampling"]);
+        assert_eq!(reader("by_link = false").off, ["by_link", "pcie_sampling"]);
+        assert_eq!(reader("pcie_sampling = true").off, [""; 0]);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! This file has NVIDIA's lines, taken from every release of its open kernel modules from 515.43 to
 //! 595.45 (`krcReportXid`, `osHandleGpuLost`, `RmInitAdapter`, `nv_pci_remove`, `nv-procfs.c`,
-//! `kernel_gsp.c`, `nvlink_linux.c`, `common_nvswitch.h`). PCIe and AMD are in [`bus`], OOM kills
-//! in [`kill`]. A line that matches no pattern is ignored.
+//! `kernel_gsp.c`, `nvlink_linux.c`, `common_nvswitch.h`). PCIe is in [`bus`], AMD in
+//! [`amdgpu`], OOM kills in [`kill`]. A line that matches no pattern is ignored.
 //!
 //! The kernel prints text chosen by tenants: a crash is `COMM[PID]: segfault at … in FILE[…]`, and
 //! the tenant chooses both names. So each pattern is anchored: it starts where the line starts and
@@ -13,6 +13,7 @@
 //! one of these. A packet filter's line starts with up to 127 bytes chosen by whoever set the rule
 //! ([`is_of_a_packet`]).
 
+mod amdgpu;
 mod bus;
 mod fallen;
 mod grammar;

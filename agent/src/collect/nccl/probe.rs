@@ -31,7 +31,7 @@ use crate::tenant_files::TenantFiles;
 pub use attach::many::Way;
 use attach::watch::Running;
 use budget::account::{report_coverage, report_probes};
-pub use budget::controller::Patience;
+pub use budget::controller::RecoveryTiming;
 use budget::denials::Denials;
 use budget::quota::EachOwner;
 use budget::uptime::EachCovered;
@@ -46,7 +46,7 @@ use members::peers::{Peers, groups};
 use members::rank_status::{report_stuck, statuses};
 use members::report::{MemberContext, count, report};
 use members::{Member, MemberTable, Processes as _, Reading};
-pub use probed::{Governed, Probed, place_of};
+pub use probed::{BudgetedProbe, Probed, place_of};
 use shared::Shared;
 use std::collections::HashSet;
 use std::io;
@@ -65,7 +65,7 @@ pub struct Settings {
     /// Hits of probes a second and process above which less is attached.
     pub budget: u64,
     /// How long less is attached.
-    pub patience: Patience,
+    pub recovery: RecoveryTiming,
     /// Calls a second of a thread up to which every call is timed, if returns are probed. Of a
     /// faster thread one call in sixteen is timed, at random, if the kernel can skip a return,
     /// which is a third of a call's cost. 0 times every call.
@@ -83,7 +83,7 @@ impl Default for Settings {
         Self {
             enabled: true,
             budget: budget::tally::BUDGET,
-            patience: Patience::default(),
+            recovery: RecoveryTiming::default(),
             // Twice the rate of a training step of a second with 200 collectives.
             timed_rate: 500,
             // Longer than a checkpoint that one rank writes alone, shorter than PyTorch's timeout
@@ -168,7 +168,7 @@ impl Nccl {
 
     fn read(&mut self, out: &mut Batch) -> io::Result<()> {
         // Read at the time of the counts, because it scales them.
-        let covered = self.shared.with(|known| known.covers.read(Instant::now()));
+        let covered = self.shared.with(|known| known.uptime.read(Instant::now()));
         let [last, before] = &mut self.covered;
         *before = std::mem::replace(last, covered);
         let Some(maps) = &mut self.maps else { return Ok(()) };

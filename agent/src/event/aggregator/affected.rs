@@ -48,7 +48,7 @@ impl EventAggregator {
             return self.killed(what, at).map(|owner| by_owner(vec![owner], None));
         }
         let is_of_process =
-            matches!(what.kind, EventKind::ProcessEnded | EventKind::GovernorChange);
+            matches!(what.kind, EventKind::ProcessEnded | EventKind::ProbeLevelChange);
         if let (true, Some(Named { pid, .. })) = (is_of_process, &what.process) {
             let owner = ownership.known(*pid, at.boot_ns);
             return Some(by_owner(owner.into_iter().collect(), None));
@@ -66,8 +66,9 @@ impl EventAggregator {
         let processes = DeviceProcesses::of(&self.sources, gpu);
         let named = what.process.as_ref().map(|named| processes.named(named.pid, at));
         let code = what.code.filter(|_| what.kind == EventKind::Xid);
-        let affects =
-            code.map_or(Affects::Device, |code| xid::verdict(code, &what.message).affects);
+        let by_kind =
+            if what.kind == EventKind::MemoryFault { Affects::Process } else { Affects::Device };
+        let affects = code.map_or(by_kind, |code| xid::verdict(code, &what.message).affects);
         match (affects, named) {
             (Affects::Process, Some(owner)) => {
                 by_owner(owner.into_iter().collect(), Some(Affected::Named))

@@ -593,7 +593,7 @@ fn an_error_at_a_port_is_of_the_device_below_that_port_and_not_below_the_one_bes
     let way = "../../../devices/pci0000:00/0000:00:03.1/0000:17:00.0";
     std::os::unix::fs::symlink(way, devices.join("0000:17:00.0")).unwrap();
     let aer = |port| {
-        let place = Place::Port(PciPort::parse(port).unwrap());
+        let place = Place::Port(PciAddress::parse(port).unwrap());
         Observation { kind: EventKind::PcieError, place, code: None, ..xid(0) }
     };
     room.take(aer("0000:00:03.1"), EventSource::Kmsg, 0);
@@ -646,12 +646,12 @@ fn a_record_has_meaning_action_and_owner() {
 
 #[test]
 fn a_record_of_the_probe_budget_has_the_new_level_and_the_reason() {
-    use crate::catalog::nccl::GovernorLevel;
+    use crate::catalog::nccl::ProbeLevel;
     use crate::event::BudgetDecision;
     let room = room();
     let decision = BudgetDecision {
-        before: GovernorLevel::Full,
-        level: GovernorLevel::Entries,
+        before: ProbeLevel::Full,
+        level: ProbeLevel::Entries,
         cycle: 1,
         rate: 40_000,
         budget: 14_114,
@@ -659,7 +659,7 @@ fn a_record_of_the_probe_budget_has_the_new_level_and_the_reason() {
         versions: "2.29.7".into(),
     };
     let what = Observation {
-        kind: EventKind::GovernorChange,
+        kind: EventKind::ProbeLevelChange,
         place: Place::Host,
         code: None,
         severity: Severity::Warning,
@@ -667,7 +667,7 @@ fn a_record_of_the_probe_budget_has_the_new_level_and_the_reason() {
         message: "calls are counted, durations are not seen".into(),
         ..xid(0)
     };
-    room.take(what, EventSource::Governor, 0);
+    room.take(what, EventSource::ProbeBudget, 0);
     let event = room.aggregator.drain().remove(0);
     let reported = records(&event);
     let [record] = &reported[..] else { panic!("one record: {reported:?}") };

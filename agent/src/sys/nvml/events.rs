@@ -163,7 +163,7 @@ impl From<&nvmlSystemEventData_v1_t> for RawSystemEvent {
     fn from(data: &nvmlSystemEventData_v1_t) -> Self {
         let [high, low, bus, device] = data.gpuId.to_be_bytes();
         let domain = u32::from(u16::from_be_bytes([high, low]));
-        Self { kind: data.eventType, device: PciAddress { domain, bus, device } }
+        Self { kind: data.eventType, device: PciAddress { domain, bus, device, function: 0 } }
     }
 }
 

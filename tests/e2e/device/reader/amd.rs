@@ -3,8 +3,10 @@
 
 use gpuwho::collect::device::wire::{Outcome, Reading, WireValue};
 use gpuwho::collect::device::{DeviceRead, OpenLibrary, OpenOptions, vendor};
+use gpuwho::inventory::facts::Fact;
 use gpuwho::paths::Paths;
 use gpuwho::sample::Value;
+use gpuwho_tests::amd::table::Table;
 use gpuwho_tests::amd::{self, On, Tree, address};
 use nvidia_ml::scenario::Scenario;
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,9 +114,7 @@ fn every_value_of_eight_mi300x_is_the_scenarios() {
             (("gpu.memory.limit", String::new()), 206_141_652_992.0),
             (("gpu.memory.usage", "used".into()), used),
             (("gpu.memory.usage", "free".into()), 206_141_652_992.0 - used),
-            (("gpu.pcie.replays", String::new()), 0.0),
             (("gpu.power", String::new()), watts),
-            (("gpu.power.limit", "management".into()), 750.0),
             (("gpu.clock.speed", "graphics".into()), (1900.0 + 10.0 * i) * 1e6),
             (("gpu.clock.speed", "memory".into()), 1300e6),
             (("gpu.temperature", "gpu".into()), 51.0 + 2.0 * i),
@@ -123,9 +123,126 @@ fn every_value_of_eight_mi300x_is_the_scenarios() {
             (("gpu.energy", String::new()), joules),
             (("gpu.process.count", String::new()), 0.0),
         ]);
+        let rest = board(i).into_iter().map(|(name, dims, value)| ((name, dims.to_owned()), value));
+        let expected: BTreeMap<Key, f64> = expected.into_iter().chain(rest).collect();
         assert_eq!(values(&reading.values), expected, "device {index}");
         assert!(reader.read(&[]).identity.is_none(), "told once");
     }
+}
+
+/// What a board of the scenario has beside its load, by its number.
+fn board(i: f64) -> Vec<(&'static str, &'static str, f64)> {
+    let (aperture, host) = (206_141_652_992.0, 1_081_835_950_080.0);
+    let (used, held) = (2_097_152.0, 268_435_456.0);
+    let [received, sent] = [2_048_000.0, 1_024_000.0].map(|rate| (rate + i * 102_400.0) * NOW);
+    let corrected = 3.0 + i;
+    let mut rows = vec![
+        ("gpu.memory.aperture.limit", "", aperture),
+        ("gpu.memory.aperture.usage", "used", used),
+        ("gpu.memory.aperture.usage", "free", aperture - used),
+        ("gpu.memory.host.limit", "", host),
+        ("gpu.memory.host.usage", "used", held),
+        ("gpu.memory.host.usage", "free", host - held),
+        ("gpu.power.limit", "management", 750.0),
+        ("gpu.power.limit", "default", 750.0),
+        ("gpu.power.limit", "minimum", 0.0),
+        ("gpu.power.limit", "maximum", 750.0),
+        ("gpu.temperature.limit", "shutdown", 105.0),
+        ("gpu.temperature.limit", "slowdown", 100.0),
+        ("gpu.temperature.limit", "memory_operating", 110.0),
+        ("gpu.clock.speed", "soc", 1.2e9),
+        ("gpu.clock.speed", "video", 1.1e9),
+        ("gpu.pcie.link.generation", "", 5.0),
+        ("gpu.pcie.link.generation.limit", "", 5.0),
+        ("gpu.pcie.link.width", "", 16.0),
+        ("gpu.pcie.link.width.limit", "", 16.0),
+        ("gpu.pcie.replays", "", 1.0 + i),
+        ("gpu.pcie.errors", "recovery", 2.0),
+        ("gpu.pcie.errors", "replay_rollover", 0.0),
+        ("gpu.pcie.errors", "nak_sent", 3.0),
+        ("gpu.pcie.errors", "nak_received", 4.0),
+        ("gpu.ecc.enabled", "", 1.0),
+        ("gpu.ecc.errors", "corrected,volatile", corrected + 1.0),
+        ("gpu.ecc.errors", "uncorrected,volatile", 0.0),
+        ("gpu.ecc.location.errors.volatile", "corrected,dram", corrected),
+        ("gpu.ecc.location.errors.volatile", "uncorrected,dram", 0.0),
+        ("gpu.ecc.block.errors", "corrected,umc", corrected),
+        ("gpu.ecc.block.errors", "uncorrected,umc", 0.0),
+        ("gpu.ecc.block.errors", "deferred,umc", 0.0),
+        ("gpu.ecc.block.errors", "corrected,gfx", 1.0),
+        ("gpu.ecc.block.errors", "uncorrected,gfx", 0.0),
+        ("gpu.ecc.block.errors", "deferred,gfx", 0.0),
+        ("gpu.memory.retired_pages", "uncorrected", 1.0 + i),
+        ("gpu.memory.retirement.pending", "", 0.0),
+        ("gpu.interconnect.links", "active", 7.0),
+        ("gpu.interconnect.links", "inactive", 0.0),
+        ("gpu.interconnect.links", "sleep", 0.0),
+        ("gpu.interconnect.links", "disabled", 0.0),
+        ("gpu.interconnect.io", "receive", received * 7.0),
+        ("gpu.interconnect.io", "transmit", sent * 7.0),
+    ];
+    for reason in
+        ["hardware_slowdown", "power_cap", "thermal", "regulator_thermal", "memory_thermal"]
+    {
+        rows.push(("gpu.throttle.time", reason, 0.0));
+    }
+    for (link, both) in [
+        ("0", ["0,receive", "0,transmit"]),
+        ("1", ["1,receive", "1,transmit"]),
+        ("2", ["2,receive", "2,transmit"]),
+        ("3", ["3,receive", "3,transmit"]),
+        ("4", ["4,receive", "4,transmit"]),
+        ("5", ["5,receive", "5,transmit"]),
+        ("6", ["6,receive", "6,transmit"]),
+    ] {
+        rows.push(("gpu.interconnect.link.active", link, 1.0));
+        rows.push(("gpu.interconnect.link.speed", link, 64e9));
+        rows.push(("gpu.interconnect.link.io", both[0], received));
+        rows.push(("gpu.interconnect.link.io", both[1], sent));
+    }
+    rows
+}
+
+#[test]
+fn a_fraction_of_the_firmwares_cycles_is_that_fraction_of_the_time() {
+    let rig = Rig::new("mi300x8");
+    let mut device = rig.device(0);
+    let first = device.read(&[]);
+    rig.tree.play(&rig.scenario, NOW + 10.0).unwrap();
+    let second = device.read(&[]);
+    let of = |read: &Reading, name: &'static str, reason: &str| {
+        values(&read.values).get(&(name, reason.to_owned())).copied()
+    };
+    assert_eq!(of(&first, "gpu.throttle.active", "power_cap"), None, "nothing to compare with");
+    assert_eq!(of(&second, "gpu.throttle.active", "power_cap"), Some(1.0));
+    assert_eq!(of(&second, "gpu.throttle.active", "thermal"), Some(0.0));
+    #[expect(clippy::cast_precision_loss, reason = "the time between two readings")]
+    let passed = (second.asked_ns - first.asked_ns) as f64 / 1e9;
+    let held = of(&second, "gpu.throttle.time", "power_cap").unwrap();
+    assert!((held - passed * 0.25).abs() < 1e-9, "{held} of {passed}");
+    // The firmware has started again: its counters are smaller.
+    rig.tree.play(&rig.scenario, 3.0).unwrap();
+    let third = device.read(&[]);
+    assert_eq!(of(&third, "gpu.throttle.time", "power_cap"), Some(held));
+    assert_eq!(of(&third, "gpu.throttle.active", "power_cap"), None);
+}
+
+#[test]
+fn what_kfd_counts_of_a_process_is_its_occupancy_and_its_evicted_time() {
+    let rig = Rig::new("mi300x8");
+    let on = On { pid: 7, render: 129, bytes: 5 << 30 };
+    rig.tree.compute(&on).unwrap();
+    let of = |units| {
+        rig.tree.statistics(&on, units, 1500).unwrap();
+        let reading = rig.read(1);
+        let values = reading.processes.iter().map(|on| key(&on.value));
+        (values.collect::<BTreeMap<_, _>>(), reading.cost.implausible)
+    };
+    let memory = (("gpu.process.memory.usage", "compute".to_owned()), 5_368_709_120.0);
+    let evicted = (("gpu.process.evicted.time", String::new()), 1.5);
+    let occupied = (("gpu.process.occupancy", String::new()), 0.5);
+    assert_eq!(of(152), ([memory.clone(), evicted.clone(), occupied].into(), 0));
+    assert_eq!(of(305), ([memory, evicted].into(), 1), "more units than there are");
 }
 
 #[test]
@@ -175,18 +292,53 @@ fn partitions_of_a_device_share_its_board_and_have_their_own_nodes_and_processes
     assert_eq!(processes(&reading), [(7, Some(3), "compute 1073741824".into())].into());
     let power = values(&reading.values)[&("gpu.power", String::new())];
     assert_eq!(power, 440.75, "the board's, once");
+    let busy = values(&reading.instances[3].values)[&("gpu.instance.utilization", String::new())];
+    assert_eq!(busy, 0.27);
+    let facts = &reading.identity.as_ref().unwrap().facts;
+    let modes = [Fact::ComputePartition, Fact::MemoryPartition].map(|fact| facts.get(fact));
+    assert_eq!(modes, [Some("CPX"), Some("NPS1")]);
     let nodes = (vendor("amd").unwrap().partition_nodes)(&rig.paths());
     let opened = nodes.only_one_of(&["/dev/dri/renderD139".into()], &reading.identity.unwrap());
     assert_eq!(opened.map(|place| place.gpu_instance), Some(3));
 }
 
+/// The driver has these ready; reading any other file wakes the device.
+const ASLEEP: [&str; 8] = [
+    "device",
+    "driver",
+    "hwmon",
+    "power",
+    "product_name",
+    "serial_number",
+    "unique_id",
+    "vbios_version",
+];
+
 #[test]
 fn a_suspended_device_is_not_woken() {
-    let rig = Rig::new("mi300x8");
-    fs::write(rig.at(0).join("power/runtime_status"), "suspended\n").unwrap();
-    let reading = rig.read(0);
-    assert_eq!(reading.outcome, Outcome::Ok);
-    assert_eq!(values(&reading.values), BTreeMap::from([(("gpu.info", String::new()), 1.0)]));
+    for state in ["suspended", "suspending"] {
+        let rig = Rig::new("mi300x8");
+        fs::write(rig.at(0).join("power/runtime_status"), format!("{state}\n")).unwrap();
+        for entry in fs::read_dir(rig.at(0)).unwrap().map(Result::unwrap) {
+            if entry.path().is_file() && !ASLEEP.contains(&entry.file_name().to_str().unwrap()) {
+                Bad::Error.put(&entry.path());
+            }
+        }
+        let mut device = rig.device(0);
+        let reading = device.read(&[]);
+        assert_eq!((&reading.outcome, reading.cost.failed), (&Outcome::Ok, 0), "{reading:#?}");
+        assert_eq!(values(&reading.values), BTreeMap::from([(("gpu.info", String::new()), 1.0)]));
+        let facts = |reading: &Reading| {
+            reading.identity.as_ref().map(|info| info.facts.get(Fact::ComputePartition).is_some())
+        };
+        assert_eq!(facts(&reading), Some(false));
+        assert_eq!(facts(&device.read(&[])), None, "told once");
+        let file = rig.at(0).join("current_compute_partition");
+        fs::remove_dir(&file).unwrap();
+        fs::write(&file, "SPX\n").unwrap();
+        fs::write(rig.at(0).join("power/runtime_status"), "active\n").unwrap();
+        assert_eq!(facts(&device.read(&[])), Some(true), "what was not read while it slept");
+    }
 }
 
 /// What a file may be instead of a reading, and whether that counts as failed or as implausible.
@@ -200,6 +352,11 @@ enum Bad {
 }
 
 impl Bad {
+    /// A list of pages without a known state is one without pages.
+    fn is_text(&self) -> bool {
+        matches!(self, Self::Text(text) if !text.is_empty())
+    }
+
     fn put(&self, path: &Path) {
         fs::remove_file(path).unwrap();
         match self {
@@ -262,30 +419,81 @@ fn more_than_all_of_it_is_no_percentage_and_no_memory() {
 #[test]
 fn energy_is_read_of_known_revisions_of_the_drivers_table_only() {
     let rig = Rig::new("mi300x8");
-    let joules = || values(&rig.read(0).values).get(&("gpu.energy", String::new())).copied();
     let file = rig.at(0).join("gpu_metrics");
-    let table = amd::metrics(1234.5);
-    let with = |change: &dyn Fn(&mut Vec<u8>)| {
-        let mut table = table.clone();
-        change(&mut table);
-        fs::write(&file, table).unwrap();
-        joules()
+    let read = |bytes: &[u8]| {
+        fs::write(&file, bytes).unwrap();
+        let reading = rig.read(0);
+        let of = |name, dims: &str| values(&reading.values).get(&(name, dims.to_owned())).copied();
+        let energy = of("gpu.energy", "");
+        let revision = of("gpu.unknown_code", "metrics_table");
+        (energy, revision, reading.cost.implausible)
     };
-    assert_eq!(with(&|_| {}), Some(1234.5));
-    assert_eq!(with(&|table| table[3] = 8), Some(1234.5), "1.8 begins as 1.7");
-    for revision in [0, 1, 2, 5, 9, 255] {
-        assert_eq!(with(&|table| table[3] = revision), None, "1.{revision}");
+    let mut table = Table::mi300();
+    table.energy(1234.5);
+    let table = table.bytes().to_vec();
+    assert_eq!(read(&table), (Some(1234.5), None, 0));
+    let mut old = Table::mi210();
+    old.energy(1234.5);
+    assert_eq!(read(old.bytes()), (Some(1234.5), None, 0));
+    let with = |at: usize, byte: u8| {
+        let mut table = table.clone();
+        table[at] = byte;
+        table
+    };
+    for revision in [0, 1, 2, 3, 4, 5, 6, 8] {
+        assert_eq!(read(&with(3, revision)), (None, None, 1), "1.{revision} has another length");
     }
-    assert_eq!(with(&|table| table[2] = 2), None, "of an APU");
-    assert_eq!(with(&|table| table[24..32].fill(0xff)), None, "all ones");
+    assert_eq!(read(&with(3, 255)), (None, Some(511.0), 0), "unknown");
+    assert_eq!(read(&with(2, 9)), (None, Some(2311.0), 0), "unknown");
+    let mut ones = table.clone();
+    ones[24..32].fill(0xff);
+    assert_eq!(read(&ones), (None, None, 0));
+    ones[24..32].fill(0);
+    assert_eq!(read(&ones), (None, None, 0), "a counter that stands still");
     for length in [1, 3, 4, 25, 31, 2207] {
-        assert_eq!(with(&|table| table.truncate(length)), None, "{length} bytes");
+        assert_eq!(read(&table[..length]), (None, None, 1), "{length} bytes");
     }
-    assert_eq!(with(&|table| table.extend([0; 4096])), None, "too long");
+    assert_eq!(read(&[table.clone(), vec![0; 4096]].concat()), (None, None, 0), "too long");
     // Where hwmon has the counter it is that.
-    fs::write(&file, &table).unwrap();
     fs::write(rig.at(0).join("hwmon/hwmon0/energy1_input"), "7500000\n").unwrap();
-    assert_eq!(joules(), Some(7.5));
+    assert_eq!(read(&table).0, Some(7.5));
+}
+
+#[test]
+fn a_block_or_a_list_of_pages_that_cannot_be_read_takes_only_its_own_values() {
+    let all = [
+        ("ras/umc_err_count", ["gpu.ecc.errors", "gpu.ecc.block.errors"].as_slice()),
+        ("ras/gpu_vram_bad_pages", &["gpu.memory.retired_pages"]),
+        ("ras/features", &["gpu.ecc.enabled"]),
+    ];
+    for (file, gone) in all {
+        for bad in [Bad::Text(""), Bad::Error, Bad::Endless, Bad::Text("\u{0}\u{1}\n")] {
+            let rig = Rig::new("mi300x8");
+            bad.put(&rig.at(0).join(file));
+            let reading = rig.read(0);
+            let names: BTreeSet<_> =
+                values(&reading.values).into_keys().map(|(name, _)| name).collect();
+            assert_eq!(reading.outcome, Outcome::Ok);
+            for metric in ["gpu.ecc.errors", "gpu.memory.retired_pages", "gpu.ecc.enabled"] {
+                let is_gone = gone.contains(&metric) && !(file.ends_with("pages") && bad.is_text());
+                assert_eq!(names.contains(metric), !is_gone, "{file}: {metric}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bits_of_throttle_reasons_of_a_table_of_mi210_are_reasons() {
+    let rig = Rig::new("mi300x8");
+    let mut table = Table::mi210();
+    table.throttle_bits(1 << 1 | 1 << 34 | 1 << 61);
+    fs::write(rig.at(0).join("gpu_metrics"), table.bytes()).unwrap();
+    let values = values(&rig.read(0).values);
+    let active = |reason: &str| values[&("gpu.throttle.active", reason.to_owned())];
+    let reasons = ["power_cap", "memory_thermal", "other", "thermal", "current_limit"];
+    assert_eq!(reasons.map(active), [1.0, 1.0, 1.0, 0.0, 0.0]);
+    let unknown = values[&("gpu.unknown_code", "throttle_reasons".to_owned())];
+    assert_eq!(unknown, (1_u64 << 61) as f64);
 }
 
 #[test]

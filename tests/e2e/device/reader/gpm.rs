@@ -299,3 +299,32 @@ fn alive(rig: &Rig) -> u64 {
     let reported = rig.log("gpm_samples");
     reported.last().map_or(0, |line| line["gpm_samples"].as_u64().unwrap())
 }
+
+/// The link of a board before Hopper, which has no performance counters.
+const OLDER: &str =
+    "[device.pcie]\ngeneration = [4, 4]\nwidth = [16, 16]\nsampled = [1500, 2750]\n";
+
+#[test]
+fn the_link_of_a_board_without_counters_is_sampled_if_the_configuration_asks_for_it() {
+    let name = "gpu.pcie.throughput.sampled";
+    let mut rig = Rig::with_sampling("a10x1");
+    rig.play_with("a10x1", OLDER);
+    rig.install_library();
+    let rates = rig.until(|batch, rig| {
+        let values = rig.everything(batch);
+        let rate = |way: &str| values.get(&(name.to_owned(), 0, 0, way.to_owned())).copied();
+        rate("transmit").zip(rate("receive"))
+    });
+    assert_eq!(rates, (1_500_000.0, 2_750_000.0));
+}
+
+#[test]
+fn the_link_is_not_sampled_by_default() {
+    let mut rig = Rig::new("a10x1");
+    rig.play_with("a10x1", OLDER);
+    rig.install_library();
+    for _ in 0..3 {
+        rig.tick_with_calls();
+    }
+    assert_eq!(rig.calls("nvmlDeviceGetPcieThroughput"), 0);
+}

@@ -60,14 +60,22 @@ impl Rig {
 
     /// A reader that leaves performance counters alone.
     pub(super) fn without_counters(scenario: &str) -> Self {
-        let default = Settings::new(built("gpuwho"), Duration::from_secs(10));
-        Self::of(scenario, 1000.3, Settings { off: vec!["gpm".to_owned()], ..default })
+        let mut settings = Settings::new(built("gpuwho"), Duration::from_secs(10));
+        settings.off.push("gpm".to_owned());
+        Self::of(scenario, 1000.3, settings)
     }
 
     /// A reader that tells of all links of a device together only.
     pub(super) fn without_links(scenario: &str) -> Self {
+        let mut settings = Settings::new(built("gpuwho"), Duration::from_secs(10));
+        settings.off.push("by_link".to_owned());
+        Self::of(scenario, 1000.3, settings)
+    }
+
+    /// A reader that samples the PCIe throughput where there are no performance counters.
+    pub(super) fn with_sampling(scenario: &str) -> Self {
         let default = Settings::new(built("gpuwho"), Duration::from_secs(10));
-        Self::of(scenario, 1000.3, Settings { off: vec!["by_link".to_owned()], ..default })
+        Self::of(scenario, 1000.3, Settings { off: Vec::new(), ..default })
     }
 
     fn with(scenario: &str, seconds: f64, interval: Duration) -> Self {
@@ -223,7 +231,7 @@ impl Rig {
         values
     }
 
-    fn everything(&self, batch: &Batch) -> Values {
+    pub(super) fn everything(&self, batch: &Batch) -> Values {
         batch.samples.iter().map(|(_, sample)| (self.key(sample), number(&sample.value))).collect()
     }
 

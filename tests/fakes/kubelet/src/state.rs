@@ -115,7 +115,7 @@ impl State {
                 .map(|pod| Event::of(EventType::Added, &core::Pod::of(pod)))
                 .collect();
             for event in &added {
-                known.tell(event);
+                known.notify(event);
             }
         }
     }
@@ -134,7 +134,7 @@ impl State {
         let kind =
             if known.pods.contains_key(&pod.uid) { EventType::Modified } else { EventType::Added };
         if !known.is_apart {
-            known.tell(&Event::of(kind, &core::Pod::of(&pod)));
+            known.notify(&Event::of(kind, &core::Pod::of(&pod)));
         }
         known.pods.insert(pod.uid.clone(), pod);
     }
@@ -143,7 +143,7 @@ impl State {
     pub(crate) fn remove_pod(&self, uid: &str) -> Option<Pod> {
         let mut known = self.known();
         let pod = known.pods.remove(uid)?;
-        known.tell(&Event::of(EventType::Deleted, &core::Pod::naming(&pod)));
+        known.notify(&Event::of(EventType::Deleted, &core::Pod::naming(&pod)));
         Some(pod)
     }
 
@@ -172,7 +172,7 @@ impl State {
     pub(crate) fn drop_watchers(&self) {
         for watcher in std::mem::take(&mut self.known().watchers) {
             // One that is gone need not be told.
-            let _told =
+            let _sent =
                 watcher.send(Err(Status::resource_exhausted("watch client channel closed")));
         }
     }
@@ -191,7 +191,7 @@ impl Known {
         is_left
     }
 
-    fn tell(&mut self, event: &Event) {
+    fn notify(&mut self, event: &Event) {
         self.watchers.retain(|watcher| watcher.send(Ok(event.clone())).is_ok());
     }
 }

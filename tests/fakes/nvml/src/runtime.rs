@@ -181,7 +181,7 @@ fn changed() -> Option<SystemTime> {
 
 fn load() -> Result<Loaded, ScenarioError> {
     let changed = changed();
-    let mut scenario = Scenario::load(&scenario_path()?)?;
+    let mut scenario = Scenario::load(&scenario_path()?)?.only("nvidia");
     let hits = scenario.failures.iter().map(|_| AtomicU64::new(0)).collect();
     let library = LIBRARY.get_or_init(|| {
         let (version, cuda) = scenario.library_at(now());

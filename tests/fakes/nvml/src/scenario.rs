@@ -68,6 +68,9 @@ pub struct Scenario {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
+    /// Whose devices: `nvidia`, or a vendor whose files are played (`gpuwho_tests::fakes`).
+    #[serde(default = "nvidia")]
+    pub vendor: String,
     /// How many.
     #[serde(default = "one")]
     pub count: u32,
@@ -108,6 +111,8 @@ pub struct Group {
     pub optical_flow: Option<Curve>,
     /// Bytes of the aperture (BAR1): all and used.
     pub aperture: Option<[u64; 2]>,
+    /// Bytes of host memory that the device can use: all and used. Not NVIDIA's.
+    pub host_memory: Option<[u64; 2]>,
     /// Degrees left until the device slows down.
     pub margin: Option<Curve>,
     /// Temperatures at which something happens.
@@ -372,6 +377,13 @@ impl Scenario {
         (0..).zip(kinds).map(move |(index, group)| Device { group, index, resets })
     }
 
+    /// The same with the devices of one vendor only.
+    #[must_use]
+    pub fn only(mut self, vendor: &str) -> Self {
+        self.groups.retain(|group| group.vendor == vendor);
+        self
+    }
+
     /// The device of an index.
     pub fn device(&self, index: u32) -> Option<Device<'_>> {
         self.devices().nth(usize::try_from(index).ok()?)
@@ -497,6 +509,10 @@ impl Process<'_> {
     pub fn lives(&self, seconds: f64) -> bool {
         seconds >= self.group.from && self.group.until.is_none_or(|until| seconds < until)
     }
+}
+
+fn nvidia() -> String {
+    "nvidia".to_owned()
 }
 
 const fn xid() -> u64 {

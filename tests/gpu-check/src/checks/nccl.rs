@@ -20,7 +20,7 @@ const COUNTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// What the rank says that it did.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct RankReport {
     pid: u32,
     version: String,
     calls: u64,
@@ -44,7 +44,7 @@ pub(super) fn check(bench: &Bench<'_>) -> Checked {
         // A rank that says nothing has no PyTorch with NCCL.
         let _read = BufReader::new(out).read_line(&mut line);
     }
-    let row = match serde_json::from_str::<Told>(&line) {
+    let row = match serde_json::from_str::<RankReport>(&line) {
         Ok(reported) => compare(bench, begun, &reported)?,
         Err(_) => Row::skip(CHECK, "python3 has no PyTorch that can use NCCL here"),
     };
@@ -66,7 +66,7 @@ fn counted(points: &[Point], pid: u32, name: &str) -> u64 {
     sum
 }
 
-fn compare(bench: &Bench<'_>, begun: SystemTime, reported: &Told) -> Result<Row, CheckError> {
+fn compare(bench: &Bench<'_>, begun: SystemTime, reported: &RankReport) -> Result<Row, CheckError> {
     let calls = metric::CALLS.def().name;
     let all =
         |points: &[Point]| (counted(points, reported.pid, calls) >= reported.calls).then_some(());

@@ -1,9 +1,9 @@
 //! The compute driver's view (KFD): one node for each device, or for each of its partitions, and
-//! one directory for each process with a context. 19=pub(super) struct Part {
+//! one directory for each process with a context.
 
 use super::super::files::{Files, numbered};
 use super::super::partitions::{Partition, PartitionNodes};
-use super::super::wire::{ProcessValue, push};
+use super::super::wire::{ProcessValue, WireValue, push};
 use super::place;
 use crate::catalog::process::{self as metric, ProcessType};
 use crate::paths::Paths;
@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Divides milliseconds.
+const MILLI: f64 = 1e3;
 /// DRM's major number.
 const DRM: u32 = 226;
 
@@ -132,10 +134,25 @@ pub(super) fn processes(
             let mut values = Vec::new();
             let bytes = i64::try_from(bytes).ok();
             push(&mut values, &metric::MEMORY_USAGE, ProcessType::Compute, bytes);
+            statistics(&folder.join(format!("stats_{id}")), part, files, &mut values);
             let place = (parts.len() > 1).then(|| place(number));
             out.extend(values.into_iter().map(|value| ProcessValue { pid, place, value }));
         }
     }
+}
+
+/// What KFD counts of a process on a part. The driver looks at the compute units when `cu_occupancy` is
+/// read.
+fn statistics(folder: &Path, part: &Part, files: &mut Files, out: &mut Vec<WireValue>) {
+    let occupied = part.units.zip(files.number(&folder.join("cu_occupancy")));
+    let occupied = occupied.and_then(|(units, occupied)| {
+        let occupied = u32::try_from(occupied).ok().filter(|occupied| *occupied <= units);
+        files.count_implausible(occupied).map(|occupied| f64::from(occupied) / f64::from(units))
+    });
+    push(out, &metric::OCCUPANCY, (), occupied);
+    let evicted = files.number(&folder.join("evicted_ms"));
+    #[expect(clippy::cast_precision_loss, reason = "a double has the milliseconds of years")]
+    push(out, &metric::EVICTED_TIME, (), evicted.map(|ms| ms as f64 / MILLI));
 }
 
 /// The ids of the devices on which a process has queues.

@@ -2,14 +2,17 @@
 
 use super::Identity;
 use super::calls::{Calls, Function};
+use super::ports::Ports;
 use crate::catalog::device::{
     self as metric, Clock, Limit, MemoryState, Sensor, Task, TemperatureLimit, ThrottleReason,
 };
 use crate::catalog::wear::{self, EccCount, EccError, EccLocation, RetirementCause};
 use crate::collect::device::files::Files;
 use crate::collect::device::sysfs::{MEGA, MILLI, PERCENT};
+use crate::collect::device::throttle::{self, Bit};
 use crate::collect::device::wire::{Outcome, WireValue, push};
 use crate::sys::hlml::{Handle, Hlml, HlmlError};
+use std::sync::Arc;
 
 /// Readings between two of what seldom changes: a minute at 10 s, staggered over the devices.
 const MEDIUM: u32 = 6;
@@ -25,7 +28,7 @@ const THRESHOLDS: &[(u32, TemperatureLimit)] = &[
 /// The clock of the chip (`HLML_CLOCK_SOC`), the only one that every generation has.
 const SOC: u32 = 0;
 /// Bits of what keeps the clocks down (`HLML_CLOCKS_THROTTLE_REASON_…`).
-const REASONS: &[(u32, ThrottleReason)] =
+pub(in crate::collect::device) const REASONS: &[Bit] =
     &[(0, ThrottleReason::PowerCap), (1, ThrottleReason::Thermal)];
 /// Kinds, counts and places of memory errors by the library's numbers.
 const KINDS: [(u32, EccError); 2] = [(0, EccError::Corrected), (1, EccError::Uncorrected)];
@@ -35,6 +38,7 @@ const PLACES: [(u32, EccLocation); 2] = [(0, EccLocation::Sram), (1, EccLocation
 /// One device of the library.
 pub(super) struct ByLibrary {
     hlml: &'static Hlml,
+    ports: Arc<Ports>,
     handle: Option<Handle>,
     calls: Calls,
     /// Readings so far.
@@ -53,8 +57,9 @@ struct Ask<'a> {
 }
 
 impl ByLibrary {
-    pub(super) fn new(hlml: &'static Hlml, index: u32) -> Self {
-        Self { hlml, handle: None, calls: Calls::default(), turn: index, slow: Vec::new() }
+    pub(super) fn new(hlml: &'static Hlml, ports: Arc<Ports>, index: u32) -> Self {
+        let (calls, slow) = (Calls::default(), Vec::new());
+        Self { hlml, ports, handle: None, calls, turn: index, slow }
     }
 
     pub(super) fn identity(&mut self, address: &str, files: &mut Files) -> Identity {
@@ -101,6 +106,7 @@ impl ByLibrary {
             self.slow.clear();
         }
         out.extend(&self.slow);
+        self.ports.values(address, out);
         end
     }
 
@@ -177,6 +183,7 @@ impl Ask<'_> {
                 let is_active = i64::from(bits >> bit & 1 == 1);
                 push(self.out, &metric::THROTTLE_ACTIVE, *reason, Some(is_active));
             }
+            throttle::unknown(bits, REASONS, self.out);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The call or file behind each metric, or why there is none: Gaudi's column of METRICS.md.
 
 use crate::catalog::device as metric;
-use crate::catalog::{MetricDef, process, wear};
+use crate::catalog::{MetricDef, interconnect, process, wear};
 use crate::collect::device::sysfs;
 
 pub(super) fn of(def: &'static MetricDef) -> Result<&'static str, &'static str> {
@@ -47,6 +47,7 @@ fn rows() -> Vec<(&'static MetricDef, &'static str)> {
         ),
         (metric::ENERGY.def(), "`hlml_device_get_total_energy_consumption` (mJ)"),
         (metric::THROTTLE_ACTIVE.def(), "`hlml_device_get_current_clocks_throttle_reasons`"),
+        (metric::UNKNOWN_CODE.def(), "`hlml_device_get_current_clocks_throttle_reasons`"),
         (metric::CLOCK_SPEED.def(), "`hlml_device_get_clock_info` (MHz), else `clk_cur_freq_mhz`"),
         (
             metric::CLOCK_LIMIT.def(),
@@ -64,6 +65,12 @@ fn rows() -> Vec<(&'static MetricDef, &'static str)> {
         (wear::ECC_AGGREGATE.def(), "`hlml_device_get_memory_error_counter`"),
         (wear::REMAPPED_ROWS.def(), "`hlml_device_get_replaced_rows`"),
         (wear::REMAP_PENDING.def(), "`hlml_device_get_replaced_rows_pending_status`"),
+        (interconnect::LINKS.def(), "`hlml_nic_get_link` of each network port"),
+        (interconnect::LINK_ACTIVE.def(), "`hlml_nic_get_link`"),
+        (
+            interconnect::IO.def(),
+            "`hlml_nic_get_statistics` `rx_Octets`, `tx_Octets` of all network ports, by a thread of its own",
+        ),
         (wear::PCIE_REPLAYS.def(), "`hlml_device_get_pcie_replay_counter`"),
         (wear::PCIE_WIDTH.def(), "`current_link_width`"),
         (wear::PCIE_WIDTH_LIMIT.def(), "`max_link_width`"),

@@ -2,6 +2,7 @@
 //! supports.
 
 use super::caller::{Call, NvmlCaller};
+use crate::catalog::device::{CodeKind, UNKNOWN_CODE};
 use crate::catalog::link::{self as metric, FabricCondition, FabricHealth, FabricState};
 use crate::collect::device::wire::WireValue;
 use crate::collect::device::wire::push;
@@ -62,6 +63,8 @@ pub(super) fn read(
     for word in FabricState::ALL {
         push(out, &metric::FABRIC_STATE, *word, Some(i64::from(*word == state)));
     }
+    let unknown = (state == FabricState::Other).then_some(i64::from(fabric.state));
+    push(out, &UNKNOWN_CODE, CodeKind::FabricState, unknown);
     health(&fabric, out);
     conditions(fabric.health, out);
     joined(&fabric)
@@ -72,7 +75,8 @@ fn state(fabric: &Fabric) -> FabricState {
         (COMPLETED, 0) => FabricState::Completed,
         (COMPLETED, _) => FabricState::Failed,
         (2, _) => FabricState::InProgress,
-        _ => FabricState::NotStarted,
+        (0 | 1, _) => FabricState::NotStarted,
+        _ => FabricState::Other,
     }
 }
 

@@ -113,6 +113,11 @@ impl Gpm {
             Self { asked: std::mem::take(&mut self.asked), ..Self::new(self.nvml, self.enabled) };
     }
 
+    /// Whether the device has counters and they are read.
+    pub(super) fn is_supported(&self) -> bool {
+        self.enabled && self.supported == Some(true)
+    }
+
     /// Reads the counters of a device and its instances; `reading.instances` is in the order of the
     /// handles.
     pub(super) fn read(

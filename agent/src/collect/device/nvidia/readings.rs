@@ -3,7 +3,7 @@
 //! Implausible values (all ones, more than 100 %, 300 °C) are counted and left out: drivers return
 //! them from registers that do not answer.
 
-mod clocks;
+pub(in crate::collect::device) mod clocks;
 mod ecc;
 mod pcie;
 mod power;

@@ -9,6 +9,7 @@ use super::fields::{Field, Fields};
 use super::links::Links;
 use super::{Versions, fabric};
 use crate::catalog::board::{self as metric, ComputeMode, Mode, Protection, RecoveryAction, Video};
+use crate::catalog::device::{CodeKind, UNKNOWN_CODE};
 use crate::collect::device::wire::WireValue;
 use crate::collect::device::wire::push;
 use crate::inventory::facts::{Fact, Facts};
@@ -184,15 +185,16 @@ fn addressing(mode: u32) -> Option<String> {
 }
 
 fn recovery_action(fields: &Fields, out: &mut Vec<WireValue>) {
-    let reported =
-        fields.whole(Field::RecoveryAction).and_then(|reported| usize::try_from(reported).ok());
-    // An unknown action of a newer driver is not exported as "none".
-    let Some(reported) = reported.filter(|reported| *reported < RecoveryAction::ALL.len()) else {
-        return;
-    };
-    for (place, action) in RecoveryAction::ALL.iter().enumerate() {
-        push(out, &metric::RECOVERY_ACTION, *action, Some(i64::from(place == reported)));
+    let Some(reported) = fields.whole(Field::RecoveryAction) else { return };
+    let place = usize::try_from(reported).ok();
+    let named = place.and_then(|place| RecoveryAction::ALL.get(place)).copied();
+    let named = named.filter(|action| *action != RecoveryAction::Other);
+    let action = named.unwrap_or(RecoveryAction::Other);
+    for each in RecoveryAction::ALL {
+        push(out, &metric::RECOVERY_ACTION, *each, Some(i64::from(*each == action)));
     }
+    let unknown = named.is_none().then_some(reported);
+    push(out, &UNKNOWN_CODE, CodeKind::RecoveryAction, unknown);
 }
 
 /// Reads the checksum of the InfoROM's configuration; `None` if the InfoROM is corrupted.

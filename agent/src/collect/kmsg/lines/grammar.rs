@@ -1,7 +1,7 @@
 //! Parsers of fixed-format parts of a line: each takes one part from the start of a text and
 //! returns the rest, or `None` if the text does not start with it.
 
-use crate::ids::{PciAddress, PciPort};
+use crate::ids::PciAddress;
 
 /// A decimal number (`%d` of a non-negative value).
 pub(super) fn number(text: &str) -> Option<(u32, &str)> {
@@ -20,15 +20,9 @@ pub(super) fn address(text: &str) -> Option<(PciAddress, &str)> {
 
 /// An [`address`] and its function, `%04x:%02x:%02x.%x`.
 pub(super) fn device(text: &str) -> Option<(PciAddress, &str)> {
-    let (port, rest) = port(text)?;
-    Some((port.address, rest))
-}
-
-/// A PCI port, which its function identifies.
-pub(super) fn port(text: &str) -> Option<(PciPort, &str)> {
-    let (address, rest) = address(text)?;
-    let (function, rest) = hex(rest.strip_prefix('.')?, 1..=1)?;
-    Some((PciPort { address, function: u8::from_str_radix(function, 16).ok()? }, rest))
+    let (_, rest) = address(text)?;
+    let (_, rest) = hex(rest.strip_prefix('.')?, 1..=1)?;
+    Some((PciAddress::parse(text.get(..text.len() - rest.len())?)?, rest))
 }
 
 /// Hexadecimal digits, as many as `count`.

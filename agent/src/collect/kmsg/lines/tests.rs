@@ -2,7 +2,7 @@
 //! release.
 
 use super::*;
-use crate::ids::{PciAddress, PciPort};
+use crate::ids::PciAddress;
 
 fn pci(text: &str) -> Place {
     Place::Pci(PciAddress::parse(text).unwrap())
@@ -234,7 +234,7 @@ fn driver_loads_and_unloads() {
 
 #[test]
 fn a_pcie_error_is_one_event_with_its_place() {
-    let port = |address| Place::Port(PciPort::parse(address).unwrap());
+    let port = |address| Place::Port(PciAddress::parse(address).unwrap());
     for (text, place, severity) in [
         // Linux 6.1 and before.
         (
@@ -350,6 +350,35 @@ fn amd_faults() {
         // The first kernels with RAS, 2019.
         ("2 uncorrectable errors detected in umc block", ECC, Severity::Critical),
         ("2 correctable errors detected in umc block", ECC, Severity::Info),
+        ("GPU reset(3) failed", EventKind::Unavailable, Severity::Critical),
+        (
+            "ERROR: GPU over temperature range(SW CTF) detected!",
+            EventKind::Unavailable,
+            Severity::Critical,
+        ),
+        ("device lost from bus!", EventKind::Lost, Severity::Critical),
+        (
+            "WARN: GPU is throttled, expect performance decrease. \n",
+            EventKind::ClockChange,
+            Severity::Warning,
+        ),
+        ("MES(1) failed to respond to msg=REMOVE_QUEUE", HANG, Severity::Warning),
+        ("MES failed to respond to msg=3", HANG, Severity::Warning),
+        (
+            "The cp might be in an unrecoverable state due to an unsuccessful queues preemption",
+            HANG,
+            Severity::Warning,
+        ),
+        (
+            "[gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:8 pasid:32772)",
+            EventKind::MemoryFault,
+            Severity::Warning,
+        ),
+        (
+            "[gfxhub] page fault (src_id:0 ring:40 vmid:8 pasid:32791)",
+            EventKind::MemoryFault,
+            Severity::Warning,
+        ),
     ] {
         let text = format!("amdgpu 0000:83:00.0: amdgpu: {words}");
         let read = (kind, pci("0000:83:00"), None, severity, None, None);
@@ -372,6 +401,9 @@ fn amd_totals_and_recoveries_are_not_events() {
         "{7}socket: 0, die: 0, 3 deferred hardware errors detected in total in umc block",
         "ring gfx_0.0.0 timeout, but soft recovered",
         "GPU jobs stop begin!",
+        "GPU reset(3) succeeded!",
+        "MES ring buffer is full.",
+        "[gfxhub0]  page fault in page starting at address 0x00007f0000000000",
     ] {
         assert_eq!(reported(&format!("amdgpu 0000:83:00.0: amdgpu: {words}")), None, "{words}");
     }
@@ -575,6 +607,8 @@ const WANTED: &[&str] = &[
     "xe 0000:03:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer",
     "pcieport 0000:00:03.1: DPC: containment event, status:0x1f01 source:0x0000",
     "amdgpu 0000:83:00.0: amdgpu: GPU reset begin!",
+    "amdgpu 0000:83:00.0: amdgpu: device lost from bus!",
+    "amdgpu 0000:83:00.0: amdgpu: [gfxhub0] page fault (src_id:0 ring:24 vmid:8 pasid:1)",
     "amdgpu 0000:83:00.0: amdgpu: Saved bad pages 33 reaches threshold value 32",
     "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3",
 ];

@@ -118,16 +118,16 @@ impl Stage {
         self.folder.path()
     }
 
-    fn read(&mut self) -> Told {
+    fn read(&mut self) -> Samples {
         let mut batch = Batch::new(NAME, SystemTime::now());
         self.source.collect(&mut batch);
-        Told(batch.samples.into_iter().map(|(_, sample)| sample).collect())
+        Samples(batch.samples.into_iter().map(|(_, sample)| sample).collect())
     }
 }
 
-struct Told(Vec<Sample>);
+struct Samples(Vec<Sample>);
 
-impl Told {
+impl Samples {
     /// The values of a metric; with dimensions, those with this first one.
     fn of(&self, name: &str, dim: u8) -> Vec<i64> {
         let of = self.0.iter().filter(|sample| sample.metric.name == name);
@@ -324,7 +324,7 @@ fn means_are_exported_while_they_are_fresh_and_complete() {
         let file = OpenOptions::new().append(true).open(&path).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(ago)).unwrap();
     };
-    let bandwidths = |reported: &Told| {
+    let bandwidths = |reported: &Samples| {
         let of =
             reported.0.iter().filter(|s| s.metric.name == "nccl.inspector.recent.bus_bandwidth");
         of.count()

@@ -15,9 +15,9 @@ use super::Settings;
 use super::attach::Attaching;
 use super::libraries::Libraries;
 use super::shared::Shared;
-use crate::catalog::nccl::GovernorLevel;
+use crate::catalog::nccl::ProbeLevel;
 use change::{BudgetChange, what_is_left};
-use controller::{Attach, LOOK_EVERY, Patience, ProbeBudget};
+use controller::{Attach, LOOK_EVERY, ProbeBudget, RecoveryTiming};
 use gpuwho_common::nccl::STRANGERS;
 use quota::Quotas;
 use std::collections::{HashMap, HashSet};
@@ -31,7 +31,7 @@ const MIN_PERIOD: Duration = Duration::from_millis(100);
 /// The budgets of all owners.
 pub(super) struct ProbeBudgets {
     budget: u64,
-    patience: Patience,
+    recovery: RecoveryTiming,
     owners: HashMap<u32, OwnerBudget>,
     tallies: Tallies,
     last: CounterSample,
@@ -44,7 +44,7 @@ struct OwnerBudget {
     /// applied.
     since: Instant,
     /// Level and cycle as last reported.
-    reported: (GovernorLevel, u32),
+    reported: (ProbeLevel, u32),
 }
 
 /// The last reading of the counters.
@@ -58,7 +58,7 @@ impl ProbeBudgets {
     pub(super) fn new(settings: &Settings, now: Instant) -> Self {
         Self {
             budget: settings.budget,
-            patience: settings.patience,
+            recovery: settings.recovery,
             owners: HashMap::new(),
             tallies: Tallies::default(),
             last: CounterSample { at: now, is_busy: false },
@@ -146,13 +146,13 @@ impl ProbeBudgets {
         let mut present: HashSet<u32> = users.collect();
         // A process without an open device may call a library that others use.
         present.extend(self.tallies.processes().map(|pid| quotas.owner_of(pid)));
-        let (budget, patience) = (self.budget, self.patience);
+        let (budget, recovery) = (self.budget, self.recovery);
         for owner in &present {
-            self.owners.entry(*owner).or_insert_with(|| OwnerBudget::new(budget, patience, now));
+            self.owners.entry(*owner).or_insert_with(|| OwnerBudget::new(budget, recovery, now));
         }
         // An owner without processes is removed only once its budget is back at full.
         self.owners.retain(|owner, decision| {
-            present.contains(owner) || decision.budget.level() != GovernorLevel::Full
+            present.contains(owner) || decision.budget.level() != ProbeLevel::Full
         });
         let mut changes = Vec::new();
         for (owner, decision) in &mut self.owners {
@@ -193,9 +193,9 @@ impl ProbeBudgets {
 }
 
 impl OwnerBudget {
-    fn new(budget: u64, patience: Patience, now: Instant) -> Self {
-        let budget = ProbeBudget::new(budget, patience);
-        Self { budget, since: now, reported: (GovernorLevel::Full, 1) }
+    fn new(budget: u64, recovery: RecoveryTiming, now: Instant) -> Self {
+        let budget = ProbeBudget::new(budget, recovery);
+        Self { budget, since: now, reported: (ProbeLevel::Full, 1) }
     }
 
     /// When its next measurement ends.
@@ -204,7 +204,7 @@ impl OwnerBudget {
     }
 
     /// The level before and now, if it changed, or if the cycle's length doubled or halved.
-    fn changed(&mut self) -> Option<(GovernorLevel, GovernorLevel)> {
+    fn changed(&mut self) -> Option<(ProbeLevel, ProbeLevel)> {
         let (level, cycle) = (self.budget.level(), self.budget.cycle());
         let (before, cycle_before) = self.reported;
         let is_similar = cycle < 2 * cycle_before && cycle_before < 2 * cycle;
@@ -262,7 +262,7 @@ mod tests {
         let now = Instant::now();
         let mut budgets = ProbeBudgets::new(&Settings::default(), now);
         let (attaching, libraries) = (Attaching::new(0), none());
-        let mut decision = OwnerBudget::new(10, Patience::default(), now);
+        let mut decision = OwnerBudget::new(10, RecoveryTiming::default(), now);
         decision.budget.update(11, now);
         budgets.owners.insert(7, decision);
         budgets.update(now, &attaching, &libraries, &Shared::default());

@@ -13,10 +13,10 @@ use super::libraries::{Libraries, ScanOutcome};
 use super::maps::Maps;
 use super::maps::Snapshot;
 use super::shared::Shared;
-use super::{Dependencies, Nccl, Patience, Settings};
+use super::{Dependencies, Nccl, RecoveryTiming, Settings};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
-use crate::catalog::nccl::{GovernorLevel, KnownBy};
+use crate::catalog::nccl::{KnownBy, ProbeLevel};
 use crate::collect::Collector as _;
 use crate::collect::proc_scan::is_alive;
 use crate::collect::status::StatusRegistry;
@@ -340,18 +340,18 @@ struct Source {
 }
 
 /// The exported values, by metric, process, communicator and dimensions.
-struct Told(Vec<(Sample, Option<Arc<MemberFacts>>)>);
+struct MemberSamples(Vec<(Sample, Option<Arc<MemberFacts>>)>);
 
 impl Source {
     /// `None` if this machine does not support probes.
     fn start(hang_after: Duration, budget: u64) -> Option<Self> {
-        Self::patient(hang_after, budget, Patience::default())
+        Self::patient(hang_after, budget, RecoveryTiming::default())
     }
 
     /// Times every call.
-    fn patient(hang_after: Duration, budget: u64, patience: Patience) -> Option<Self> {
+    fn patient(hang_after: Duration, budget: u64, recovery: RecoveryTiming) -> Option<Self> {
         let default = Settings::default();
-        Self::of(Settings { hang_after, budget, patience, timed_rate: 0, ..default })
+        Self::of(Settings { hang_after, budget, recovery, timed_rate: 0, ..default })
     }
 
     fn of(settings: Settings) -> Option<Self> {
@@ -419,14 +419,14 @@ impl Source {
         });
     }
 
-    fn read(&mut self) -> Told {
+    fn read(&mut self) -> MemberSamples {
         let mut batch = Batch::new("nccl", SystemTime::now());
         self.nccl.collect(&mut batch);
         let facts = |sample: &Sample| match sample.subject {
             Subject::Member(id) => Some(self.communicators.facts(id).unwrap()),
             _ => None,
         };
-        Told(
+        MemberSamples(
             batch
                 .samples
                 .into_iter()
@@ -445,7 +445,7 @@ impl Source {
     }
 }
 
-impl Told {
+impl MemberSamples {
     /// Values of a metric, by process, communicator and dimensions.
     fn all(&self, metric: &str) -> BTreeMap<(u32, String, String), Value> {
         let of = self.0.iter().filter(|(sample, _)| sample.metric.name == metric);
@@ -661,7 +661,7 @@ fn split_shrink_and_destroy_are_followed() {
         assert_eq!(rank.order(&format!("split world {color} {key} half")), "0");
         rank.order("call 2 ncclReduceScatter half 100 0");
     }
-    let children = |reported: &Told, rank: &Rank| {
+    let children = |reported: &MemberSamples, rank: &Rank| {
         let mut of = reported.members(rank.child.id());
         of.retain(|facts| facts.origin != Origin::UniqueId);
         of.into_iter()
@@ -1082,7 +1082,7 @@ fn errors_are_counted_and_the_asynchronous_one_is_exported() {
 
 #[test]
 fn above_the_budget_returns_then_time_are_given_up_and_reported() {
-    use GovernorLevel::{Cycled, Detached, Entries, Full};
+    use ProbeLevel::{Cycled, Detached, Entries, Full};
     let Some(mut source) = Source::start(Duration::from_mins(1), 1_000) else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 1);
@@ -1101,7 +1101,7 @@ fn above_the_budget_returns_then_time_are_given_up_and_reported() {
     });
     let reported = source.read();
     let levels = reported.all("nccl.probe.level.status");
-    let is = |level: GovernorLevel| levels[&(0, "-".into(), level.as_str().to_owned())].clone();
+    let is = |level: ProbeLevel| levels[&(0, "-".into(), level.as_str().to_owned())].clone();
     assert_eq!((is(Full), is(Entries)), (Value::Int(0), Value::Int(0)));
     let Value::Double(covered) =
         reported.all("nccl.probe.coverage")[&(0, "-".into(), "return".into())]
@@ -1112,13 +1112,13 @@ fn above_the_budget_returns_then_time_are_given_up_and_reported() {
 }
 
 /// The level changes since the last call: from and to.
-fn level_changes(source: &Source) -> Vec<(GovernorLevel, GovernorLevel)> {
+fn level_changes(source: &Source) -> Vec<(ProbeLevel, ProbeLevel)> {
     let events = source.aggregator.drain().into_iter().filter_map(|event| event.what.decision);
     events.map(|decision| (decision.before, decision.level)).collect()
 }
 
 /// Calls until the budget has reached a level.
-fn until_level(source: &mut Source, ranks: &mut [Rank], load: &str, wanted: GovernorLevel) {
+fn until_level(source: &mut Source, ranks: &mut [Rank], load: &str, wanted: ProbeLevel) {
     let end = Instant::now() + DEADLINE;
     loop {
         let level = source.nccl.shared.with(|known| known.level);
@@ -1147,9 +1147,9 @@ fn storm(ranks: &mut [Rank], ms: u32) -> u64 {
 
 #[test]
 fn eight_busy_ranks_are_detached_and_counted_again_when_calm() {
-    use GovernorLevel::{Cycled, Detached, Entries, Full};
-    let patience = Patience { rest: Duration::from_secs(3), calm_looks: 2 };
-    let Some(mut source) = Source::patient(Duration::from_mins(1), 500, patience) else {
+    use ProbeLevel::{Cycled, Detached, Entries, Full};
+    let recovery = RecoveryTiming { rest: Duration::from_secs(3), calm_looks: 2 };
+    let Some(mut source) = Source::patient(Duration::from_mins(1), 500, recovery) else {
         return;
     };
     let scene = Scene::new();

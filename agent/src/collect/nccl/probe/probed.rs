@@ -10,7 +10,7 @@ use super::libraries::elf::exports;
 use super::maps::Maps;
 use super::{Dependencies, NAME, Nccl, Settings};
 use crate::attribute::ownership::Ownership;
-use crate::catalog::nccl::GovernorLevel;
+use crate::catalog::nccl::ProbeLevel;
 use crate::collect::Collector as _;
 use crate::collect::status::StatusRegistry;
 use crate::host::boot_time_ns;
@@ -67,9 +67,9 @@ impl Probed {
 
 /// The whole source with default settings and its probe budget. Dropping it detaches everything.
 #[derive(Debug)]
-pub struct Governed(Nccl);
+pub struct BudgetedProbe(Nccl);
 
-impl Governed {
+impl BudgetedProbe {
     /// Starts it on the libraries of these processes.
     pub fn of(pids: &[u32]) -> io::Result<Self> {
         let paths = Paths::default();
@@ -94,7 +94,7 @@ impl Governed {
     }
 
     /// Entry and return hits as of the last reading of the budget, and its level.
-    pub fn hits(&self) -> (u64, u64, GovernorLevel) {
+    pub fn hits(&self) -> (u64, u64, ProbeLevel) {
         let (counts, level) = self.0.shared.with(|known| (known.counts, known.level));
         let of = |counter: u32| counts.get(counter as usize).copied().unwrap_or(0);
         (of(HIT_ENTRY), of(HIT_RETURN), level)

@@ -6,7 +6,7 @@ use super::libraries::fields::Fields;
 use super::libraries::library::VersionAndPath;
 use super::maps::Maps;
 use crate::catalog::agent::SourceState;
-use crate::catalog::nccl::GovernorLevel;
+use crate::catalog::nccl::ProbeLevel;
 use crate::collect::status::Report;
 use crate::ids::ProcKey;
 use gpuwho_common::nccl::COUNTERS;
@@ -22,7 +22,7 @@ pub(super) struct Shared(Arc<Mutex<AttachState>>);
 pub(super) struct AttachState {
     pub state: (SourceState, String, String),
     /// The most reduced level of all owners' budgets.
-    pub level: GovernorLevel,
+    pub level: ProbeLevel,
     pub files: u64,
     /// Number of probes still to be detached.
     pub detaching: usize,
@@ -42,7 +42,7 @@ pub(super) struct AttachState {
     pub fields: HashMap<ProcKey, Fields>,
     pub counts: [u64; COUNTERS as usize],
     /// Probe uptime of each owner in each file, and the time in which probes were wanted.
-    pub covers: UptimeByUse,
+    pub uptime: UptimeByUse,
     /// Each process's owner, its limits and its setting.
     pub quotas: Quotas,
     /// The maps, once, after they are loaded.
@@ -53,7 +53,7 @@ impl Default for AttachState {
     fn default() -> Self {
         Self {
             state: (SourceState::Absent, String::new(), String::new()),
-            level: GovernorLevel::Off,
+            level: ProbeLevel::Off,
             files: 0,
             detaching: 0,
             budget: 0,
@@ -64,7 +64,7 @@ impl Default for AttachState {
             only: HashMap::new(),
             fields: HashMap::new(),
             counts: [0; COUNTERS as usize],
-            covers: UptimeByUse::default(),
+            uptime: UptimeByUse::default(),
             quotas: Quotas::default(),
             maps: None,
         }

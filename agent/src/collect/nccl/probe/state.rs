@@ -2,7 +2,7 @@
 
 use super::budget::controller::ProbeBudget;
 use crate::catalog::agent::SourceState;
-use crate::catalog::nccl::GovernorLevel;
+use crate::catalog::nccl::ProbeLevel;
 
 /// Computes the status from refusals, incompletely observed processes, the number of files in use
 /// and the most reduced budget.
@@ -33,14 +33,12 @@ pub(super) fn of(
         (SourceState::Degraded, reason, "raise nccl.budget to see more".into())
     };
     match budget.level() {
-        GovernorLevel::Entries => because("durations and open calls are not seen"),
-        GovernorLevel::Cycled => {
+        ProbeLevel::Entries => because("durations and open calls are not seen"),
+        ProbeLevel::Cycled => {
             let cycle = budget.cycle();
             because(&format!("calls are counted one second in {cycle}"))
         }
-        GovernorLevel::Detached => because("calls are not counted for some minutes"),
-        GovernorLevel::Full | GovernorLevel::Off => {
-            (SourceState::Ready, String::new(), String::new())
-        }
+        ProbeLevel::Detached => because("calls are not counted for some minutes"),
+        ProbeLevel::Full | ProbeLevel::Off => (SourceState::Ready, String::new(), String::new()),
     }
 }

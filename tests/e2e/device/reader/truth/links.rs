@@ -180,7 +180,7 @@ fn chip_links((device, c2c, seconds): (Device<'_>, &C2c, f64), rows: &mut Vec<Ro
 }
 
 fn fabric(fabric: &Fabric, state: u8, rows: &mut Vec<Row>) {
-    let states = ["not_started", "in_progress", "completed", "failed"];
+    let states = ["not_started", "in_progress", "completed", "failed", "other"];
     let failed = state == 3 && fabric.status != 0;
     let holds = if failed { Some(3) } else { usize::from(state).checked_sub(1) };
     words("gpu.fabric.status", &states, holds, rows);
@@ -237,6 +237,7 @@ fn modes(scenario: &Scenario, device: Device<'_>, seconds: f64, rows: &mut Vec<R
         "recover_imex_domain",
         "bus_reset",
         "system_reboot",
+        "other",
     ];
     let reported = modes.recovery.as_ref().map(|curve| device.value(curve, seconds));
     let holds =

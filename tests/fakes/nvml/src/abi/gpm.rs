@@ -53,7 +53,7 @@ fn with_samples<T>(body: impl FnOnce(&mut Samples) -> T) -> T {
 }
 
 /// Says how many samples there are.
-fn tell(samples: &Samples) {
+fn note_alive(samples: &Samples) {
     note(&serde_json::json!({"gpm_samples": samples.alive.len()}));
 }
 
@@ -91,7 +91,7 @@ fn allocate(to: *mut nvmlGpmSample_t) -> Result<(), Code> {
         put(to, std::ptr::without_provenance_mut(handle))?;
         samples.given += 1;
         samples.alive.insert(handle, None);
-        tell(samples);
+        note_alive(samples);
         Ok(())
     })
 }
@@ -99,7 +99,7 @@ fn allocate(to: *mut nvmlGpmSample_t) -> Result<(), Code> {
 fn free(sample: nvmlGpmSample_t) -> Result<(), Code> {
     with_samples(|samples| {
         let freed = samples.alive.remove(&sample.addr());
-        tell(samples);
+        note_alive(samples);
         freed.map(drop).ok_or_else(|| misused("a sample that is not there is freed"))
     })
 }

@@ -7,15 +7,19 @@ use crate::scenario::Device;
 use crate::scenario::health::{Ecc, Errors, Pcie, Remapped};
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlEccCounterType_t, nvmlEccSramErrorStatus_t, nvmlEnableState_t,
-    nvmlMemoryErrorType_t, nvmlMemoryLocation_t,
+    nvmlMemoryErrorType_t, nvmlMemoryLocation_t, nvmlPcieUtilCounter_t,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
     nvmlRowRemapperHistogramValues_t,
 };
 use std::ffi::{c_uint, c_ulonglong};
+use std::time::Duration;
 
 /// Argument version mismatch.
 const ARGUMENT_VERSION: Code = 25;
+
+/// What a sample of the PCIe throughput takes.
+const PCIE_SAMPLE: Duration = Duration::from_millis(20);
 
 fn ecc(device: Device<'_>) -> Result<&Ecc, Code> {
     device.group.ecc.as_ref().ok_or(NOT_SUPPORTED)
@@ -127,6 +131,13 @@ exports! {
     /// PCIe lanes at most.
     fn nvmlDeviceGetMaxPcieLinkWidth(device: nvmlDevice_t, to: *mut c_uint) |name|
         on_device(name, device, |_, device| put(to, pcie(device)?.width[1]));
+    /// PCIe throughput in a direction; it blocks as long as it samples.
+    fn nvmlDeviceGetPcieThroughput(device: nvmlDevice_t, direction: nvmlPcieUtilCounter_t, to: *mut c_uint) |name|
+        on_device(name, device, |_, device| {
+            let sampled = pcie(device)?.sampled.ok_or(NOT_SUPPORTED)?;
+            std::thread::sleep(PCIE_SAMPLE);
+            put(to, *sampled.get(direction as usize).ok_or(INVALID_ARGUMENT)?)
+        });
     /// PCIe packets sent again.
     fn nvmlDeviceGetPcieReplayCounter(device: nvmlDevice_t, to: *mut c_uint) |name|
         on_device(name, device, |call, device| {

@@ -103,6 +103,8 @@ pub struct Pcie {
     pub transmit: Option<Curve>,
     /// Bytes a second from the host.
     pub receive: Option<Curve>,
+    /// KB a second in 20 ms, to and from the host.
+    pub sampled: Option<[u32; 2]>,
     /// The counters of bytes have 32 bits.
     #[serde(default)]
     pub narrow: bool,

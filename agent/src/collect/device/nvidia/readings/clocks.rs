@@ -4,6 +4,7 @@ use super::Of;
 use crate::catalog::device::{self as metric, Clock, ThrottleReason};
 use crate::collect::device::nvidia::caller::{Call, NvmlCaller};
 use crate::collect::device::nvidia::fields::Field;
+use crate::collect::device::throttle;
 use crate::collect::device::wire::WireValue;
 use crate::collect::device::wire::push;
 use crate::sys::nvml::clocks as raw;
@@ -29,18 +30,21 @@ const BOARD_LIMIT: u32 = 0x200;
 const RELIABILITY: u32 = 0x400;
 
 /// The bits of the throttle reasons.
-const REASONS: &[(u32, ThrottleReason)] = &[
-    (nvmlClocksEventReasonGpuIdle, ThrottleReason::Idle),
-    (nvmlClocksEventReasonApplicationsClocksSetting, ThrottleReason::ApplicationClocks),
-    (nvmlClocksEventReasonSwPowerCap, ThrottleReason::PowerCap),
-    (nvmlClocksThrottleReasonHwSlowdown, ThrottleReason::HardwareSlowdown),
-    (nvmlClocksEventReasonSyncBoost, ThrottleReason::SyncBoost),
-    (nvmlClocksEventReasonSwThermalSlowdown, ThrottleReason::SoftwareThermal),
-    (nvmlClocksThrottleReasonHwThermalSlowdown, ThrottleReason::HardwareThermal),
-    (nvmlClocksThrottleReasonHwPowerBrakeSlowdown, ThrottleReason::PowerBrake),
-    (nvmlClocksEventReasonDisplayClockSetting, ThrottleReason::DisplayClocks),
-    (BOARD_LIMIT, ThrottleReason::BoardLimit),
-    (RELIABILITY, ThrottleReason::Reliability),
+pub(in crate::collect::device) const REASONS: &[(u32, ThrottleReason)] = &[
+    (nvmlClocksEventReasonGpuIdle.trailing_zeros(), ThrottleReason::Idle),
+    (
+        nvmlClocksEventReasonApplicationsClocksSetting.trailing_zeros(),
+        ThrottleReason::ApplicationClocks,
+    ),
+    (nvmlClocksEventReasonSwPowerCap.trailing_zeros(), ThrottleReason::PowerCap),
+    (nvmlClocksThrottleReasonHwSlowdown.trailing_zeros(), ThrottleReason::HardwareSlowdown),
+    (nvmlClocksEventReasonSyncBoost.trailing_zeros(), ThrottleReason::SyncBoost),
+    (nvmlClocksEventReasonSwThermalSlowdown.trailing_zeros(), ThrottleReason::SoftwareThermal),
+    (nvmlClocksThrottleReasonHwThermalSlowdown.trailing_zeros(), ThrottleReason::HardwareThermal),
+    (nvmlClocksThrottleReasonHwPowerBrakeSlowdown.trailing_zeros(), ThrottleReason::PowerBrake),
+    (nvmlClocksEventReasonDisplayClockSetting.trailing_zeros(), ThrottleReason::DisplayClocks),
+    (BOARD_LIMIT.trailing_zeros(), ThrottleReason::BoardLimit),
+    (RELIABILITY.trailing_zeros(), ThrottleReason::Reliability),
 ];
 
 /// Counters of throttled time.
@@ -122,12 +126,13 @@ impl Clocks {
         // without zeros.
         let possible = self.possible.unwrap_or(active) | active;
         for (bit, reason) in REASONS {
-            let bit = u64::from(*bit);
+            let bit = 1 << bit;
             if possible & bit != 0 {
                 let on = i64::from(active & bit != 0);
                 push(out, &metric::THROTTLE_ACTIVE, *reason, Some(on));
             }
         }
+        throttle::unknown(active, REASONS, out);
     }
 }
 

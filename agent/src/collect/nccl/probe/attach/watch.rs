@@ -5,7 +5,7 @@
 use super::Attaching;
 use crate::attribute::ownership::{Ownership, Version};
 use crate::attribute::quota::QuotaKey;
-use crate::catalog::nccl::GovernorLevel;
+use crate::catalog::nccl::ProbeLevel;
 use crate::collect::nccl::probe::budget::ProbeBudgets;
 use crate::collect::nccl::probe::budget::denials::name;
 use crate::collect::nccl::probe::libraries::library::VersionAndPath;
@@ -169,7 +169,7 @@ impl Watch {
     fn note(&self) {
         self.shared.with(|known| {
             let present = self.attaching.present(&self.scan.libraries, &known.quotas);
-            known.covers.note(Instant::now(), boot_time_ns(), &present);
+            known.uptime.note(Instant::now(), boot_time_ns(), &present);
         });
     }
 
@@ -238,9 +238,9 @@ impl Watch {
         let (files_by_number, only) = self.numbered();
         let files = self.attaching.files(found);
         let least = self.budgets.least();
-        let level = least.map_or(GovernorLevel::Full, |(_, budget)| budget.level());
-        let is_off = level == GovernorLevel::Full && self.attaching.is_idle();
-        let level = if is_off { GovernorLevel::Off } else { level };
+        let level = least.map_or(ProbeLevel::Full, |(_, budget)| budget.level());
+        let is_off = level == ProbeLevel::Full && self.attaching.is_idle();
+        let level = if is_off { ProbeLevel::Off } else { level };
         let decision = least.map(|(owner, budget)| (budget, name(&self.ownership, owner)));
         let state = state::of(self.attaching.refused(), found.problem(), files, decision);
         let detaching = self.attaching.detaching();

@@ -1,7 +1,7 @@
 //! Metrics about the probes: their uptime and their hits.
 
 use super::uptime::EachCovered;
-use crate::catalog::nccl::{self as metric, GovernorLevel, ProbePart};
+use crate::catalog::nccl::{self as metric, ProbeLevel, ProbePart};
 use crate::collect::nccl::probe::maps::Snapshot;
 use crate::collect::nccl::probe::members::Member;
 use crate::collect::nccl::probe::members::host::Host;
@@ -18,8 +18,8 @@ pub(in super::super) fn report_probes(
     [now, before]: &[EachCovered; 2],
 ) {
     out.push(metric::LIBRARIES.sample(Agent, (), count(known.files)));
-    for &one in GovernorLevel::ALL {
-        out.push(metric::GOVERNOR.sample(Agent, one, i64::from(one == known.level)));
+    for &one in ProbeLevel::ALL {
+        out.push(metric::PROBE_LEVEL.sample(Agent, one, i64::from(one == known.level)));
     }
     let hits = [HIT_ENTRY, HIT_RETURN].map(|counter| known.counts.get(counter as usize).copied());
     let parts = now.all.since(before.all).parts();

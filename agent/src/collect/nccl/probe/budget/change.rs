@@ -2,7 +2,7 @@
 //! scale rates by coverage.
 
 use crate::catalog::event::EventKind;
-use crate::catalog::nccl::GovernorLevel;
+use crate::catalog::nccl::ProbeLevel;
 use crate::collect::nccl::probe::libraries::Libraries;
 use crate::event::aggregator::EventAggregator;
 use crate::event::{BudgetDecision, EventSource, Moment, Named, Observation, Place, Severity};
@@ -16,8 +16,8 @@ const MAX_NAMED: usize = 4;
 /// A change.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct BudgetChange {
-    pub before: GovernorLevel,
-    pub level: GovernorLevel,
+    pub before: ProbeLevel,
+    pub level: ProbeLevel,
     /// Cycle in seconds, one of them with probes.
     pub cycle: u32,
     /// Hits a second and process: measured, and allowed.
@@ -61,18 +61,18 @@ impl BudgetChange {
         );
         if let Some(aggregator) = aggregator {
             let at = Moment { time: SystemTime::now(), boot_ns: boot_time_ns() };
-            aggregator.take(self.observation(), at, EventSource::Governor, Instant::now());
+            aggregator.take(self.observation(), at, EventSource::ProbeBudget, Instant::now());
         }
     }
 
     fn observation(self) -> Observation {
         let seen = match self.level {
-            GovernorLevel::Full | GovernorLevel::Off => "calls are counted and timed".to_owned(),
-            GovernorLevel::Entries => "calls are counted, durations are not seen".to_owned(),
-            GovernorLevel::Cycled => {
+            ProbeLevel::Full | ProbeLevel::Off => "calls are counted and timed".to_owned(),
+            ProbeLevel::Entries => "calls are counted, durations are not seen".to_owned(),
+            ProbeLevel::Cycled => {
                 format!("calls are counted one second in {}", self.cycle)
             }
-            GovernorLevel::Detached => "calls are not counted for some minutes".to_owned(),
+            ProbeLevel::Detached => "calls are not counted for some minutes".to_owned(),
         };
         let (rate, budget) = (self.rate, self.budget);
         let message = format!("{seen}: {rate} hits a second and process, {budget} allowed");
@@ -87,19 +87,20 @@ impl BudgetChange {
             libraries: self.libraries.0.into(),
             versions: self.libraries.1.into(),
         };
-        let reported = Observation::new(EventKind::GovernorChange, Place::Host, severity, message);
+        let reported =
+            Observation::new(EventKind::ProbeLevelChange, Place::Host, severity, message);
         let process = self.busiest.map(Named::pid);
         Observation { process, decision: Some(Box::new(decision)), ..reported }
     }
 }
 
 /// Orders the levels by how much is seen.
-pub(super) fn what_is_left(level: GovernorLevel) -> u8 {
+pub(super) fn what_is_left(level: ProbeLevel) -> u8 {
     match level {
-        GovernorLevel::Off | GovernorLevel::Detached => 0,
-        GovernorLevel::Cycled => 1,
-        GovernorLevel::Entries => 2,
-        GovernorLevel::Full => 3,
+        ProbeLevel::Off | ProbeLevel::Detached => 0,
+        ProbeLevel::Cycled => 1,
+        ProbeLevel::Entries => 2,
+        ProbeLevel::Full => 3,
     }
 }
 
@@ -107,7 +108,7 @@ pub(super) fn what_is_left(level: GovernorLevel) -> u8 {
 mod tests {
     use super::*;
 
-    fn change(before: GovernorLevel, level: GovernorLevel) -> BudgetChange {
+    fn change(before: ProbeLevel, level: ProbeLevel) -> BudgetChange {
         BudgetChange {
             before,
             level,
@@ -121,14 +122,14 @@ mod tests {
 
     #[test]
     fn an_event_names_library_step_rate_and_budget() {
-        let reported = change(GovernorLevel::Entries, GovernorLevel::Cycled).observation();
+        let reported = change(ProbeLevel::Entries, ProbeLevel::Cycled).observation();
         assert_eq!(
             reported,
             Observation {
                 process: Some(Named::pid(77)),
                 decision: Some(Box::new(BudgetDecision {
-                    before: GovernorLevel::Entries,
-                    level: GovernorLevel::Cycled,
+                    before: ProbeLevel::Entries,
+                    level: ProbeLevel::Cycled,
                     cycle: 4,
                     rate: 40_000,
                     budget: 13_333,
@@ -136,7 +137,7 @@ mod tests {
                     versions: "2.29.7".into(),
                 })),
                 ..Observation::new(
-                    EventKind::GovernorChange,
+                    EventKind::ProbeLevelChange,
                     Place::Host,
                     Severity::Warning,
                     "calls are counted one second in 4: 40000 hits a second and process, \
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_higher_level_is_not_a_warning() {
-        let back = change(GovernorLevel::Detached, GovernorLevel::Entries).observation();
+        let back = change(ProbeLevel::Detached, ProbeLevel::Entries).observation();
         assert_eq!(back.severity, Severity::Info);
     }
 }

@@ -3,7 +3,7 @@
 //! detached, then the entries are attached part of the time only, then everything is detached for
 //! some minutes.
 
-use crate::catalog::nccl::GovernorLevel;
+use crate::catalog::nccl::ProbeLevel;
 use std::time::{Duration, Instant};
 
 /// Interval of reading the counters: short enough to limit the cost, long enough to make the
@@ -21,14 +21,14 @@ const SPREAD: u32 = 0x9e37_79b9;
 
 /// How long less is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct RecoveryTiming {
     /// Pause with nothing attached, after even one second in the longest cycle exceeded the budget.
     pub rest: Duration,
     /// Readings in a row below a third of the budget before more is attached again.
     pub calm_looks: u32,
 }
 
-impl Default for Patience {
+impl Default for RecoveryTiming {
     fn default() -> Self {
         Self { rest: Duration::from_mins(5), calm_looks: 30 }
     }
@@ -50,8 +50,8 @@ pub(in super::super) enum Attach {
 pub(in super::super) struct ProbeBudget {
     /// Hits a second and process.
     budget: u64,
-    patience: Patience,
-    level: GovernorLevel,
+    recovery: RecoveryTiming,
+    level: ProbeLevel,
     /// Seconds of a cycle, one of them with probes.
     cycle: u32,
     /// End of the current phase, for levels that have phases.
@@ -64,9 +64,9 @@ pub(in super::super) struct ProbeBudget {
 
 impl ProbeBudget {
     /// Starts with everything attached.
-    pub(super) fn new(budget: u64, patience: Patience) -> Self {
-        let (level, budget) = (GovernorLevel::Full, budget.max(1));
-        Self { budget, patience, level, cycle: 1, until: None, is_on: true, calm: 0, pauses: 0 }
+    pub(super) fn new(budget: u64, recovery: RecoveryTiming) -> Self {
+        let (level, budget) = (ProbeLevel::Full, budget.max(1));
+        Self { budget, recovery, level, cycle: 1, until: None, is_on: true, calm: 0, pauses: 0 }
     }
 
     /// The limit in hits a second and process.
@@ -75,7 +75,7 @@ impl ProbeBudget {
     }
 
     /// The current level.
-    pub(in super::super) fn level(&self) -> GovernorLevel {
+    pub(in super::super) fn level(&self) -> ProbeLevel {
         self.level
     }
 
@@ -92,10 +92,10 @@ impl ProbeBudget {
     /// What to attach now.
     pub(super) fn attach(&self) -> Attach {
         match self.level {
-            GovernorLevel::Full => Attach::Full,
-            GovernorLevel::Entries => Attach::Entries,
-            GovernorLevel::Cycled if self.is_on => Attach::Entries,
-            GovernorLevel::Cycled | GovernorLevel::Detached | GovernorLevel::Off => Attach::Nothing,
+            ProbeLevel::Full => Attach::Full,
+            ProbeLevel::Entries => Attach::Entries,
+            ProbeLevel::Cycled if self.is_on => Attach::Entries,
+            ProbeLevel::Cycled | ProbeLevel::Detached | ProbeLevel::Off => Attach::Nothing,
         }
     }
 
@@ -104,12 +104,12 @@ impl ProbeBudget {
     pub(super) fn update(&mut self, rate: u64, now: Instant) {
         let is_calm = self.is_calm(rate);
         match self.level {
-            GovernorLevel::Full if rate > self.budget => self.enter(GovernorLevel::Entries, now),
-            GovernorLevel::Entries if rate > self.budget => self.slow_down(rate, now),
-            GovernorLevel::Entries if is_calm => self.enter(GovernorLevel::Full, now),
-            GovernorLevel::Cycled => self.turn(rate, now),
-            GovernorLevel::Detached if self.until.is_some_and(|until| now >= until) => {
-                self.enter(GovernorLevel::Entries, now);
+            ProbeLevel::Full if rate > self.budget => self.enter(ProbeLevel::Entries, now),
+            ProbeLevel::Entries if rate > self.budget => self.slow_down(rate, now),
+            ProbeLevel::Entries if is_calm => self.enter(ProbeLevel::Full, now),
+            ProbeLevel::Cycled => self.turn(rate, now),
+            ProbeLevel::Detached if self.until.is_some_and(|until| now >= until) => {
+                self.enter(ProbeLevel::Entries, now);
             }
             _ => {}
         }
@@ -118,24 +118,24 @@ impl ProbeBudget {
     /// Returns double the hits, so there must be room for them.
     fn is_calm(&mut self, rate: u64) -> bool {
         self.calm = if rate <= self.budget / 3 { self.calm + 1 } else { 0 };
-        self.calm >= self.patience.calm_looks
+        self.calm >= self.recovery.calm_looks
     }
 
-    fn enter(&mut self, level: GovernorLevel, now: Instant) {
+    fn enter(&mut self, level: ProbeLevel, now: Instant) {
         self.level = level;
         self.calm = 0;
         self.cycle = 1;
-        self.is_on = level != GovernorLevel::Detached;
-        self.until = (level == GovernorLevel::Detached).then(|| now + self.patience.rest);
+        self.is_on = level != ProbeLevel::Detached;
+        self.until = (level == ProbeLevel::Detached).then(|| now + self.recovery.rest);
     }
 
     /// Starts cycles with as many seconds without probes as bring the mean down to the budget.
     fn slow_down(&mut self, rate: u64, now: Instant) {
         let cycle = u32::try_from(rate.div_ceil(self.budget)).unwrap_or(u32::MAX);
         if cycle > MAX_CYCLE {
-            return self.enter(GovernorLevel::Detached, now);
+            return self.enter(ProbeLevel::Detached, now);
         }
-        self.enter(GovernorLevel::Cycled, now);
+        self.enter(ProbeLevel::Cycled, now);
         self.cycle = cycle.max(2);
         self.rest(now);
     }
@@ -161,8 +161,8 @@ impl ProbeBudget {
                 return self.slow_down(rate, now);
             }
             self.calm += 1;
-            if self.calm >= self.patience.calm_looks.min(CALM_TURNS) {
-                return self.enter(GovernorLevel::Entries, now);
+            if self.calm >= self.recovery.calm_looks.min(CALM_TURNS) {
+                return self.enter(ProbeLevel::Entries, now);
             }
             return self.rest(now);
         }
@@ -184,35 +184,35 @@ mod tests {
     #[test]
     fn returns_go_first_then_time_then_everything() {
         let start = Instant::now();
-        let mut budget = ProbeBudget::new(1_000, Patience::default());
+        let mut budget = ProbeBudget::new(1_000, RecoveryTiming::default());
         budget.update(900, start);
-        assert_eq!((budget.level(), budget.attach()), (GovernorLevel::Full, Attach::Full));
+        assert_eq!((budget.level(), budget.attach()), (ProbeLevel::Full, Attach::Full));
         budget.update(1_100, after(start, 1));
         assert_eq!(budget.attach(), Attach::Entries);
         budget.update(4_000, after(start, 2));
-        assert_eq!((budget.level(), budget.cycle()), (GovernorLevel::Cycled, 4));
+        assert_eq!((budget.level(), budget.cycle()), (ProbeLevel::Cycled, 4));
         assert_eq!(budget.attach(), Attach::Nothing);
         budget.update(0, after(start, 4));
         assert_eq!(budget.attach(), Attach::Nothing);
         budget.update(0, after(start, 6));
         assert_eq!(budget.attach(), Attach::Entries);
         budget.update(1_000_000, after(start, 7));
-        assert_eq!((budget.level(), budget.attach()), (GovernorLevel::Detached, Attach::Nothing));
+        assert_eq!((budget.level(), budget.attach()), (ProbeLevel::Detached, Attach::Nothing));
     }
 
     #[test]
     fn detached_probes_return_after_calm_readings() {
         let start = Instant::now();
-        let mut budget = ProbeBudget::new(1_000, Patience::default());
+        let mut budget = ProbeBudget::new(1_000, RecoveryTiming::default());
         budget.update(40_000, start);
         budget.update(40_000, after(start, 1));
-        assert_eq!(budget.level(), GovernorLevel::Detached);
+        assert_eq!(budget.level(), ProbeLevel::Detached);
         budget.update(0, after(start, 300));
-        assert_eq!(budget.level(), GovernorLevel::Detached);
+        assert_eq!(budget.level(), ProbeLevel::Detached);
         budget.update(0, after(start, 301));
-        assert_eq!(budget.level(), GovernorLevel::Entries);
+        assert_eq!(budget.level(), ProbeLevel::Entries);
         for second in 0..30 {
-            assert_eq!(budget.level(), GovernorLevel::Entries);
+            assert_eq!(budget.level(), ProbeLevel::Entries);
             budget.update(300, after(start, 302 + second));
         }
         assert_eq!(budget.attach(), Attach::Full);
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn pauses_vary_around_the_length_of_a_cycle() {
-        let mut budget = ProbeBudget::new(1_000, Patience::default());
+        let mut budget = ProbeBudget::new(1_000, RecoveryTiming::default());
         budget.cycle = 5;
         let pauses: Vec<Duration> = (0..1_000).map(|_| budget.pause()).collect();
         let is_within = |pause: &Duration| (2.0..=6.0).contains(&pause.as_secs_f64());
@@ -236,11 +236,11 @@ mod tests {
     #[test]
     fn a_busy_second_restarts_the_calm_period() {
         let start = Instant::now();
-        let mut budget = ProbeBudget::new(1_000, Patience::default());
+        let mut budget = ProbeBudget::new(1_000, RecoveryTiming::default());
         budget.update(2_000, start);
         for second in 0..100 {
             budget.update(if second % 10 == 0 { 600 } else { 100 }, after(start, second));
         }
-        assert_eq!(budget.level(), GovernorLevel::Entries);
+        assert_eq!(budget.level(), ProbeLevel::Entries);
     }
 }

@@ -9,7 +9,7 @@ use gpuwho_common::nccl::{LOST_THREAD, PLACE_THREAD, STRANGERS_ROOM, Thread};
 /// All budget decisions that were reported.
 fn reported(source: &Source) -> Vec<(Severity, BudgetDecision)> {
     let events = source.aggregator.drain().into_iter().map(|event| event.what);
-    let events = events.filter(|what| what.kind == EventKind::GovernorChange);
+    let events = events.filter(|what| what.kind == EventKind::ProbeLevelChange);
     events.map(|what| (what.severity, *what.decision.unwrap())).collect()
 }
 
@@ -34,9 +34,9 @@ fn sums(source: &mut Source, rank: &Rank) -> (f64, f64, f64) {
 
 #[test]
 fn each_budget_change_is_an_event_with_library_rate_and_budget() {
-    use GovernorLevel::{Cycled, Detached, Entries, Full};
-    let patience = Patience { rest: Duration::from_secs(1), calm_looks: 1 };
-    let Some(mut source) = Source::patient(Duration::from_mins(1), 500, patience) else {
+    use ProbeLevel::{Cycled, Detached, Entries, Full};
+    let recovery = RecoveryTiming { rest: Duration::from_secs(1), calm_looks: 1 };
+    let Some(mut source) = Source::patient(Duration::from_mins(1), 500, recovery) else {
         return;
     };
     let scene = Scene::new();
@@ -68,7 +68,7 @@ fn each_budget_change_is_an_event_with_library_rate_and_budget() {
 
 #[test]
 fn scaled_counts_are_the_calls_made_while_probes_are_cycled() {
-    use GovernorLevel::Cycled;
+    use ProbeLevel::Cycled;
     let Some(mut source) = Source::start(Duration::from_mins(1), 1_000) else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 1);

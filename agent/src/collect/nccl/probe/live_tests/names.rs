@@ -257,7 +257,7 @@ fn children_after_one_that_failed_are_known_from_memory_and_not_by_a_number() {
     assert_eq!(rank.order("fail 3"), "ok");
     assert_eq!(rank.order("split world 0 0 half"), "3");
     assert_eq!(rank.order("split world 0 0 whole"), "0");
-    let child = |reported: &Told, rank: &Rank| {
+    let child = |reported: &MemberSamples, rank: &Rank| {
         let members = reported.members(rank.child.id());
         let children = members.iter().filter(|facts| facts.hash.map(|hash| hash.0) != Some(world));
         children.map(|facts| (facts.hash.map(|hash| hash.0), facts.known_by)).collect::<Vec<_>>()

@@ -65,7 +65,7 @@ fn a_process_with_two_copies_of_the_library_has_each_communicators_file_and_cove
     assert_eq!(rank.order("call 5 ncclAllReduce second 16 7"), "0");
     let reported = source.read();
     let pid = rank.child.id();
-    let files = |reported: &Told| {
+    let files = |reported: &MemberSamples| {
         let members = reported.members(pid).into_iter();
         members
             .map(|facts| (facts.hash.unwrap().to_string(), facts.library.clone().unwrap()))
@@ -110,12 +110,12 @@ fn what_is_counted_of_a_library_that_is_attached_later_is_divided_by_its_own_cov
     let paths = proc_of(&folder, &ranks, &scenes);
     let mut libraries = scanned(&paths, &ranks.each_ref().map(Rank::process));
     let stuck = Stuck::on(&folder, &scenes[0]);
-    let (mut attaching, shared, mut covers) =
+    let (mut attaching, shared, mut uptime) =
         (Attaching::new(0), Shared::default(), UptimeByUse::default());
     let mut at = Instant::now();
     let mut note = |attaching: &Attaching, libraries: &Libraries, at| {
-        covers.note(at, boot_time_ns(), &attaching.present(libraries, &Quotas::default()));
-        covers.read(at)
+        uptime.note(at, boot_time_ns(), &attaching.present(libraries, &Quotas::default()));
+        uptime.read(at)
     };
     attach_all(&mut attaching, &mut libraries, &shared, at);
     let begun: EachCovered = note(&attaching, &libraries, at);
@@ -157,7 +157,7 @@ fn first_step(source: &Source) -> crate::event::Observation {
 
 #[test]
 fn the_costliest_process_decides_and_not_the_mean() {
-    use GovernorLevel::Cycled;
+    use ProbeLevel::Cycled;
     let Some(mut source) = Source::start(Duration::from_mins(1), 500) else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 12);

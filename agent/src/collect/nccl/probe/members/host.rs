@@ -17,7 +17,7 @@ pub(in super::super) struct Host<'a> {
     libraries: HashMap<ProcKey, VersionAndPath>,
     files: HashMap<(ProcKey, u32), VersionAndPath>,
     only: HashMap<ProcKey, u32>,
-    covers: UptimeByUse,
+    uptime: UptimeByUse,
     owners: HashMap<u32, u32>,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Host<'a> {
             libraries: known.libraries.clone(),
             files: known.files_by_number.clone(),
             only: known.only.clone(),
-            covers: known.covers.clone(),
+            uptime: known.uptime.clone(),
             owners: known.quotas.owners(),
         }
     }
@@ -67,6 +67,6 @@ impl Processes for Host<'_> {
     }
 
     fn gap_ns(&self, process: ProcKey, file: u32) -> u64 {
-        self.covers.gap_ns(self.file(process, file), self.owner(process))
+        self.uptime.gap_ns(self.file(process, file), self.owner(process))
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::collect::nccl::probe::budget::controller::{Attach, Patience, ProbeBudget};
+use crate::collect::nccl::probe::budget::controller::{Attach, ProbeBudget, RecoveryTiming};
 
 const BOTH: Present = Present { wanted: true, entries: true, returns: true };
 const ENTRIES: Present = Present { wanted: true, entries: true, returns: false };
@@ -39,7 +39,7 @@ fn decision(
     mut due: impl FnMut(Duration) -> Duration,
 ) -> (f64, f64, f64) {
     let start = Instant::now();
-    let mut budget = ProbeBudget::new(budget, Patience::default());
+    let mut budget = ProbeBudget::new(budget, RecoveryTiming::default());
     let mut cover = Uptime::default();
     cover.note(start, BOTH);
     let (mut at, mut look, mut last_look) = (Duration::ZERO, ms(1_000), Duration::ZERO);
@@ -102,7 +102,7 @@ fn a_step_as_long_as_a_cycle_is_sampled_at_varying_places() {
 #[test]
 fn each_use_has_its_own_sums_and_those_of_one_that_is_over_are_read_once_more() {
     let start = Instant::now();
-    let mut covers = UptimeByUse::default();
+    let mut uptime = UptimeByUse::default();
     let refused = Present { entries: false, returns: false, ..BOTH };
     let files = |of: &[(u32, Present)]| {
         of.iter().map(|(owner, present)| ((3, *owner), *present)).collect::<EachPresent>()
@@ -111,38 +111,38 @@ fn each_use_has_its_own_sums_and_those_of_one_that_is_over_are_read_once_more() 
         wanted: ms(wanted),
         attached: [ms(entries), ms(returns)],
     };
-    covers.note(start, 7, &files(&[(1, BOTH), (2, refused)]));
-    let first = covers.read(start + ms(1_000));
+    uptime.note(start, 7, &files(&[(1, BOTH), (2, refused)]));
+    let first = uptime.read(start + ms(1_000));
     let uses = [((3, 1), sums(1_000, 1_000, 1_000)), ((3, 2), sums(1_000, 0, 0))];
     assert_eq!(first.uses, uses.into());
     assert_eq!(first.all, sums(2_000, 1_000, 1_000));
-    covers.note(start + ms(1_000), 8, &files(&[(1, BOTH), (2, ENTRIES)]));
-    covers.note(start + ms(2_000), 9, &files(&[(2, ENTRIES)]));
-    let second = covers.read(start + ms(3_000));
+    uptime.note(start + ms(1_000), 8, &files(&[(1, BOTH), (2, ENTRIES)]));
+    uptime.note(start + ms(2_000), 9, &files(&[(2, ENTRIES)]));
+    let second = uptime.read(start + ms(3_000));
     assert_eq!(second.parts_since(&first, (3, 1)), Some([1.0, 1.0]));
     assert_eq!(second.parts_since(&first, (3, 2)), Some([1.0, 0.0]));
     assert_eq!(second.parts_since(&first, (1, 1)), None);
-    let third = covers.read(start + ms(4_000));
+    let third = uptime.read(start + ms(4_000));
     assert_eq!(third.parts_since(&second, (3, 1)), None, "nobody wanted it");
-    let fourth = covers.read(start + ms(4_000));
+    let fourth = uptime.read(start + ms(4_000));
     assert_eq!((fourth.uses.len(), fourth.all), (1, third.all), "sums only grow");
 }
 
 #[test]
 fn calls_may_have_been_missed_before_a_use_was_seen_again_but_not_before_the_first_time() {
     let start = Instant::now();
-    let mut covers = UptimeByUse::default();
+    let mut uptime = UptimeByUse::default();
     let files = |of: &[(u32, Present)]| {
         of.iter().map(|(owner, present)| ((3, *owner), *present)).collect::<EachPresent>()
     };
-    covers.note(start, 7, &files(&[(1, BOTH), (2, NOTHING)]));
-    covers.note(start + ms(1), 8, &files(&[(1, BOTH), (2, BOTH)]));
-    let gaps = |covers: &UptimeByUse| [1, 2].map(|owner| covers.gap_ns(Some(3), owner));
-    assert_eq!(gaps(&covers), [0, 0]);
-    covers.note(start + ms(2), 9, &files(&[(1, NOTHING), (2, NOTHING)]));
-    covers.note(start + ms(3), 10, &files(&[(1, BOTH), (2, NOTHING)]));
-    covers.note(start + ms(4), 11, &files(&[(1, BOTH), (2, ENTRIES)]));
-    covers.note(start + ms(5), 12, &files(&[(1, ENTRIES), (2, BOTH)]));
-    assert_eq!(gaps(&covers), [10, 11]);
-    assert_eq!((covers.gap_ns(None, 1), covers.gap_ns(Some(4), 1)), (10, 0));
+    uptime.note(start, 7, &files(&[(1, BOTH), (2, NOTHING)]));
+    uptime.note(start + ms(1), 8, &files(&[(1, BOTH), (2, BOTH)]));
+    let gaps = |uptime: &UptimeByUse| [1, 2].map(|owner| uptime.gap_ns(Some(3), owner));
+    assert_eq!(gaps(&uptime), [0, 0]);
+    uptime.note(start + ms(2), 9, &files(&[(1, NOTHING), (2, NOTHING)]));
+    uptime.note(start + ms(3), 10, &files(&[(1, BOTH), (2, NOTHING)]));
+    uptime.note(start + ms(4), 11, &files(&[(1, BOTH), (2, ENTRIES)]));
+    uptime.note(start + ms(5), 12, &files(&[(1, ENTRIES), (2, BOTH)]));
+    assert_eq!(gaps(&uptime), [10, 11]);
+    assert_eq!((uptime.gap_ns(None, 1), uptime.gap_ns(Some(4), 1)), (10, 0));
 }

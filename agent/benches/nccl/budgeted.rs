@@ -4,11 +4,11 @@
 use crate::compared::process_cpu;
 use crate::ranks::{self, Ranks};
 use crate::table::{ENTRIES, Found, OURS, RING};
-use gpuwho::collect::nccl::probe::Governed;
+use gpuwho::collect::nccl::probe::BudgetedProbe;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// The governor looks once a second and needs some looks to find its level.
+/// The budget is checked once a second and needs some checks to find its level.
 const SETTLED: Duration = Duration::from_secs(5);
 /// Longer than the longest of its cycles on the mean.
 const WATCHED: Duration = Duration::from_secs(35);
@@ -23,18 +23,18 @@ const HEAD: &str = "\
 
 /// What every rate costs, at what a call that is seen costs and what the ring does.
 pub(crate) fn measure(found: &[Found]) -> io::Result<()> {
-    println!("\nwith the governor, by default, {} s\n{HEAD}", WATCHED.as_secs());
+    println!("\nwith the probe budget, by default, {} s\n{HEAD}", WATCHED.as_secs());
     for one in found.iter().filter(|one| one.rate == 0 || one.rate >= SLOWEST) {
         let folder = tempfile::tempdir()?;
-        let library = ranks::library(folder.path(), "governed")?;
+        let library = ranks::library(folder.path(), "budgeted")?;
         let mut ranks = Ranks::start(&library, one.processes)?;
-        let mut governed = Governed::of(&ranks.pids())?;
+        let mut probe = BudgetedProbe::of(&ranks.pids())?;
         ranks.turns(one.rate, SETTLED)?;
-        governed.read();
-        let (before, spent, began) = (governed.hits(), process_cpu(), Instant::now());
+        probe.read();
+        let (before, spent, began) = (probe.hits(), process_cpu(), Instant::now());
         let calls = ranks.turns(one.rate, WATCHED)?;
-        governed.read();
-        let (after, spent, took) = (governed.hits(), process_cpu() - spent, began.elapsed());
+        probe.read();
+        let (after, spent, took) = (probe.hits(), process_cpu() - spent, began.elapsed());
         let part = (after.0 - before.0) as f64 / calls as f64;
         // With returns it is as in the other table; without, an entry's price.
         let seen = if after.1 - before.1 > (after.0 - before.0) / 100 { OURS } else { ENTRIES };

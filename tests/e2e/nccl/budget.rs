@@ -20,7 +20,7 @@ const WITHIN: Duration = Duration::from_mins(1);
 /// Five minutes at the longest, ten turns of some seconds each, then thirty calm ones, on a busy host.
 const BACK_WITHIN: Duration = Duration::from_mins(12);
 
-/// What the governor has told so far.
+/// The changes of level reported so far.
 fn steps(collector: &Collector) -> Vec<Record> {
     let records = collector.records().unwrap().into_iter();
     records.filter(|record| record.event == "nccl.probe.level.change").collect()
@@ -65,7 +65,7 @@ fn a_rank_that_calls_without_a_pause_is_let_go_with_word_of_it_and_counted_again
         rank.order("storm 500 ncclAllReduce world 16 7").unwrap();
         steps(&collector).into_iter().next()
     };
-    let first = until(WITHIN, reported).expect("word of the governor");
+    let first = until(WITHIN, reported).expect("a change of level");
     let pid = rank.pid().to_string();
     assert_eq!(attr(&first, "nccl.probe.level.before"), "full", "{first:?}");
     assert_ne!(attr(&first, "nccl.probe.level"), "full", "{first:?}");
