@@ -2,6 +2,7 @@
 //! every point that it drops.
 
 pub mod def;
+mod file;
 pub mod lines;
 pub mod otlp;
 pub mod prometheus;

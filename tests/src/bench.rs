@@ -8,6 +8,7 @@ pub mod calls;
 pub mod cost;
 pub mod crowd;
 pub mod encoder;
+pub mod engines;
 pub mod latency;
 pub mod load;
 pub mod opens;
@@ -135,6 +136,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         let name = if churn { "a crowd that comes and goes" } else { "a crowd" };
         section(name, &|| stages::measure(churn, options.watch));
     }
+    section("engines", &|| engines::measure(options.watch));
     section("calls into the library", &|| calls::measure(options.watch));
     section("ranks that call without a pause", &|| ranks::measure(options.watch));
     section("opening ordinary files", &|| opens::measure(options.rounds));

@@ -75,6 +75,29 @@ const COMBINATIONS: &[Combination] = &[
     (
         &[
             "--set",
+            "prometheus.port=9464,prometheus.names={native,dcgm},networkPolicy.enabled=true",
+            "--set-json",
+            "networkPolicy.from=[{\"namespaceSelector\":{}}]",
+        ],
+        &[
+            "{name: GPUWHO_PROMETHEUS_LISTEN, value: \"0.0.0.0:9464\"}",
+            "{name: GPUWHO_PROMETHEUS_NAMES, value: '[\"native\",\"dcgm\"]'}",
+            "ports: [{name: metrics, containerPort: 9464}]",
+            "readinessProbe: {httpGet: {path: /readyz, port: metrics}",
+            "ingress: [{ports: [{port: 9464}], from: [{\"namespaceSelector\":{}}]}]",
+        ],
+    ),
+    (
+        &[
+            "--set",
+            "prometheus.port=9464,prometheus.podMonitor.enabled=true,\
+             prometheus.podMonitor.labels.release=prometheus",
+        ],
+        &["kind: PodMonitor", "\"release\":\"prometheus\"", "honorLabels: true"],
+    ),
+    (
+        &[
+            "--set",
             "updateStrategy.type=OnDelete,updateStrategy.rollingUpdate=null,priorityClassName=",
         ],
         &["updateStrategy: {\"type\":\"OnDelete\"}"],
@@ -99,6 +122,9 @@ const REFUSED: &[&str] = &[
     "image.pullPolicy=Sometimes",
     "nodeSelector.gpu=true",
     "networkPolicy.enabled=maybe",
+    "prometheus.port=metrics",
+    "prometheus.names={l9gpu}",
+    "prometheus.podMonitor.enabled=true",
 ];
 
 /// `cargo xtask chart`.

@@ -129,7 +129,8 @@ fn regular(path: &Path) -> io::Result<File> {
     }
 }
 
-fn wrong(key: &str, problem: String, remedy: &str) -> ConfigError {
+/// An error about a value.
+pub(crate) fn wrong(key: &str, problem: String, remedy: &str) -> ConfigError {
     ConfigError::Value { key: key.into(), problem, remedy: remedy.into() }
 }
 
@@ -151,6 +152,9 @@ mod tests {
     fn wrong_values_are_refused_with_key_value_and_remedy() {
         for (text, key, value, remedy) in [
             ("[otlp]\ncompression = \"zstd\"", "otlp.compression", "zstd", "`gzip`"),
+            ("[sinks]\nfile_max_bytes = 1000", "sinks.file_max_bytes", "1000", "1048576"),
+            ("[sinks]\nfile_max_age = \"1s\"", "sinks.file_max_age", "`1s`", "1m or more"),
+            ("[sinks]\nfile_keep = 5000", "sinks.file_keep", "5000", "1000 or less"),
             ("[agent]\nlog = \"inof\"", "agent.log", "`inof`", "write error, warn, info"),
             ("[agent]\nlog = \"\"", "agent.log", "``", "write error, warn, info"),
             ("[agent]\nlog = \"info,loud\"", "agent.log", "loud", "gpuwho::export=debug"),

@@ -2,12 +2,13 @@
 
 use super::Sink;
 use super::def::{OpenError, Receiver, SinkContext, SinkDef, SinkFlag};
+use super::file::{RotatingFile, Rotation};
 use super::stdout::JsonLines;
-use crate::config::{ConfigError, Resolving, Section, checks};
+use crate::config::{self, ConfigError, Resolving, Section, checks};
 use serde::Deserialize;
-use std::fs::OpenOptions;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The row of standard output.
 pub const STDOUT: SinkDef = SinkDef {
@@ -27,8 +28,8 @@ pub const FILE: SinkDef = SinkDef {
     flag: Some(SinkFlag::With("PATH")),
     configure: |with| {
         let raw = read(with)?;
-        let path = with.flags.sink("file").map(PathBuf::from).or(raw.file);
-        Ok(Box::new(File { path }))
+        let path = with.flags.sink("file").map(PathBuf::from).or_else(|| raw.file.clone());
+        Ok(Box::new(File { path, rotation: rotation(&raw)? }))
     },
 };
 
@@ -39,6 +40,11 @@ const SECTION: Section = Section::of::<RawSinks>(
 # makes /var/log/gpuwho.
 #: stdout = false
 #: file = "/var/log/gpuwho/points.jsonl"
+# The file is renamed to FILE.1 when it would be larger or is older, FILE.1 to FILE.2, and so on; the
+# oldest is deleted. file_max_age has no limit by default.
+#: file_max_bytes = 104857600
+#: file_max_age = "24h"
+#: file_keep = 4
 "#,
 );
 
@@ -47,6 +53,42 @@ const SECTION: Section = Section::of::<RawSinks>(
 struct RawSinks {
     stdout: Option<bool>,
     file: Option<PathBuf>,
+    file_max_bytes: Option<u64>,
+    file_max_age: Option<String>,
+    file_keep: Option<u32>,
+}
+
+/// Smallest size at which a file rotates: a batch of 1,000 points has 300 KiB.
+const MIN_BYTES: u64 = 1 << 20;
+/// Shortest age at which a file rotates.
+const MIN_AGE: Duration = Duration::from_mins(1);
+/// Most older files: each is renamed at a rotation.
+const MAX_KEEP: u32 = 1000;
+
+fn rotation(raw: &RawSinks) -> Result<Rotation, ConfigError> {
+    let default = Rotation::default();
+    let max_bytes = raw.file_max_bytes.unwrap_or(default.max_bytes);
+    if max_bytes < MIN_BYTES {
+        let problem = format!("{max_bytes} bytes are less than a batch may need");
+        return Err(checks::wrong("sinks.file_max_bytes", problem, "write 1048576 or more"));
+    }
+    let keep = raw.file_keep.unwrap_or(default.keep);
+    if keep > MAX_KEEP {
+        let problem = format!("{keep} files are too many");
+        return Err(checks::wrong("sinks.file_keep", problem, "write 1000 or less"));
+    }
+    let max_age = match &raw.file_max_age {
+        None => None,
+        Some(text) => {
+            let age = config::duration("sinks.file_max_age", Some(text.clone()), MIN_AGE)?;
+            if age < MIN_AGE {
+                let problem = format!("`{text}` rotates at nearly every batch");
+                return Err(checks::wrong("sinks.file_max_age", problem, "write 1m or more"));
+            }
+            Some(age)
+        }
+    };
+    Ok(Rotation { max_bytes, max_age, keep })
 }
 
 fn read(with: &Resolving<'_>) -> Result<RawSinks, ConfigError> {
@@ -69,6 +111,7 @@ impl Receiver for Stdout {
 #[derive(Debug)]
 struct File {
     path: Option<PathBuf>,
+    rotation: Rotation,
 }
 
 /// The file cannot be opened.
@@ -97,8 +140,8 @@ impl Receiver for File {
 
     fn open(&self, _: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
         let Some(path) = &self.path else { return Ok(None) };
-        let file = OpenOptions::new().create(true).append(true).open(path);
-        let file = file.map_err(|source| FileError { path: path.clone(), source })?;
+        let file = RotatingFile::open(path, self.rotation)
+            .map_err(|source| FileError { path: path.clone(), source })?;
         Ok(Some(Box::new(JsonLines::new(file))))
     }
 }

@@ -17,7 +17,10 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 pub struct JsonLines<W> {
     out: W,
     line: Vec<u8>,
+    /// The reader has closed the pipe: nothing more can be written.
     closed: bool,
+    /// The last batch was not written.
+    failing: bool,
     report: Report,
 }
 
@@ -60,7 +63,8 @@ struct Attributes<'a>(&'a AttrSet);
 impl<W: Write + Send> JsonLines<W> {
     /// A sink that writes to `out`.
     pub fn new(out: W) -> Self {
-        Self { out, line: Vec::new(), closed: false, report: Report::default() }
+        let report = Report::default();
+        Self { out, line: Vec::new(), closed: false, failing: false, report }
     }
 
     /// Whether the reader has closed the pipe, so that nothing more can be written.
@@ -107,13 +111,16 @@ impl<W: Write + Send> JsonLines<W> {
             Ok(()) => {
                 self.report.accepted += lines;
                 self.report.bytes += self.line.len() as u64;
+                if std::mem::take(&mut self.failing) {
+                    tracing::info!("points and events are written again");
+                }
             }
             Err(error) => {
                 self.report.undelivered += lines;
-                self.closed = true;
                 // `gpuwho collect | head` is not a failure.
-                if error.kind() != io::ErrorKind::BrokenPipe {
-                    tracing::warn!(%error, "cannot write the points; this sink ends");
+                self.closed = error.kind() == io::ErrorKind::BrokenPipe;
+                if !self.closed && !std::mem::replace(&mut self.failing, true) {
+                    tracing::warn!(%error, "cannot write points and events; they are lost until it works again");
                 }
             }
         }
@@ -294,6 +301,30 @@ mod tests {
         sink.export(&batch);
         assert!(sink.is_closed());
         assert_eq!((sink.report().undelivered, sink.report().requests), (2, 1));
+    }
+
+    #[test]
+    fn a_file_that_fails_once_is_written_again() {
+        #[derive(Default)]
+        struct FullOnce(Vec<u8>, bool);
+        impl Write for FullOnce {
+            fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+                if std::mem::replace(&mut self.1, true) {
+                    return self.0.write(lines);
+                }
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut sink = JsonLines::new(FullOnce::default());
+        let batch =
+            EnrichedBatch { points: vec![gpu(device::POWER.def(), Some(Value::Double(1.0)))] };
+        sink.export(&batch);
+        sink.export(&batch);
+        assert!(!sink.is_closed());
+        assert_eq!((sink.report().undelivered, sink.report().accepted), (1, 1));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! 1.24.2, which calls the same library. Where the two differ a structure has grown, so a buffer has
 //! room for the larger one and more. A symbol that the loaded library lacks is `Unsupported`.
 
-use libloading::{Library, Symbol};
+use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::path::Path;
 use std::ptr;
@@ -70,8 +70,9 @@ const _: () = assert!(size_of::<NicStats>() == 32);
 macro_rules! call {
     ($library:expr, $name:expr, ($($type:ty),*), $($argument:expr),*) => {{
         // SAFETY: the type is the function's in `hlml.h`.
-        let function: Result<Symbol<'_, unsafe extern "C" fn($($type),*) -> c_int>, _> =
-            unsafe { $library.get($name.to_bytes_with_nul()) };
+        let function = unsafe {
+            $library.get::<unsafe extern "C" fn($($type),*) -> c_int>($name.to_bytes_with_nul())
+        };
         let function = function.map_err(|_| HlmlError::Unsupported)?;
         // SAFETY: the library is initialised, except for its own initialisation; every pointer is to
         // a live buffer of at least the size that the function writes.

@@ -121,7 +121,7 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
             Reader::Tool(tool) => By::Tool(Arc::clone(tool)),
             Reader::None(why) => By::Files(why.clone()),
         };
-        FileDevice::new(Gaudi { paths: paths.clone(), folder, address, index, by })
+        FileDevice::boxed(Gaudi { paths: paths.clone(), folder, address, index, by })
     });
     let devices = devices.collect();
     let count = Box::new(move || u32::try_from(sysfs::bound(&paths, &[DRIVER]).len()).ok());

@@ -87,7 +87,7 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
         let address = address.to_string_lossy().into_owned();
         let folder = sysfs::pci_folder(&paths, &address);
         let clients = Arc::clone(&clients);
-        FileDevice::new(Gpu { paths: paths.clone(), folder, address, index, clients, last: None })
+        FileDevice::boxed(Gpu { paths: paths.clone(), folder, address, index, clients, last: None })
     });
     let devices = devices.collect();
     let count = Box::new(move || u32::try_from(sysfs::bound(&paths, DRIVERS).len()).ok());
@@ -342,7 +342,8 @@ mod tests {
         assert_eq!(values(&reading.values), board, "no time has passed yet");
         let memory = reading.processes.iter().map(|on| (on.pid, on.value)).collect::<Vec<_>>();
         assert_eq!(memory.len(), 1);
-        assert_eq!(values(&[memory[0].1])["gpu.process.memory.usage{graphics}"], 2_097_152.0);
+        let bytes = values(&[memory[0].1]);
+        assert_eq!(bytes.get("gpu.process.memory.usage{graphics}"), Some(&2_097_152.0));
         let info = reading.identity.unwrap();
         assert_eq!(info.nodes, ["dri/renderD128", "226:128"]);
         assert_eq!(info.model.as_deref(), Some("Intel 0xe20b"));

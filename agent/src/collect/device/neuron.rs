@@ -77,7 +77,8 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
         let text = "the driver neuron lists no device".to_owned();
         return Err(OpenError { refusal: OpenErrorKind::Absent, text });
     }
-    let device = |(number, folder)| FileDevice::new(Chip { paths: paths.clone(), number, folder });
+    let device =
+        |(number, folder)| FileDevice::boxed(Chip { paths: paths.clone(), number, folder });
     let devices = folders.into_iter().map(device).collect();
     let count = Box::new(move || u32::try_from(listed(&paths).len()).ok());
     let events = Box::new(|| Err("the driver's files have no events".to_owned()));

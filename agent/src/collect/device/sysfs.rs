@@ -85,7 +85,7 @@ pub(super) struct FileDevice<R> {
 }
 
 impl<R: ReadFiles + 'static> FileDevice<R> {
-    pub(super) fn new(reader: R) -> Box<dyn DeviceRead> {
+    pub(super) fn boxed(reader: R) -> Box<dyn DeviceRead> {
         Box::new(Self { reader, files: Files::default(), is_identified: false })
     }
 }
@@ -94,14 +94,13 @@ impl<R: ReadFiles> DeviceRead for FileDevice<R> {
     fn read(&mut self, openers: &[u32]) -> Reading {
         let mut reading = Reading { asked_ns: boot_time_ns(), ..Reading::default() };
         self.files.begin();
-        reading.outcome = match self.reader.is_lost(&mut self.files) {
-            Some(why) => Outcome::Lost(why),
-            None => {
-                if !std::mem::replace(&mut self.is_identified, true) {
-                    reading.identity = Some(self.reader.identity(&mut self.files));
-                }
-                self.reader.values(&mut self.files, openers, &mut reading)
+        reading.outcome = if let Some(why) = self.reader.is_lost(&mut self.files) {
+            Outcome::Lost(why)
+        } else {
+            if !std::mem::replace(&mut self.is_identified, true) {
+                reading.identity = Some(self.reader.identity(&mut self.files));
             }
+            self.reader.values(&mut self.files, openers, &mut reading)
         };
         if reading.outcome != Outcome::Ok {
             self.is_identified = false;
@@ -230,7 +229,9 @@ pub(super) mod fake {
         }
 
         pub(in crate::collect::device) fn put_all(&self, folder: &str, files: &[(&str, &str)]) {
-            files.iter().for_each(|(file, text)| self.put(&format!("{folder}/{file}"), text));
+            for (file, text) in files {
+                self.put(&format!("{folder}/{file}"), text);
+            }
         }
 
         /// A PCI device bound to a driver; gives its folder below the root.

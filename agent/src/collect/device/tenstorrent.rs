@@ -79,7 +79,7 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let devices = (0..).zip(&addresses).map(|(index, address)| {
         let address = address.to_string_lossy().into_owned();
         let folder = sysfs::pci_folder(&paths, &address);
-        FileDevice::new(Card {
+        FileDevice::boxed(Card {
             paths: paths.clone(),
             folder,
             address,

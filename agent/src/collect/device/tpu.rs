@@ -162,7 +162,7 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
         return Err(OpenError { refusal: OpenErrorKind::Absent, text });
     }
     let device = |(index, (folder, chip)): (u32, (PathBuf, Chip))| {
-        FileDevice::new(Tpu { paths: paths.clone(), folder, chip, index })
+        FileDevice::boxed(Tpu { paths: paths.clone(), folder, chip, index })
     };
     let devices = (0..).zip(chips).map(device).collect();
     let count = Box::new(move || u32::try_from(listed(&paths).len()).ok());

@@ -2,8 +2,7 @@
 //! our own devices, found by UUID and, of a MIG instance, by its GPU instance.
 //!
 //! A device whose performance counters the agent reads itself is left out: the same metric is not
-//! there twice. The exporter's labels of pods are not read: whose a device is, the ownership table
-//! says. All other fields are read from NVML by the agent itself.
+//! there twice. The exporter's pod labels are not read: the ownership table knows the owners. All other fields are read from NVML by the agent itself.
 
 use super::exposition::{self, Line, SampleLine};
 use super::table::{Engine, Signs};

@@ -72,7 +72,7 @@ pub(super) struct Endpoint {
     reader: PageReader,
     /// Whether the server was asked for its version.
     is_version_asked: bool,
-    /// When the server's process began, as its page says.
+    /// Start of the server's process, from its page.
     started: Option<f64>,
     rate: TokenRate,
     shared: Shared,
@@ -252,7 +252,7 @@ impl Endpoint {
         }
     }
 
-    /// Whose it is may become known after it was found, and the page says which engine it is.
+    /// Updates owner and engine: the owner may be resolved later, the page names the engine.
     fn update_facts(&self, server: Option<&Server>, engine: Option<&'static Engine>) {
         let Some(known) = self.shared.engines.facts(self.id) else { return };
         let owner = server.map(|server| {
@@ -328,7 +328,7 @@ fn get<'a>(
 }
 
 /// Whether a process of the server's cgroup has accepted this connection: anybody of the same user
-/// and network may share a port (`SO_REUSEPORT`). `None`: nobody has yet.
+/// and network may share a port (`SO_REUSEPORT`). `None`: not accepted yet.
 fn has_accepted(
     shared: &Shared,
     server: &Server,

@@ -42,7 +42,7 @@ pub enum LineError {
     /// Something behind the value that is neither a time nor an exemplar.
     #[error("neither a time nor an exemplar behind the value")]
     Rest,
-    /// A comment that says a type that there is not.
+    /// A comment with an unknown type.
     #[error("no type of the format")]
     Type,
     /// A series that was on the page before.
@@ -63,7 +63,7 @@ pub enum LineError {
     TooMany,
 }
 
-/// The type of a family as its comment says it.
+/// The type in a family's comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FamilyType {
     /// Grows.
@@ -107,7 +107,7 @@ pub struct SampleLine<'a> {
     pub value_at: usize,
     /// The value.
     pub value: f64,
-    /// When it was taken, as the page says it: milliseconds in the text format, seconds in
+    /// Its timestamp on the page: milliseconds in the text format, seconds in
     /// OpenMetrics.
     pub time: Option<f64>,
     /// Whether an exemplar follows.

@@ -73,7 +73,7 @@ pub(super) struct Target {
 pub(super) enum Media {
     /// A page of metrics.
     Page,
-    /// What a server says of itself.
+    /// The answer to a question for the version.
     Json,
 }
 
@@ -124,7 +124,7 @@ impl Default for LargePages {
 }
 
 /// Whether a process of the engine's has accepted a connection, by the server's end of it and the
-/// agent's; `None`: nobody has yet.
+/// agent's; `None`: not accepted yet.
 pub(super) type IsServer<'a> = &'a dyn Fn(SocketAddr, SocketAddr) -> Option<bool>;
 
 /// Gets pages, one at a time; the buffer is kept.
@@ -218,8 +218,8 @@ fn ends(stream: &TcpStream) -> Result<(SocketAddr, SocketAddr), FetchError> {
     ends.map_err(FetchError::Connect)
 }
 
-/// Waits until somebody has accepted the connection: nothing is sent to another process than the
-/// engine's. False where nobody has in time.
+/// Waits until the engine's process has accepted the connection, and sends nothing before. False
+/// if it does not in time.
 async fn wait_for_server(
     is_server: &dyn Fn() -> Option<bool>,
     within: Duration,
@@ -364,7 +364,7 @@ async fn read(
     Ok(())
 }
 
-/// A little of what a stranger said, fit for a log.
+/// The first printable characters of a server's text, for the log.
 fn shown(text: &str) -> String {
     text.chars().filter(|letter| letter.is_ascii_graphic() || *letter == ' ').take(64).collect()
 }

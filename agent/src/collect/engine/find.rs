@@ -57,7 +57,7 @@ const MAX_PARENTS: usize = 16;
 pub(super) struct Server {
     /// Which engine its signs are of; unknown where only its pod names the port.
     pub engine: Option<&'static Engine>,
-    /// What its pod says of its page.
+    /// The pod's annotations about its page.
     pub annotated: Option<Annotated>,
     /// The process that listens.
     pub process: ProcKey,
@@ -67,7 +67,7 @@ pub(super) struct Server {
     pub at: SocketAddr,
     /// Where the processes are that may accept its connections.
     pub cgroup: Option<PathBuf>,
-    /// Whose it is.
+    /// The owner.
     pub owner: Arc<ProcessAttribution>,
     /// The processes of the engine that hold a device.
     pub holders: Vec<ProcKey>,
@@ -82,7 +82,7 @@ pub(super) struct ServerKey {
 }
 
 impl Server {
-    /// Which engine, where, and whose.
+    /// Describes the server: engine, port, process and pod.
     pub(super) fn words(&self, engine: &str) -> String {
         let (port, pid) = (self.at.port(), self.process.pid);
         let pod = self.owner.workload.pod.as_ref();
@@ -119,7 +119,7 @@ pub(super) struct Finder {
     files: TenantFiles,
     ownership: Ownership,
     mounts: Vec<PathBuf>,
-    /// Namespaces of Kubernetes whose pods are looked at; all where empty.
+    /// Kubernetes namespaces whose pods are searched; all if empty.
     namespaces: HashSet<String>,
     /// Whether pods name their pages themselves.
     by_annotations: bool,

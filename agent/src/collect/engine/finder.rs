@@ -1,5 +1,4 @@
-//! The part of the source that finds: starts and ends the others, and tells on which devices each
-//! engine is.
+//! Finds engines: starts and ends a reader for each, and reports the devices of each.
 
 use super::endpoint::{Endpoint, Link};
 use super::find::{Finder, Server, ServerKey};

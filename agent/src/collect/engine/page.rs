@@ -24,7 +24,7 @@ pub const MAX_PAGE: usize = 8 << 20;
 pub const MAX_LINES: usize = 1 << 16;
 /// Labels that are read of a page. SGLang's has 3400.
 pub const MAX_LABELS: usize = 1 << 18;
-/// Sets of labels that are told apart; a model has a few dozen.
+/// Sets of labels that are kept apart; a model has a few dozen.
 const MAX_LABEL_SETS: usize = 1024;
 
 /// Why a page has no samples.
@@ -56,7 +56,7 @@ pub struct PageSummary<'a> {
     pub engine: &'static str,
     /// Models that it names, [`MAX_MODELS`] at most.
     pub models: &'a [Box<str>],
-    /// When the server's process began, in seconds since 1970, where the page says it.
+    /// Start of the server's process in seconds since 1970, if the page has it.
     pub started: Option<f64>,
     /// Samples pushed.
     pub samples: usize,

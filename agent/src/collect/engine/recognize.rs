@@ -1,5 +1,5 @@
-//! Whether a process is an engine's server, by what it runs and how it was started, and on which of
-//! its ports it would serve a page. Nothing is asked before this says so.
+//! Decides from program, title and arguments whether a process is an engine's server and on which
+//! of its ports it serves its page. The agent sends no byte to any other port.
 
 use super::ENGINES;
 use super::table::Engine;
@@ -49,7 +49,7 @@ impl CommandLine {
             || self.modules().any(|module| signs.arguments.contains(&module))
     }
 
-    /// What Python was told to run: `-m vllm.entrypoints.openai.api_server`.
+    /// The module that Python runs: `-m vllm.entrypoints.openai.api_server`.
     fn modules(&self) -> impl Iterator<Item = &str> {
         let pairs = self.arguments.iter().zip(self.arguments.iter().skip(1));
         pairs.filter(|(option, _)| *option == "-m").map(|(_, module)| module.as_str())

@@ -1,4 +1,4 @@
-//! The source's row, how it starts, and what `gpuwho doctor` says of it.
+//! The source's row, its start, and its diagnosis for `gpuwho doctor`.
 
 use super::endpoint::Endpoint;
 use super::find::Finder;

@@ -60,7 +60,7 @@ pub struct Signs {
     pub ports: &'static [u16],
     /// Arguments that set the port, those of the page's own before those of the server.
     pub port_options: &'static [&'static str],
-    /// Where the server says its version as JSON, and under which key; `None` where it does not, or
+    /// Path of the JSON document with the version, and under which key; `None` where it does not, or
     /// not on the page's port.
     pub version: Option<(&'static str, &'static str)>,
     /// Paths of the page, the likeliest first.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Between two rounds.
 const PAUSE: Duration = Duration::from_secs(10);
 /// How long a round is used.
-const MAX_AGE: Duration = Duration::from_secs(120);
+const MAX_AGE: Duration = Duration::from_mins(2);
 /// The counters of a port by direction (hl 1.24).
 const OCTETS: [(&str, Direction); 2] =
     [("rx_Octets", Direction::Receive), ("tx_Octets", Direction::Transmit)];
@@ -41,7 +41,9 @@ impl Ports {
         let shared = Arc::clone(&ports);
         let body = move || {
             loop {
-                addresses.iter().for_each(|address| shared.read(hlml, address));
+                for address in &addresses {
+                    shared.read(hlml, address);
+                }
                 thread::sleep(PAUSE);
             }
         };

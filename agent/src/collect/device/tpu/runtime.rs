@@ -43,11 +43,11 @@ const MAX_PROCESSES: usize = 64;
 /// For all questions to one process.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a process is left alone that did not answer.
-const PAUSE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_mins(1);
 /// How long a tick waits for the answers; they usually take some milliseconds.
 const WAIT: Duration = Duration::from_millis(100);
 /// How long an answer is used; a tick may come before the next.
-const MAX_AGE: Duration = Duration::from_secs(60);
+const MAX_AGE: Duration = Duration::from_mins(1);
 
 /// libtpu's names.
 const DUTY: &str = "tpu.runtime.tensorcore.dutycycle.percent";
