@@ -125,8 +125,8 @@ impl Fake for Files {
     }
 }
 
-fn whole(device: &Device<'_>, curve: &Option<Curve>, seconds: f64, factor: f64) -> Option<String> {
-    curve.as_ref().map(|curve| format!("{:.0}", device.value(curve, seconds) * factor))
+fn whole(device: &Device<'_>, curve: Option<&Curve>, seconds: f64, factor: f64) -> Option<String> {
+    curve.map(|curve| format!("{:.0}", device.value(curve, seconds) * factor))
 }
 
 /// The driver's files, and a line of `hl-smi`, which answers as recorded from eight Gaudi3.
@@ -136,10 +136,12 @@ fn gaudi(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
     files.put(device, "device_type", "GAUDI3")?;
     files.put(device, "module_id", &device.index.to_string())?;
     files.put(device, &format!("accel/accel{}/dev", device.index), "261:0")?;
-    if let Some(mhz) = whole(device, &group.clocks.graphics, seconds, 1.0) {
+    if let Some(mhz) = whole(device, group.clocks.graphics.as_ref(), seconds, 1.0) {
         files.put(device, "clk_cur_freq_mhz", &mhz)?;
     }
-    let number = |curve: &Option<Curve>| whole(device, curve, seconds, 1.0).unwrap_or("N/A".into());
+    let number = |curve: &Option<Curve>| {
+        whole(device, curve.as_ref(), seconds, 1.0).unwrap_or_else(|| "N/A".to_owned())
+    };
     let used = device.value(&group.memory.used, seconds) / 1_048_576.0;
     let serial = group.serial.as_deref().map(|text| device.text(text)).unwrap_or_default();
     let line = format!(
@@ -168,15 +170,18 @@ fn tenstorrent(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<(
     put("dev", "236:0")?;
     put("tt_asic_id", &device.text(&group.uuid))?;
     put("tt_card_type", &device.text(&group.name))?;
-    put("tt_heartbeat", &format!("{:.0}", seconds * 10.0))?;
-    if let Some(mhz) = whole(device, &group.clocks.graphics, seconds, 1.0) {
+    // It beats while the scenario is played.
+    if seconds > 0.0 {
+        put("tt_heartbeat", &format!("{:.0}", seconds * 10.0))?;
+    }
+    if let Some(mhz) = whole(device, group.clocks.graphics.as_ref(), seconds, 1.0) {
         put("tt_aiclk", &mhz)?;
     }
     let hwmon = format!("hwmon/hwmon{}", device.index);
     for (file, curve, factor) in
         [("power1_input", &group.power, 1e6), ("temp1_input", &group.temperature, 1e3)]
     {
-        if let Some(text) = whole(device, curve, seconds, factor) {
+        if let Some(text) = whole(device, curve.as_ref(), seconds, factor) {
             files.put(device, &format!("{hwmon}/{file}"), &text)?;
         }
     }

@@ -65,9 +65,9 @@ const RECEIVED: &[&str] = &[
     "slv_posted_wr_data_word_received",
     "slv_nonposted_wr_data_word_received",
 ];
-/// The heartbeat changes several times a second; readings in a row without a change, at the shortest
-/// interval of a second, mean that the firmware has stopped.
-const MAX_STILL: u32 = 3;
+/// The heartbeat changes several times a second; without a change for so long the firmware has
+/// stopped.
+const MAX_STILL_NS: u64 = 20_000_000_000;
 
 fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let paths = opening.paths.clone();
@@ -85,7 +85,7 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
             address,
             index,
             io: [Flits::default(), Flits::default()],
-            heartbeat: None,
+            heartbeat: Heartbeat::default(),
         })
     });
     let devices = devices.collect();
@@ -101,8 +101,21 @@ struct Card {
     address: String,
     index: u32,
     io: [Flits; 2],
-    /// The last heartbeat, and the readings since it changed.
-    heartbeat: Option<(u64, u32)>,
+    heartbeat: Heartbeat,
+}
+
+/// The last heartbeat of the firmware, and when it was first read, in nanoseconds of the boot clock.
+#[derive(Default)]
+struct Heartbeat(Option<(u64, u64)>);
+
+impl Heartbeat {
+    /// Whether the firmware has stopped; a firmware without a heartbeat has not.
+    fn has_stopped(&mut self, beat: Option<u64>, now_ns: u64) -> bool {
+        let since =
+            self.0.filter(|(last, _)| Some(*last) == beat).map_or(now_ns, |(_, since)| since);
+        self.0 = beat.map(|beat| (beat, since));
+        now_ns.saturating_sub(since) >= MAX_STILL_NS
+    }
 }
 
 /// 32-bit counters as one that does not wrap. It begins with the first reading, as a wrap before it
@@ -147,16 +160,6 @@ impl Card {
             let bytes = now.and_then(|now| flits.add(now)).map(|flits| flits.saturating_mul(FLIT));
             push(out, &wear::PCIE_IO, direction, bytes.and_then(|bytes| i64::try_from(bytes).ok()));
         }
-    }
-
-    /// Whether the firmware has stopped: its heartbeat does not change.
-    fn has_stopped(&mut self, now: Option<u64>) -> bool {
-        let still = match (self.heartbeat, now) {
-            (Some((last, still)), Some(now)) if last == now => still + 1,
-            _ => 0,
-        };
-        self.heartbeat = now.map(|now| (now, still));
-        still >= MAX_STILL
     }
 }
 
@@ -204,8 +207,8 @@ impl ReadFiles for Card {
         let Some((_, class)) = self.class() else {
             return Outcome::Failing("the driver has not finished with the device".to_owned());
         };
-        let heartbeat = files.number(&class.join("tt_heartbeat"));
-        if self.has_stopped(heartbeat) {
+        let beat = files.number(&class.join("tt_heartbeat"));
+        if self.heartbeat.has_stopped(beat, reading.asked_ns) {
             return Outcome::Failing("the firmware's heartbeat has stopped".to_owned());
         }
         #[expect(clippy::cast_precision_loss, reason = "megahertz")]
@@ -248,7 +251,7 @@ fn sources() -> Vec<(&'static MetricDef, &'static str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::VENDOR;
+    use super::{Heartbeat, VENDOR};
     use crate::collect::device::sysfs::fake::{Tree, expected, values};
     use crate::collect::device::wire::Outcome;
     use std::fs;
@@ -318,15 +321,14 @@ mod tests {
     }
 
     #[test]
-    fn a_firmware_whose_heartbeat_stops_is_failing_until_it_beats_again() {
-        let tree = Tree::new();
-        let class = wormhole(&tree);
-        let mut device = tree.open(&VENDOR).devices.remove(0);
-        let outcomes: Vec<_> = (0..4).map(|_| device.read(&[]).outcome).collect();
-        assert_eq!(outcomes[..3], [Outcome::Ok, Outcome::Ok, Outcome::Ok]);
-        assert!(matches!(&outcomes[3], Outcome::Failing(why) if why.contains("heartbeat")));
-        tree.put(&format!("{class}/tt_heartbeat"), "43");
-        assert_eq!(device.read(&[]).outcome, Outcome::Ok);
+    fn a_firmware_whose_heartbeat_does_not_change_has_stopped_until_it_beats_again() {
+        let mut heartbeat = Heartbeat::default();
+        let mut stops = |beat, second: u64| heartbeat.has_stopped(beat, second * 1_000_000_000);
+        assert_eq!([(7, 0), (7, 19), (7, 20)].map(|(beat, at)| stops(Some(beat), at)), {
+            [false, false, true]
+        });
+        assert_eq!([(8, 21), (8, 30)].map(|(beat, at)| stops(Some(beat), at)), [false, false]);
+        assert_eq!([31, 99].map(|at| stops(None, at)), [false, false], "it has none");
     }
 
     #[test]
