@@ -111,7 +111,7 @@ impl Fake for Files {
     fn configure(&self, config: &mut Config) {
         config.sys = Some(self.root.join("sys"));
         if self.program().exists() {
-            let _ = write!(config.more, "[gaudi]\nlibrary = {:?}\n", self.program());
+            let _ = write!(config.more, "[gaudi]\nlibrary = \"{}\"\n", self.program().display());
         }
     }
 
