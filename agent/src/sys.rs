@@ -4,6 +4,7 @@ pub mod bpf;
 pub(crate) mod clock;
 pub mod confine;
 pub(crate) mod handle;
+pub mod hlml;
 pub(crate) mod kernel_log;
 pub mod memory;
 pub mod mounts;

@@ -5,6 +5,7 @@
 use crate::agent::Config;
 use crate::amd;
 use crate::nvml::{FakeNvml, NvmlError, scenario_path};
+use crate::vendors;
 use nvidia_ml::scenario::Scenario;
 use std::fmt;
 use std::io;
@@ -28,7 +29,8 @@ pub struct FakeVendor {
 }
 
 /// Every vendor but NVIDIA.
-pub static FAKES: &[FakeVendor] = &[amd::VENDOR];
+pub static FAKES: &[FakeVendor] =
+    &[amd::VENDOR, vendors::GAUDI, vendors::TENSTORRENT, vendors::TPU];
 
 /// The simulated devices of one vendor.
 pub trait Fake: fmt::Debug {

@@ -39,4 +39,5 @@ pub mod stage;
 #[expect(unsafe_code, reason = "fork and unshare have no safe interface")]
 pub mod sys;
 pub mod until;
+pub mod vendors;
 pub mod worker;

@@ -45,6 +45,11 @@ pub fn fake_nvml() -> Result<PathBuf, NotBuilt> {
     built("libnvidia_ml.so", "cargo build -p gpuwho-fake-nvml")
 }
 
+/// The fake of Gaudi's library.
+pub fn fake_hlml() -> Result<PathBuf, NotBuilt> {
+    built("libhlml.so", "cargo build -p gpuwho-fake-hlml")
+}
+
 /// The fake collective library.
 pub fn fake_nccl() -> Result<PathBuf, NotBuilt> {
     built("libnccl.so", "cargo build -p gpuwho-fake-nccl")

@@ -33,7 +33,7 @@ impl Core {
         let device = Device {
             uuid: text(info.as_ref().map(|info| info.uuid.to_string())),
             index: info.as_ref().map_or(0, |info| info.index),
-            vendor: info.as_ref().map_or_else(String::new, |info| info.vendor.to_string()),
+            vendor: info.as_ref().map_or_else(String::new, |info| info.vendor.clone()),
             pci_address: info.as_ref().and_then(|info| info.pci_address.clone()),
             model: text(info.as_ref().and_then(|info| info.model.clone())),
             state: read.state.as_str().into(),

@@ -66,7 +66,10 @@ pub(super) fn device_reader(args: &ReaderArgs) -> anyhow::Result<ExitCode> {
         .ok_or_else(|| Usage(format!("no reader for the vendor `{}`", args.vendor)))?;
     if !args.unconfined {
         confine::keep_capabilities(vendor.keeps).context("cannot give up the capabilities")?;
-        confine::refuse_calls().context("cannot give up the system calls")?;
+        // A library that starts programs is none; a vendor's own program is started.
+        let program = args.library.as_deref().zip(vendor.library.as_ref());
+        let may_run = program.is_some_and(|(path, known)| known.is_program(path));
+        confine::refuse_calls(may_run).context("cannot give up the system calls")?;
     }
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("no socket on stdin")?;
     let settings = child::Settings {

@@ -13,9 +13,12 @@ pub mod events;
 mod fdinfo;
 mod files;
 pub mod fuzz;
+mod gaudi;
 mod in_flight;
+mod intel;
 mod library;
 mod link;
+mod neuron;
 mod nvidia;
 pub mod partitions;
 mod plausible;
@@ -24,16 +27,21 @@ pub mod snapshot;
 pub mod source;
 mod states;
 mod stuck;
+mod sysfs;
+mod tenstorrent;
 pub mod throttle;
+mod tpu;
 pub mod wire;
 
 use crate::catalog::MetricDef;
 use crate::catalog::document::Column;
+use crate::collect::source::Context;
 use crate::event::EventSource;
 use crate::paths::Paths;
 use events::Watch;
 use library::Library;
 use partitions::PartitionNodes;
+use reader::ServedValues;
 use rustix::thread::CapabilitySet;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -42,7 +50,15 @@ use std::time::Duration;
 use wire::{OpenErrorKind, Reading};
 
 /// Every supported vendor.
-pub static DEVICES: &[Vendor] = &[nvidia::VENDOR, amd::VENDOR];
+pub static DEVICES: &[Vendor] = &[
+    nvidia::VENDOR,
+    amd::VENDOR,
+    gaudi::VENDOR,
+    tenstorrent::VENDOR,
+    tpu::VENDOR,
+    intel::VENDOR,
+    neuron::VENDOR,
+];
 
 /// A vendor.
 #[derive(Debug)]
@@ -76,6 +92,15 @@ pub struct Vendor {
     pub source: fn(&'static MetricDef) -> Result<&'static str, &'static str>,
     /// Maps the reader's name of a call to the vendor's function name.
     pub function: fn(&str) -> &str,
+    /// Whether readings list the processes on a device. Otherwise they are those that have its node
+    /// open.
+    pub lists_processes: bool,
+    /// Values that the processes on a device serve themselves: read by the agent, whose privileges
+    /// the child does not have.
+    pub served: Option<fn(&Context) -> ServedValues>,
+    /// Whether a PCI device with these numbers (vendor, device) is its device whatever the driver:
+    /// processes may use it through `/dev/vfio`, as virtual machines use other devices.
+    pub is_through_vfio: Option<fn(&str, &str) -> bool>,
     /// Loads and initialises the library, or finds the files.
     pub open: fn(&OpenOptions<'_>) -> Result<OpenLibrary, OpenError>,
 }

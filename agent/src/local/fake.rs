@@ -1,4 +1,4 @@
-//! Servers on unix sockets for tests, each on a thread of its own: gRPC like grpc-go (no header
+//! Servers on unix sockets and on TCP ports for tests, each on a thread of its own: gRPC like grpc-go (no header
 //! before the first answer), HTTP/1.1, and bytes that are neither.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -22,7 +22,7 @@ use tonic::{Code, Status};
 
 /// A running server. Dropping it closes its socket and its connections.
 pub(crate) struct Server {
-    socket: PathBuf,
+    socket: Option<PathBuf>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -78,30 +78,36 @@ impl Reply {
 impl Server {
     /// Passes every gRPC call to `handle`.
     pub(crate) fn grpc(socket: &Path, handle: impl Fn(Call) + Send + Sync + 'static) -> Self {
-        let handle = Arc::new(handle);
-        let answer = move |request: Request<Incoming>| {
-            let handle = Arc::clone(&handle);
-            async move {
-                let path = request.uri().path().to_owned();
-                let body = request.into_body().collect().await.unwrap().to_bytes();
-                let (reply, mut frames) = mpsc::unbounded_channel();
-                handle(Call { path, message: body.slice(5..), reply: Reply(reply) });
-                let first = frames.recv().await;
-                let mut response = Response::new(Said { first, frames });
-                let grpc = HeaderValue::from_static("application/grpc");
-                response.headers_mut().insert(CONTENT_TYPE, grpc);
-                Ok::<_, Infallible>(response)
-            }
-        };
+        let handle: Handle = Arc::new(handle);
         Self::start(socket, move |stream| {
-            let answer = answer.clone();
-            async move {
-                let io = TokioIo::new(tokio::net::UnixStream::from_std(stream).unwrap());
-                let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                // An error is a client that left.
-                let _ = server.serve_connection(io, service_fn(answer)).await;
-            }
+            let handle = Arc::clone(&handle);
+            async move { serve(tokio::net::UnixStream::from_std(stream).unwrap(), handle).await }
         })
+    }
+
+    /// The same on a TCP port.
+    pub(crate) fn grpc_on(
+        listener: std::net::TcpListener,
+        handle: impl Fn(Call) + Send + Sync + 'static,
+    ) -> Self {
+        let handle: Handle = Arc::new(handle);
+        listener.set_nonblocking(true).unwrap();
+        let (stop, mut stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                loop {
+                    tokio::select! {
+                        _ = &mut stopped => return,
+                        stream = listener.accept() => {
+                            tokio::spawn(serve(stream.unwrap().0, Arc::clone(&handle)));
+                        }
+                    }
+                }
+            });
+        });
+        Self { socket: None, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Answers every GET with the result of `answer` for its path; `None` never answers.
@@ -167,7 +173,7 @@ impl Server {
                 }
             });
         });
-        Self { socket: socket.to_owned(), stop: Some(stop), thread: Some(thread) }
+        Self { socket: Some(socket.to_owned()), stop: Some(stop), thread: Some(thread) }
     }
 }
 
@@ -175,9 +181,36 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.stop.take());
         let thread = self.thread.take().unwrap().join();
-        fs::remove_file(&self.socket).unwrap();
+        self.socket.iter().for_each(|socket| fs::remove_file(socket).unwrap());
         assert!(thread.is_ok() || std::thread::panicking(), "the server panicked");
     }
+}
+
+/// Takes the calls of a server.
+type Handle = Arc<dyn Fn(Call) + Send + Sync>;
+
+/// Serves gRPC on a connection.
+async fn serve<S>(stream: S, handle: Handle)
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+{
+    let answer = move |request: Request<Incoming>| {
+        let handle = Arc::clone(&handle);
+        async move {
+            let path = request.uri().path().to_owned();
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let (reply, mut frames) = mpsc::unbounded_channel();
+            handle(Call { path, message: body.slice(5..), reply: Reply(reply) });
+            let first = frames.recv().await;
+            let mut response = Response::new(Said { first, frames });
+            let grpc = HeaderValue::from_static("application/grpc");
+            response.headers_mut().insert(CONTENT_TYPE, grpc);
+            Ok::<_, Infallible>(response)
+        }
+    };
+    let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    // An error is a client that left.
+    let _ = server.serve_connection(TokioIo::new(stream), service_fn(answer)).await;
 }
 
 /// A body of frames as they are sent.

@@ -10,8 +10,8 @@ use std::io;
 /// The first descriptor after the three that the agent passes to a child.
 const FIRST_INHERITED: u32 = 3;
 /// Calls that fail with `EPERM` in a process under [`refuse_calls`]: calls that access other
-/// processes, load code into the kernel, change mounts and namespaces, or start a program. Reading
-/// a device needs none of them.
+/// processes, load code into the kernel, or change mounts and namespaces. Reading a device needs none
+/// of them.
 const REFUSED: &[c_long] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -52,9 +52,9 @@ const REFUSED: &[c_long] = &[
     libc::SYS_personality,
     libc::SYS_settimeofday,
     libc::SYS_clock_settime,
-    libc::SYS_execve,
-    libc::SYS_execveat,
 ];
+/// Those that start a program.
+const RUNNING: &[c_long] = &[libc::SYS_execve, libc::SYS_execveat];
 /// The only calls allowed in a process under [`allow_reading`]: opening, stat and reading, its
 /// socket, its memory, and its exit.
 const READING: &[c_long] = &[
@@ -142,9 +142,9 @@ pub fn close_inherited() {
 }
 
 /// Makes the calls in [`REFUSED`] and the making of namespaces fail, for the calling thread, those
-/// that it starts later, and the programs that it becomes.
-pub fn refuse_calls() -> io::Result<()> {
-    install(refusing())
+/// that it starts later, and the programs that it becomes. With `may_run` it may start programs.
+pub fn refuse_calls(may_run: bool) -> io::Result<()> {
+    install(refusing(if may_run { &[] } else { RUNNING }))
 }
 
 /// Makes every call fail that is not in [`READING`], for the calling thread. It can start none.
@@ -182,10 +182,10 @@ fn allowing(calls: &[c_long]) -> Vec<libc::sock_filter> {
     filter
 }
 
-fn refusing() -> Vec<libc::sock_filter> {
+fn refusing(more: &[c_long]) -> Vec<libc::sock_filter> {
     let mut filter = beginning();
     filter.extend(when(libc::BPF_JGE, X32, fail(libc::ENOSYS)));
-    for call in REFUSED {
+    for call in REFUSED.iter().chain(more) {
         filter.extend(when(libc::BPF_JEQ, number(*call), fail(libc::EPERM)));
     }
     // Its flags are behind a pointer; the C library falls back to `clone` where it is missing.
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn calls_that_read_no_device_fail_and_threads_start_as_before() {
         let look = || {
-            refuse_calls().unwrap();
+            refuse_calls(false).unwrap();
             // SAFETY: fails before it does anything; a namespace of users would be this thread's
             // own.
             let namespace = unsafe { unshare_unsafe(UnshareFlags::NEWUSER) };
@@ -266,6 +266,18 @@ mod tests {
         assert_eq!(namespace, Err(rustix::io::Errno::PERM));
         assert_eq!(program.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         assert_eq!(seven, 7);
+    }
+
+    #[test]
+    fn a_process_that_may_run_a_vendors_program_is_refused_the_rest() {
+        let look = || {
+            refuse_calls(true).unwrap();
+            // SAFETY: fails before it does anything.
+            let namespace = unsafe { unshare_unsafe(UnshareFlags::NEWUSER) };
+            (namespace, Command::new("true").status().unwrap().success())
+        };
+        let (namespace, has_run) = thread::spawn(look).join().unwrap();
+        assert_eq!((namespace, has_run), (Err(rustix::io::Errno::PERM), true));
     }
 
     #[test]
@@ -289,7 +301,7 @@ mod tests {
     #[test]
     fn a_process_cannot_get_a_namespace_by_clone_either() {
         let look = || {
-            refuse_calls().unwrap();
+            refuse_calls(false).unwrap();
             let flags = libc::CLONE_NEWUSER | libc::SIGCHLD;
             // SAFETY: without `CLONE_VM` it would be a fork, and it fails before that.
             let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };

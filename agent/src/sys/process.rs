@@ -1,10 +1,13 @@
-//! Ending this process, and its standard output.
+//! The end of this process and of those that it starts, and its standard output.
 
+use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::c_int;
 use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 /// Standard output's number.
 const STDOUT: i32 = 1;
@@ -18,6 +21,14 @@ unsafe extern "C" {
 pub fn exit_now(status: i32) -> ! {
     // SAFETY: `_exit` takes any status and has no precondition; it does not return.
     unsafe { _exit(status) }
+}
+
+/// Has the kernel kill the command's process when the thread that starts it ends, so also when this
+/// process does.
+pub fn end_with_this_thread(command: &mut Command) {
+    let kill = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+    // SAFETY: runs between fork and exec: one system call, which takes no lock and allocates nothing.
+    unsafe { command.pre_exec(kill) };
 }
 
 /// Takes standard output for the caller alone: what others print to it from now on (a vendor's library,

@@ -94,12 +94,18 @@ fn an_amd_nodes_values_and_owners_arrive() {
             own.into_iter().chain(dims.iter().copied()).collect::<Vec<_>>()
         };
         let used = 34_359_738_368.0 + i * 1_073_741_824.0;
+        let corrected_in_memory = [("gpu.ecc.error_type", "corrected"), ("gpu.ecc.block", "umc")];
         for (name, dims, expected) in [
             ("gpu.utilization", vec![("gpu.task", "general")], (20.0 + 7.0 * i) / 100.0),
             ("gpu.memory.usage", vec![("gpu.memory.state", "used")], used),
             ("gpu.power", vec![], 420.25 + 20.5 * i),
             ("gpu.temperature", vec![("gpu.temperature.sensor", "hotspot")], 51.0 + 2.0 * i),
             ("gpu.clock.speed", vec![("gpu.clock.type", "memory")], 1.3e9),
+            ("gpu.memory.host.usage", vec![("gpu.memory.state", "used")], 268_435_456.0),
+            ("gpu.ecc.block.errors", corrected_in_memory.to_vec(), 3.0 + i),
+            ("gpu.memory.retired_pages", vec![], 1.0 + i),
+            ("gpu.pcie.errors", vec![("gpu.pcie.error", "recovery")], 2.0),
+            ("gpu.interconnect.links", vec![("gpu.interconnect.state", "active")], 7.0),
         ] {
             let found = arrived(&points, name, &about(&dims));
             let right = |found: &f64| (found - expected).abs() <= expected * 1e-9;

@@ -173,10 +173,10 @@ impl Cast {
         });
         let role = Role { place, comm: "python3", uid: 0, gpus: &[SHORT_GPU], forks: 0 };
         self.short = Some(self.start(&role)?);
-        self.set_processes_of_all(nvml)
+        self.set_processes_of_all(host)
     }
 
-    /// Writes who is on each GPU for the fake driver.
+    /// Writes who is on each device for the fake drivers.
     fn set_processes_of_all(&self, host: &Host) -> Result<(), DemoError> {
         for gpu in host.numbers() {
             let on = self.all().filter(|actor| actor.gpus.contains(&gpu));

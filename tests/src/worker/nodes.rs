@@ -1,6 +1,7 @@
 //! NVIDIA's and AMD's device nodes without either: a `/dev` only this process sees, whose nodes have the numbers of devices that every kernel can open and nobody uses.
 
 use super::script::Script;
+use crate::vendors;
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, chmod, flock, makedev, mknodat};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
@@ -51,8 +52,9 @@ const NVIDIA: [&str; 10] = [
     "nvidia-uvm",
 ];
 
-/// AMD's nodes of a host with two, behind NVIDIA's and those of [`open_to_all`].
-const AMD: [&str; 3] = ["kfd", "dri/renderD128", "dri/renderD129"];
+/// AMD's nodes of a host with two, behind NVIDIA's and those of [`open_to_all`], and a Gaudi's on the
+/// last console.
+const AMD: [&str; 4] = ["kfd", "dri/renderD128", "dri/renderD129", "accel/accel0"];
 /// GPU numbers from here on are minors of render nodes, as DRM numbers them.
 const FIRST_RENDER: u32 = 128;
 /// Minor of the first of them.
@@ -112,7 +114,6 @@ pub fn private_dev() -> io::Result<()> {
     for (name, major, minor) in USUAL {
         make_node(Path::new("/dev"), name, (major, minor))?;
     }
-    fs::create_dir("/dev/dri")?;
     for (name, number) in stand_ins {
         make_node(Path::new("/dev"), name, number)?;
     }
@@ -124,7 +125,6 @@ pub fn private_dev() -> io::Result<()> {
 pub fn host_nodes(folder: &Path) -> io::Result<String> {
     let folder = folder.join("dev");
     fs::create_dir_all(&folder)?;
-    fs::create_dir_all(folder.join("dri"))?;
     for (name, number) in stand_ins() {
         match make_node(&folder, name, number) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -157,6 +157,7 @@ fn stand_ins() -> Vec<(&'static str, (u32, u32))> {
 
 fn make_node(folder: &Path, name: &str, (major, minor): (u32, u32)) -> io::Result<()> {
     let path = folder.join(name);
+    fs::create_dir_all(path.parent().unwrap_or(folder))?;
     let mode = Mode::from_raw_mode(0o666);
     mknodat(CWD, &path, FileType::CharacterDevice, mode, makedev(major, minor))?;
     // mknod's mode is cut by the umask.
@@ -175,13 +176,19 @@ pub fn open_gpus(script: &Script) -> io::Result<Vec<OwnedFd>> {
     } else {
         Path::new("/dev")
     };
+    let is_other = |gpu: &u32| vendors::node_of(*gpu).is_some();
     let is_amd = |gpu: &u32| *gpu >= FIRST_RENDER;
-    let always: &[&str] =
-        if script.gpus.iter().all(is_amd) { &["kfd"] } else { &["nvidiactl", "nvidia-uvm"] };
-    let gpus = script
-        .gpus
-        .iter()
-        .map(|gpu| if is_amd(gpu) { format!("dri/renderD{gpu}") } else { format!("nvidia{gpu}") });
+    let always: &[&str] = if script.gpus.iter().all(is_other) {
+        &[]
+    } else if script.gpus.iter().all(is_amd) {
+        &["kfd"]
+    } else {
+        &["nvidiactl", "nvidia-uvm"]
+    };
+    let gpus = script.gpus.iter().map(|gpu| {
+        let of_amd = || is_amd(gpu).then(|| format!("dri/renderD{gpu}"));
+        vendors::node_of(*gpu).or_else(of_amd).unwrap_or_else(|| format!("nvidia{gpu}"))
+    });
     let always = always.iter().map(|name| (*name).to_owned());
     always.chain(gpus).map(|name| open(&folder.join(name))).collect()
 }

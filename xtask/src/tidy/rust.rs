@@ -10,6 +10,7 @@ const MAX_LINES: usize = 400;
 const LONG_FILES: &[(&str, &str)] = &[
     ("agent/src/catalog/", "tables of metrics: longer is not harder to read"),
     ("tests/fakes/nccl/", "one function for each symbol of the library it stands for"),
+    ("tests/fakes/hlml/", "one function for each symbol of the library it stands for"),
     ("tests/fakes/nvml/", "one function for each symbol of the library it stands for"),
 ];
 

@@ -67,6 +67,9 @@ pub(super) const VENDOR: Vendor = Vendor {
     events: None,
     source: sources::of,
     function: |file| file,
+    lists_processes: true,
+    served: None,
+    is_through_vfio: None,
     open,
 };
 

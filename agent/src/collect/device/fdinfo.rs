@@ -56,6 +56,34 @@ struct Client {
     memory: i64,
     /// Bytes that the driver moved to the host.
     evicted: Option<i64>,
+    /// Busy times by engine.
+    engines: BTreeMap<String, EngineTime>,
+}
+
+/// The time that a client's work took on one class of engines: nanoseconds, or the engine's cycles
+/// where the driver counts those.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct EngineTime {
+    busy: u64,
+    /// All cycles of the engine so far, where `busy` is cycles.
+    total: Option<u64>,
+    /// Number of engines.
+    capacity: u64,
+}
+
+impl EngineTime {
+    /// The busy fraction of the engines since an earlier time, `passed` nanoseconds ago.
+    pub(super) fn busy_since(&self, then: &Self, passed: u64) -> f64 {
+        let busy = self.busy.saturating_sub(then.busy);
+        let all = match (self.total, then.total) {
+            (Some(now), Some(then)) => now.saturating_sub(then),
+            _ => passed,
+        };
+        let all = all.saturating_mul(self.capacity.max(1));
+        #[expect(clippy::cast_precision_loss, reason = "a fraction")]
+        let fraction = if all == 0 { 0.0 } else { busy as f64 / all as f64 };
+        fraction.min(1.0)
+    }
 }
 
 impl Clients {
@@ -100,6 +128,16 @@ impl Clients {
         }
     }
 
+    /// The engines' times of each client on a device, by client and engine.
+    pub(super) fn engines(&self, address: &str) -> Vec<((u64, String), EngineTime)> {
+        let clients = self.lock();
+        let here = clients.1.iter().filter(|client| client.device == address);
+        let times = here.flat_map(|client| {
+            client.engines.iter().map(|(name, time)| ((client.id, name.clone()), *time))
+        });
+        times.collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, (u64, Vec<Client>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -114,6 +152,11 @@ fn is_drm_node(descriptor: &Path) -> bool {
     })
 }
 
+/// Regions of device memory by driver: amdgpu's, xe's by tile, i915's.
+const REGIONS: &[&str] = &["vram", "vram0", "vram1", "local0", "local1"];
+/// No device has more classes of engines.
+const MAX_ENGINES: usize = 16;
+
 /// Parses one file; `None` if it is not of a DRM client. `drm-memory-vram` is an older name of
 /// `drm-resident-vram`; a file never has both.
 fn client(pid: u32, text: &str) -> Option<Client> {
@@ -122,14 +165,36 @@ fn client(pid: u32, text: &str) -> Option<Client> {
         .filter_map(|line| line.split_once(':'))
         .map(|(key, value)| (key, value.trim()))
         .collect();
-    let memory = keys.get("drm-resident-vram").or_else(|| keys.get("drm-memory-vram"));
+    let of = |region: &&str| {
+        let resident = keys.get(format!("drm-resident-{region}").as_str());
+        resident.or_else(|| keys.get(format!("drm-memory-{region}").as_str()))
+    };
+    let memory: Option<Vec<i64>> = REGIONS.iter().filter_map(of).map(|size| bytes(size)).collect();
+    let memory = memory.filter(|regions| !regions.is_empty());
     Some(Client {
         pid,
         device: (*keys.get("drm-pdev")?).to_owned(),
         id: keys.get("drm-client-id")?.parse().ok()?,
-        memory: memory.and_then(|size| bytes(size))?,
+        memory: memory?.into_iter().fold(0, i64::saturating_add),
         evicted: keys.get("amd-evicted-vram").and_then(|size| bytes(size)),
+        engines: engines(&keys),
     })
+}
+
+/// The busy times in a file: `drm-engine-E: N ns`, or `drm-cycles-E` of `drm-total-cycles-E`.
+fn engines(keys: &BTreeMap<&str, &str>) -> BTreeMap<String, EngineTime> {
+    let number = |key: String| keys.get(key.as_str())?.split(' ').next()?.parse().ok();
+    let one = |(key, value): (&&str, &&str)| {
+        let cycles = key.strip_prefix("drm-cycles-");
+        let name = cycles.or_else(|| key.strip_prefix("drm-engine-"))?;
+        let busy = value.split(' ').next()?.parse().ok()?;
+        let is_capacity = name.starts_with("capacity-");
+        let total = cycles.and_then(|_| number(format!("drm-total-cycles-{name}")));
+        let is_whole = cycles.is_none() || total.is_some();
+        let capacity = number(format!("drm-engine-capacity-{name}")).unwrap_or(1);
+        (!is_capacity && is_whole).then(|| (name.to_owned(), EngineTime { busy, total, capacity }))
+    };
+    keys.iter().filter_map(one).take(MAX_ENGINES).collect()
 }
 
 /// Parses `7 KiB`.
@@ -146,9 +211,10 @@ fn bytes(size: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Client, Clients, LOOKS, READS, client};
+    use super::{Client, Clients, EngineTime, LOOKS, READS, client};
     use crate::collect::device::files::Files;
     use crate::paths::Paths;
+    use std::collections::BTreeMap;
     use std::fs;
     use std::os::unix::fs::symlink;
 
@@ -180,7 +246,8 @@ mod tests {
                      drm-pdev:\t0000:05:00.0\n";
         let reported = |memory: &str| client(7, &format!("{start}{memory}"));
         let of = |memory| {
-            Some(Client { pid: 7, device: "0000:05:00.0".into(), id: 58, memory, evicted: None })
+            let (device, engines) = ("0000:05:00.0".into(), BTreeMap::new());
+            Some(Client { pid: 7, device, id: 58, memory, evicted: None, engines })
         };
         assert_eq!(reported("drm-memory-vram:\t2048 KiB\n"), of(2 << 20));
         let both = "drm-memory-vram:\t2048 KiB\ndrm-resident-vram:\t3 MiB\n";
@@ -193,5 +260,26 @@ mod tests {
         assert_eq!(reported("drm-memory-vram:\t1 bananas\n"), None);
         assert_eq!(reported(""), None, "it has none, or does not tell");
         assert_eq!(client(7, "pos:\t0\n"), None, "no client");
+    }
+
+    #[test]
+    fn busy_time_is_of_time_or_of_cycles_and_by_the_number_of_engines() {
+        let text = |ns: u64, cycles: u64| {
+            format!(
+                "drm-client-id:\t1\ndrm-pdev:\tx\ndrm-memory-local0:\t1 KiB\n\
+                 drm-engine-render:\t{ns} ns\ndrm-engine-capacity-render:\t2\n\
+                 drm-cycles-ccs:\t{cycles}\ndrm-total-cycles-ccs:\t{}\ndrm-cycles-odd:\t5\n",
+                cycles * 4
+            )
+        };
+        let engines = |text: &str| client(7, text).unwrap().engines;
+        let (then, now) = (engines(&text(100, 1000)), engines(&text(600, 3000)));
+        assert_eq!(now.keys().collect::<Vec<_>>(), ["ccs", "render"]);
+        let busy = |name: &str| now[name].busy_since(&then[name], 1000);
+        assert_eq!((Some(busy("render")), Some(busy("ccs"))), (Some(0.25), Some(0.25)));
+        let back = then["render"].busy_since(&now["render"], 1000);
+        assert_eq!(Some(back), Some(0.0), "a counter that fell");
+        let none = EngineTime::default();
+        assert_eq!(Some(none.busy_since(&none, 0)), Some(0.0), "no time has passed");
     }
 }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A sysfs attribute has at most one page; a longer file is not an attribute.
 const MAX_LEN: usize = 4096;
@@ -83,6 +83,14 @@ impl Files {
     pub(super) fn signed(&mut self, path: &Path) -> Option<i64> {
         let number = self.text(path)?.parse().ok();
         self.count_implausible(number)
+    }
+
+    /// Counts a call that is no file.
+    pub(super) fn count_call(&mut self, took: Duration, has_failed: bool) {
+        let spent = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.cost.calls += 1;
+        self.cost.failed += u32::from(has_failed);
+        self.cost.library_ns = self.cost.library_ns.saturating_add(spent);
     }
 
     /// Counts a missing value as implausible.

@@ -14,6 +14,25 @@ pub struct Library {
     pub places: &'static [&'static str],
     /// A device node that exists while the kernel driver is loaded.
     pub node: &'static str,
+    /// What reads the devices where the library is not installed.
+    pub substitute: Substitute,
+}
+
+/// What reads a vendor's devices without its library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Substitute {
+    /// Nothing.
+    None,
+    /// The kernel driver's files; where one of these programs is installed, it too.
+    Program(&'static [&'static str]),
+}
+
+impl Library {
+    /// Whether a path names a substitute and not a library.
+    pub fn is_program(&self, path: &Path) -> bool {
+        let Substitute::Program(programs) = self.substitute else { return false };
+        programs.iter().any(|program| Path::new(program).file_name() == path.file_name())
+    }
 }
 
 /// Where distributions put libraries.
@@ -22,7 +41,7 @@ const PLACES: &[&str] =
 
 /// Finds the library to load: the configured path, else the first file with the configured or
 /// default name, else the bare name if the kernel driver is loaded, because the dynamic linker may
-/// search more directories.
+/// search more directories. Of a vendor with a substitute, else the program; empty if there is none.
 pub(super) fn find(
     library: &Library,
     configured: Option<&Path>,
@@ -38,15 +57,35 @@ pub(super) fn find(
     let default = PLACES.iter().chain(library.places).map(PathBuf::from);
     let places = env::split_paths(&searched).chain(default);
     let found = places.map(|place| place.join(name)).find(|path| path.exists());
+    if let (Substitute::Program(programs), None) = (library.substitute, &found) {
+        let programs = programs.iter().map(PathBuf::from);
+        return Ok(programs.into_iter().find(|path| path.exists()).unwrap_or_default());
+    }
     let loaded = || paths.dev.join(library.node).exists().then(|| name.to_owned());
     found.or_else(loaded).ok_or_else(|| format!("there is no {} on this host", name.display()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Library, Path, Paths, find};
+    use super::{Library, Path, PathBuf, Paths, Substitute, find};
 
-    const LIBRARY: Library = Library { name: "libvendor.so.1", places: &[], node: "vendorctl" };
+    const LIBRARY: Library = Library {
+        name: "libvendor.so.1",
+        places: &[],
+        node: "vendorctl",
+        substitute: Substitute::None,
+    };
+
+    #[test]
+    fn without_a_library_a_program_or_the_files_are_read() {
+        let paths = Paths::default();
+        let with = |programs| {
+            let library = Library { substitute: Substitute::Program(programs), ..LIBRARY };
+            (find(&library, None, &paths), library.is_program(Path::new("/opt/x/sh")))
+        };
+        assert_eq!(with(&["/nonexistent/sh", "/bin/sh"]), (Ok(PathBuf::from("/bin/sh")), true));
+        assert_eq!(with(&["/nonexistent/tool"]), (Ok(PathBuf::new()), false));
+    }
 
     #[test]
     fn a_configured_library_that_is_missing_is_named() {

@@ -208,7 +208,7 @@ fn reap(mut child: Child) {
 }
 
 /// Whether a file descriptor becomes readable within `timeout`.
-fn readable(fd: &impl std::os::fd::AsFd, timeout: Duration) -> io::Result<bool> {
+pub(super) fn readable(fd: &impl std::os::fd::AsFd, timeout: Duration) -> io::Result<bool> {
     let deadline = Instant::now() + timeout;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

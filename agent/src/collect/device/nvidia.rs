@@ -24,7 +24,7 @@ pub(super) mod readings;
 mod sources;
 mod static_info;
 
-use super::library::Library;
+use super::library::{Library, Substitute};
 use super::wire::{OpenErrorKind, Outcome, Reading};
 use super::{
     CallTimes, DeviceRead, EventStream, OpenError, OpenLibrary, OpenOptions, Switch, Vendor,
@@ -92,6 +92,7 @@ pub(super) const VENDOR: Vendor = Vendor {
             "/usr/lib/wsl/lib",
         ],
         node: "nvidiactl",
+        substitute: Substitute::None,
     }),
     drivers: &["nvidia"],
     nodes: &["/dev/nvidia*", "/dev/nvidia-caps/*"],
@@ -109,6 +110,9 @@ pub(super) const VENDOR: Vendor = Vendor {
     events: Some(EventStream { name: "nvml_events", source: EventSource::Nvml }),
     source: sources::of,
     function: functions::name,
+    lists_processes: true,
+    served: None,
+    is_through_vfio: None,
     open,
 };
 

@@ -19,7 +19,7 @@ use super::events::EventListener;
 use super::link::ExitingChild;
 use super::snapshot::{Control, ReaderSnapshot};
 use super::states::{DeviceStates, ReaderContext};
-pub use super::states::{Identify, NodeOpeners, OpenNodes};
+pub use super::states::{Identify, NodeOpeners, OpenNodes, ServedValues};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::SourceState;
 use crate::catalog::device::DeviceState;
@@ -136,6 +136,8 @@ impl DeviceReader {
                 identify,
                 nodes: Box::new(|_| Vec::new()),
                 openers: Box::new(Vec::new),
+                lists_processes: vendor.lists_processes,
+                served: Box::new(|_| Vec::new()),
             },
             control: Control::default(),
             listener: EventListener::of(vendor),
@@ -163,6 +165,13 @@ impl DeviceReader {
         self
     }
 
+    /// Sets the source of values that the processes on a device serve themselves.
+    #[must_use]
+    pub fn with_served_values(mut self, served: ServedValues) -> Self {
+        self.context.served = served;
+        self
+    }
+
     /// Sets the source of a process's open nodes, by which its partition is found if the driver
     /// does not report it.
     #[must_use]
@@ -179,6 +188,7 @@ impl DeviceReader {
     fn run_tick(&mut self) {
         let begun = Instant::now();
         self.states.begin();
+        (self.context.served)(None);
         if self.control.released() {
             self.let_go();
             self.slow.clear();

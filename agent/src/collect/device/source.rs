@@ -115,6 +115,7 @@ fn settings(
     let key = |key| format!("{}.{key}", vendor.name);
     let library = flags.libraries.get(vendor.name).cloned().or(raw.library);
     if let (Some(path), Some(known), true) = (&library, &vendor.library, raw.enabled != Some(false))
+        && !known.is_program(path)
     {
         checks::library(&key(LIBRARY), known.name, path)?;
     }
@@ -151,12 +152,17 @@ impl Source for Reader {
         let inventory = Arc::clone(&context.inventory);
         let mut reader = DeviceReader::new(self.vendor, self.settings.clone(), inventory, identify)
             .with_open_nodes(nodes);
-        if self.vendor.library.is_none() {
-            // Without a library, no list of the driver names every process.
+        let has_list = self.vendor.lists_processes && self.vendor.library.is_some();
+        if !has_list {
+            // No list of the driver names every process.
             let openers = reader::openers(self.vendor, context.ownership.clone());
             reader = reader.with_node_openers(openers);
-        } else {
+        }
+        if self.vendor.library.is_some() {
             context.holding.push(reader.control());
+        }
+        if let Some(served) = self.vendor.served {
+            reader = reader.with_served_values(served(context));
         }
         context.readers.push(reader.control());
         if context.is_agent {

@@ -8,13 +8,13 @@ mod row;
 use super::Vendor;
 use super::partitions::PartitionNodes;
 use super::snapshot::DeviceSnapshot;
-use super::wire::{Outcome, Reading};
+use super::wire::{Outcome, Reading, WireValue};
 use crate::attribute::pid_cache::ProcessesByPid;
 use crate::catalog::device::{self as metric, DeviceState};
 use crate::catalog::gpm::CounterState;
 use crate::host::boot_time_ns;
 use crate::ids::{GpuId, ProcKey};
-use crate::inventory::Inventory;
+use crate::inventory::{GpuInfo, Inventory};
 use crate::paths::Paths;
 use crate::sample::Batch;
 use absence::absence;
@@ -32,12 +32,20 @@ pub type OpenNodes = Box<dyn Fn(ProcKey) -> Vec<Arc<str>> + Send>;
 /// Returns the processes that have the vendor's nodes open.
 pub type NodeOpeners = Box<dyn Fn() -> Vec<u32> + Send>;
 
+/// Asks the processes on devices for what they serve, and returns what those of one device served.
+/// Called with `None` at the begin of a tick.
+pub type ServedValues = Box<dyn FnMut(Option<&GpuInfo>) -> Vec<WireValue> + Send>;
+
 /// Lookups that readings need.
 pub(super) struct ReaderContext {
     pub(super) inventory: Arc<Inventory>,
     pub(super) identify: Identify,
     pub(super) nodes: OpenNodes,
     pub(super) openers: NodeOpeners,
+    /// Whether readings list the processes on a device.
+    pub(super) lists_processes: bool,
+    /// Values that the processes on a device serve themselves.
+    pub(super) served: ServedValues,
 }
 
 /// The state and the reason of a device that does not answer.
@@ -129,6 +137,11 @@ impl DeviceStates {
             let unavailable = absence(known, self.vendor.drivers, unnamed, &self.paths);
             row.set(unavailable.state, &unavailable.why);
         }
+    }
+
+    /// The device at a position, once identified.
+    pub(super) fn at(&self, slot: u32) -> Option<GpuId> {
+        self.slots.get(&slot).copied()
     }
 
     /// Takes a reading. A late one adds its values, with their own time, but does not change the
@@ -257,7 +270,8 @@ impl DeviceStates {
         problems
     }
 
-    /// One clause for each working device without its performance counters.
+    /// One clause for each working device without its performance counters, and one for each thing
+    /// that is missing of devices.
     pub(super) fn remarks(&self) -> Vec<String> {
         let remarks = self.slots.iter().filter_map(|(slot, gpu)| {
             let why = match self.by_gpu.get(gpu)?.counters? {
@@ -270,7 +284,10 @@ impl DeviceStates {
             };
             Some(format!("device {slot} has no performance counters now: {why}"))
         });
-        remarks.collect()
+        let notes = self.by_gpu.values().filter(|row| row.snapshot.state == DeviceState::Ok);
+        let notes: BTreeSet<&str> = notes.map(|row| row.note.as_str()).collect();
+        let notes = notes.into_iter().filter(|note| !note.is_empty()).map(str::to_owned);
+        remarks.chain(notes).collect()
     }
 
     /// Whether any device answers.

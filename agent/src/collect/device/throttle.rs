@@ -2,15 +2,18 @@
 //! is reported as `other` with its number.
 
 use super::wire::{WireValue, push};
-use super::{amd, nvidia};
+use super::{amd, gaudi, nvidia};
 use crate::catalog::device::{self as metric, CodeKind, ThrottleReason};
 
 /// A bit's position and its reason.
 pub type Bit = (u32, ThrottleReason);
 
 /// The bits of each vendor that reports any.
-pub static BITS: &[(&str, &[Bit])] =
-    &[("nvidia", nvidia::readings::clocks::REASONS), ("amd", amd::THROTTLE_BITS)];
+pub static BITS: &[(&str, &[Bit])] = &[
+    ("nvidia", nvidia::readings::clocks::REASONS),
+    ("amd", amd::THROTTLE_BITS),
+    ("gaudi", gaudi::THROTTLE_BITS),
+];
 
 /// The bits of a vendor.
 pub fn bits_of(vendor: &str) -> &'static [Bit] {

@@ -131,6 +131,8 @@ pub struct Reading {
     pub processes: Vec<ProcessValue>,
     /// Processes that have left it since the last reading, if the driver's accounting is on.
     pub ended: Vec<Ended>,
+    /// What of a good reading is missing and why, for the status; empty if nothing.
+    pub note: String,
     /// The cost.
     pub cost: Cost,
 }

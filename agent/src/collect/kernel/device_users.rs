@@ -56,11 +56,6 @@ impl fmt::Display for OpenHook {
     }
 }
 
-/// Nodes of accelerators without a reader in [`DEVICES`].
-const OTHER_NODES: &[&str] = &["/dev/accel/*", "/dev/accel*", "/dev/tenstorrent/*", "/dev/vfio/*"];
-/// The drivers of these nodes.
-const OTHER_DRIVERS: &[&str] = &["accel", "habanalabs", "tenstorrent", "vfio"];
-
 /// What to watch, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -81,13 +76,19 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let all = |of: fn(&Vendor) -> &[&str], others: &[&str]| {
-            let vendors = DEVICES.iter().flat_map(of);
-            vendors.chain(others).map(|text| (*text).to_owned()).collect()
+        // Vendors share DRM's nodes.
+        let all = |of: fn(&Vendor) -> &[&str]| {
+            let mut names: Vec<String> = Vec::new();
+            for name in DEVICES.iter().flat_map(of) {
+                if !names.iter().any(|known| known == name) {
+                    names.push((*name).to_owned());
+                }
+            }
+            names
         };
         Self {
-            nodes: all(|vendor| vendor.nodes, OTHER_NODES),
-            drivers: all(|vendor| vendor.node_drivers, OTHER_DRIVERS),
+            nodes: all(|vendor| vendor.nodes),
+            drivers: all(|vendor| vendor.node_drivers),
             open_hook: OpenHook::Auto,
             bpf: true,
             scan_interval_s: 2,

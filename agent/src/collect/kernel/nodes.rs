@@ -46,25 +46,44 @@ impl Nodes {
         let table = fs::read_to_string(paths.proc.join("devices")).unwrap_or_default();
         nodes.drivers = majors(&table, &settings.drivers);
         nodes.only_accelerators(paths);
+        nodes.add_groups(paths);
         nodes
     }
 
-    /// Drops the render nodes of other drivers, such as a display adapter's or a virtual machine's.
-    /// sysfs lists every render node, also one whose node is inside a container only, so the whole
-    /// driver need not be watched. The render node of a partition has no driver on the bus and
-    /// stays.
+    /// Drops the render nodes and the nodes of the class `accel` of other drivers, such as a display
+    /// adapter's, a virtual machine's or those of the neural unit of a processor. sysfs lists every
+    /// such node, also one that is inside a container only, so the whole driver need not be watched.
+    /// The render node of a partition has no driver on the bus and stays.
     fn only_accelerators(&mut self, paths: &Paths) {
-        let Ok(entries) = fs::read_dir(paths.sys.join("class/drm")) else { return };
+        let class = |name: &str| fs::read_dir(paths.sys.join("class").join(name));
+        let entries = ["drm", "accel"].into_iter().filter_map(|name| class(name).ok()).flatten();
         for folder in entries.flatten().map(|entry| entry.path()) {
-            let Some(device) = render_node(&folder) else { continue };
+            let Some(device) = accelerator_node(&folder) else { continue };
             self.drivers.remove(&device.major);
             let driver = fs::read_link(folder.join("device/driver"));
             let driver = driver.as_deref().ok().and_then(Path::file_name);
-            if driver.is_some_and(|driver| !is_accelerators(driver)) {
+            let is_known = || is_through_vfio(&folder.join("device"));
+            if driver.is_some_and(|driver| !is_accelerators(driver)) && !is_known() {
                 self.paths.remove(&device);
             } else {
                 let name = format!("{}:{}", device.major, device.minor);
                 self.paths.entry(device).or_insert_with(|| name.into());
+            }
+        }
+    }
+
+    /// Adds the nodes of `/dev/vfio` through which processes use accelerators: those of groups with
+    /// such a device. Virtual machines have theirs in the same directory.
+    fn add_groups(&mut self, paths: &Paths) {
+        let groups = fs::read_dir(paths.sys.join("class/vfio")).into_iter().flatten().flatten();
+        for group in groups.map(|entry| entry.file_name()) {
+            let devices = paths.sys.join("kernel/iommu_groups").join(&group).join("devices");
+            let devices = fs::read_dir(devices).into_iter().flatten().flatten();
+            let has_one = devices.take(MAX_GROUP).any(|device| is_through_vfio(&device.path()));
+            let device = number(&paths.sys.join("class/vfio").join(&group)).filter(|_| has_one);
+            if let Some(device) = device {
+                let path = paths.dev.join("vfio").join(&group);
+                self.paths.insert(device, path.to_string_lossy().into());
             }
         }
     }
@@ -101,9 +120,27 @@ impl Nodes {
     }
 }
 
-/// The number of a render node, from its directory in sysfs.
-fn render_node(folder: &Path) -> Option<Device> {
-    folder.file_name()?.to_str()?.strip_prefix("renderD")?;
+/// Devices of a group that are looked at.
+const MAX_GROUP: usize = 64;
+
+/// The number of a render node, or of a node of the class `accel`, from its directory in sysfs.
+fn accelerator_node(folder: &Path) -> Option<Device> {
+    let name = folder.file_name()?.to_str()?;
+    let rest = name.strip_prefix("renderD").or_else(|| name.strip_prefix("accel"))?;
+    rest.parse::<u32>().ok()?;
+    number(folder)
+}
+
+/// Whether a PCI device is an accelerator that processes use whatever its driver is.
+fn is_through_vfio(device: &Path) -> bool {
+    let text = |file: &str| fs::read_to_string(device.join(file)).unwrap_or_default();
+    let (vendor, number) = (text("vendor"), text("device"));
+    let is_its = |of: fn(&str, &str) -> bool| of(vendor.trim(), number.trim());
+    DEVICES.iter().filter_map(|vendor| vendor.is_through_vfio).any(is_its)
+}
+
+/// The number in a node's directory in sysfs.
+fn number(folder: &Path) -> Option<Device> {
     let text = fs::read_to_string(folder.join("dev")).ok()?;
     let (major, minor) = text.trim().split_once(':')?;
     Some(Device { major: major.parse().ok()?, minor: minor.parse().ok()? })
@@ -211,6 +248,43 @@ mod tests {
     fn device_without_a_node_here_is_named_by_its_number() {
         let nodes = Nodes::default();
         assert_eq!(&*nodes.name(Device { major: 195, minor: 3 }), "195:3");
+    }
+
+    #[test]
+    fn a_node_of_vfio_or_accel_counts_by_its_device_and_not_by_its_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = Paths::under(root.path());
+        let link = |to: &Path, place: &Path| {
+            fs::create_dir_all(to).unwrap();
+            fs::create_dir_all(place.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(to, place).unwrap();
+        };
+        // A TPU, and a network card that a virtual machine has.
+        for (group, vendor, device) in [(3, "0x1ae0", "0x0063"), (4, "0x8086", "0x1572")] {
+            let pci = paths.sys.join(format!("devices/0000:00:0{group}.0"));
+            let groups = paths.sys.join(format!("kernel/iommu_groups/{group}/devices"));
+            link(&pci, &groups.join(pci.file_name().unwrap()));
+            fs::write(pci.join("vendor"), format!("{vendor}\n")).unwrap();
+            fs::write(pci.join("device"), format!("{device}\n")).unwrap();
+            let class = paths.sys.join(format!("class/vfio/{group}"));
+            fs::create_dir_all(&class).unwrap();
+            fs::write(class.join("dev"), format!("243:{group}\n")).unwrap();
+        }
+        // A Gaudi, and the neural unit of a processor.
+        for (minor, driver) in [(0, "habanalabs"), (1, "intel_vpu")] {
+            let class = paths.sys.join(format!("class/accel/accel{minor}"));
+            fs::create_dir_all(&class).unwrap();
+            fs::write(class.join("dev"), format!("261:{minor}\n")).unwrap();
+            let driver = paths.sys.join("bus/pci/drivers").join(driver);
+            link(&driver, &class.join("device/driver"));
+        }
+        let settings = Settings { nodes: Vec::new(), ..Settings::default() };
+        let nodes = Nodes::read(&settings, &paths);
+        let found = [(243, 3), (243, 4), (261, 0), (261, 1)]
+            .map(|(major, minor)| nodes.contains(Device { major, minor }));
+        assert_eq!(found, [true, false, true, false]);
+        let name = nodes.name(Device { major: 243, minor: 3 });
+        assert!(name.ends_with("/dev/vfio/3"), "{name}");
     }
 
     #[test]

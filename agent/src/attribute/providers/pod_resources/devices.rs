@@ -75,6 +75,9 @@ const RESOURCES: &[(&str, Naming)] = &[
     // Google's plugin for TPUs and Tenstorrent's count devices.
     ("google.com/tpu", plain),
     ("tenstorrent.com/", plain),
+    // AWS's plugin counts devices, or the cores of all devices.
+    ("aws.amazon.com/neuroncore", part),
+    ("aws.amazon.com/neuron", plain),
 ];
 
 /// Dynamic resource allocation drivers with accelerators, by prefix of `DRIVER/DEVICE`.
@@ -196,6 +199,11 @@ fn plain(_: &NameContext<'_>, id: &str) -> Named {
     let counted = || number(id).map(DeviceName::Index);
     let device = uuid(id).or_else(|| pci(id)).or_else(counted);
     (device.ok_or(Unnamed::Form), GrantKind::Exclusive, None)
+}
+
+/// A part of a device, by a number that does not name the device.
+fn part(_: &NameContext<'_>, _: &str) -> Named {
+    (Err(Unnamed::Partition), GrantKind::Instance, None)
 }
 
 fn nvidia_claim(_: &NameContext<'_>, name: &str) -> Named {

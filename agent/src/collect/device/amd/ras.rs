@@ -54,15 +54,14 @@ fn errors(folder: &Path, files: &mut Files, out: &mut Vec<WireValue>) {
         }
     }
     let memory = blocks.get(&(Block::Umc as u8));
-    let sum = |of: fn(&Counts) -> i64| {
-        (!blocks.is_empty()).then(|| blocks.values().map(of).fold(0, i64::saturating_add))
-    };
-    let kinds: [(EccError, fn(&Counts) -> i64); 2] =
-        [(EccError::Corrected, |of| of.corrected), (EccError::Uncorrected, |of| of.uncorrected)];
-    for (kind, of) in kinds {
-        push(out, &metric::ECC_ERRORS, (kind, EccCount::Volatile), sum(of));
+    let mut report = |kind, of: fn(&Counts) -> i64| {
+        let all = blocks.values().map(of).fold(0, i64::saturating_add);
+        let sum = (!blocks.is_empty()).then_some(all);
+        push(out, &metric::ECC_ERRORS, (kind, EccCount::Volatile), sum);
         push(out, &metric::ECC_VOLATILE, (kind, EccLocation::Dram), memory.map(of));
-    }
+    };
+    report(EccError::Corrected, |of| of.corrected);
+    report(EccError::Uncorrected, |of| of.uncorrected);
 }
 
 /// The blocks with their errors; `None` if one of them cannot be read now (during a reset, for

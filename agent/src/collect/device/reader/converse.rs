@@ -113,6 +113,7 @@ impl DeviceReader {
                     }
                     session.gone.insert(slot, why.clone());
                 }
+                self.add_served(slot, &mut reading);
                 plausible::keep(&mut reading, &mut self.report);
                 if let Some(gpu) = self.states.take(slot, &reading, timely, &self.context) {
                     reading.ended.iter().for_each(|ended| self.listener.ended(gpu, ended));
@@ -121,6 +122,15 @@ impl DeviceReader {
             }
         }
         Ok(None)
+    }
+
+    /// Adds to a good reading what the processes on the device serve themselves.
+    fn add_served(&mut self, slot: u32, reading: &mut Reading) {
+        let known = || self.context.inventory.get(self.states.at(slot)?);
+        let info = reading.identity.clone().or_else(|| known().map(|info| (*info).clone()));
+        if let Some(info) = info.filter(|_| reading.outcome == Outcome::Ok) {
+            reading.values.extend((self.context.served)(Some(&info)));
+        }
     }
 
     /// Decides what it means that devices report a missing driver after the library was reloaded:

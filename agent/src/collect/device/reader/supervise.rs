@@ -4,7 +4,7 @@ use super::{DeviceReader, EXIT_TIMEOUT, RELEASED, Settings};
 use crate::catalog::agent::SourceState;
 use crate::catalog::device::DeviceState;
 use crate::collect::device::connection::{Connection, Disconnect};
-use crate::collect::device::library;
+use crate::collect::device::library::{self, Substitute};
 use crate::collect::device::link::{Link, Program};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -31,9 +31,11 @@ impl DeviceReader {
             Ok(library) => self.spawn(&library),
             Err(reason) => {
                 self.restarts.wait(self.settings.retry);
-                let remedy = match self.vendor.library {
-                    Some(_) => "install the driver, or name the library in the configuration",
-                    None => "load the kernel driver",
+                let remedy = match &self.vendor.library {
+                    Some(known) if known.substitute == Substitute::None => {
+                        "install the driver, or name the library in the configuration"
+                    }
+                    _ => "load the kernel driver",
                 };
                 self.down = (DeviceState::NoDriver, reason.clone());
                 self.state(SourceState::Absent, reason, remedy);
@@ -47,11 +49,22 @@ impl DeviceReader {
         let Settings { library, paths, .. } = &self.settings;
         let Some(known) = &self.vendor.library else {
             let is_there = !self.driver_devices().is_empty();
-            let drivers = self.vendor.drivers.join(" or ");
-            let why = || format!("no device is bound to the driver {drivers}");
-            return is_there.then(PathBuf::new).ok_or_else(why);
+            return is_there.then(PathBuf::new).ok_or_else(|| self.why_no_device());
         };
-        library::find(known, library.as_deref(), paths)
+        let found = library::find(known, library.as_deref(), paths)?;
+        // A vendor with a substitute is found by its kernel driver; without a device no process is
+        // started.
+        if known.substitute != Substitute::None && self.driver_devices().is_empty() {
+            return Err(self.why_no_device());
+        }
+        Ok(found)
+    }
+
+    fn why_no_device(&self) -> String {
+        if self.vendor.drivers.is_empty() {
+            return "there is no such device on the PCI bus".to_owned();
+        }
+        format!("no device is bound to the driver {}", self.vendor.drivers.join(" or "))
     }
 
     fn spawn(&mut self, library: &Path) -> Option<Connection> {

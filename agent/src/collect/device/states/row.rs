@@ -1,6 +1,7 @@
 //! One device: turns a reading into samples, and into a summary for `gpuwho`'s table.
 
 use super::ReaderContext;
+use crate::attribute::pid_cache::ProcessesByPid;
 use crate::catalog::device::{self as metric, DeviceState, MemoryState, Sensor, Task};
 use crate::catalog::gpm::{self as gpm_metric, CounterState};
 use crate::catalog::instance as instance_metric;
@@ -22,6 +23,8 @@ pub(super) struct DeviceRow {
     pub(super) last_good_ns: Option<i64>,
     /// State of its performance counters.
     pub(super) counters: Option<CounterState>,
+    /// What of the last good reading is missing.
+    pub(super) note: String,
     pub(super) samples: Vec<(SystemTime, Sample)>,
     /// The state was set in this tick.
     pub(super) settled: bool,
@@ -49,6 +52,7 @@ impl DeviceRow {
             instances,
             last_good_ns: None,
             counters: None,
+            note: String::new(),
             samples: Vec::new(),
             settled: false,
         }
@@ -111,6 +115,7 @@ impl DeviceRow {
         let time = UNIX_EPOCH + Duration::from_nanos(reading.time_ns);
         self.last_good_ns = Some(reading.asked_ns.cast_signed());
         self.samples.clear();
+        self.note.clone_from(&reading.note);
         let gpu = self.snapshot.gpu;
         self.samples
             .extend(reading.values.iter().filter_map(|value| sampled(time, gpu.into(), value)));
@@ -126,8 +131,13 @@ impl DeviceRow {
         let mut pids: Vec<u32> = reading.processes.iter().map(|value| value.pid).collect();
         pids.sort_unstable();
         pids.dedup();
-        let who = (context.identify)(&pids, reading.asked_ns);
+        let mut who = (context.identify)(&pids, reading.asked_ns);
         let mut processes: BTreeMap<(u32, Option<Place>), ProcessSnapshot> = BTreeMap::new();
+        if !context.lists_processes {
+            who = self.add_openers(reading.asked_ns, context, &mut processes);
+            let count = i64::try_from(processes.len()).unwrap_or(i64::MAX);
+            self.samples.push((time, metric::PROCESS_COUNT.sample(gpu, (), count)));
+        }
         for ProcessValue { pid, place, value } in &reading.processes {
             let known = processes.entry((*pid, *place)).or_insert_with(|| {
                 let process = who.get(pid).copied();
@@ -154,6 +164,25 @@ impl DeviceRow {
         self.snapshot.processes = processes.into_values().collect();
         let unknown = self.snapshot.processes.iter().filter(|process| process.process.is_none());
         unknown.count()
+    }
+
+    /// Adds the processes that have the device's own node open, of a driver that lists none.
+    fn add_openers(
+        &self,
+        asked_ns: u64,
+        context: &ReaderContext,
+        processes: &mut BTreeMap<(u32, Option<Place>), ProcessSnapshot>,
+    ) -> ProcessesByPid {
+        let pids = (context.openers)();
+        let who = (context.identify)(&pids, asked_ns);
+        let Some(info) = context.inventory.get(self.snapshot.gpu) else { return who };
+        for (pid, process) in who.iter() {
+            if (context.nodes)(*process).iter().any(|node| info.has_node(node)) {
+                let on = ProcessSnapshot { pid: *pid, process: Some(*process), ..<_>::default() };
+                processes.insert((*pid, None), on);
+            }
+        }
+        who
     }
 
     fn fill_instances(&mut self, time: SystemTime, readings: &[InstanceReading]) {

@@ -49,10 +49,10 @@ const DEVICES: &str = "devices";
 const SECTION: Section = Section::of::<RawDevices>(
     DEVICES,
     r#"# Device nodes whose openers are watched (the last part may end in *), and kernel drivers (names as in
-# /proc/devices) whose nodes are watched wherever they are, in containers too. Of drm's nodes
-# only the render nodes of devices with a supported driver.
-#: nodes = ["/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel/*", "/dev/accel*", "/dev/tenstorrent/*", "/dev/vfio/*"]
-#: drivers = ["nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps", "kfd", "drm", "accel", "habanalabs", "tenstorrent", "vfio"]
+# /proc/devices) whose nodes are watched wherever they are, in containers too. Of the nodes of drm and
+# accel only those of devices with a supported driver; those of /dev/vfio with a TPU are added.
+#: nodes = ["/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel/accel*", "/dev/hl*", "/dev/tenstorrent/*", "/dev/accel*", "/dev/neuron*"]
+#: drivers = ["nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps", "kfd", "drm", "habanalabs", "tenstorrent", "neuron"]
 # How an open is seen: auto, fexit (kernel function trace), cgroup (device program on the cgroup2
 # root) or syscall (open tracepoints).
 #: open_hook = "auto"

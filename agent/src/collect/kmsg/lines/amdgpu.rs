@@ -32,7 +32,7 @@ pub(super) fn without_address(text: &str) -> Option<Observation> {
 
 /// Parses what follows driver and address.
 pub(super) fn read(rest: &str, place: Place, text: &str) -> Option<Observation> {
-    if let Some(process) = page_fault(rest) {
+    if let Some(PageFault { process }) = page_fault(rest) {
         let kind = EventKind::MemoryFault;
         let event = Observation::new(kind, place, Severity::Warning, text);
         return Some(Observation { process, ..event });
@@ -142,9 +142,14 @@ fn is_stuck(words: &str) -> bool {
         || scheduler.is_some_and(|rest| rest.starts_with(" failed to respond to msg="))
 }
 
+/// A page fault, and the process that the line names.
+struct PageFault {
+    process: Option<Named>,
+}
+
 /// Matches `[gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:8 pasid:32772)`, and returns the
 /// process that kernels before 6.8 name behind the last number.
-fn page_fault(rest: &str) -> Option<Option<Named>> {
+fn page_fault(rest: &str) -> Option<PageFault> {
     let (_, rest) = grammar::identifier(rest.strip_prefix('[')?)?;
     let rest = rest.strip_prefix("] ")?;
     let kinds = ["no-retry ", "retry "];
@@ -155,10 +160,10 @@ fn page_fault(rest: &str) -> Option<Option<Named>> {
     }
     let rest = rest.trim_end();
     if rest == ")" {
-        return Some(None);
+        return Some(PageFault { process: None });
     }
     let named = rest.strip_prefix(", for process ")?.strip_suffix(')')?;
-    Some(faulting(named).filter(|pid| *pid != 0).map(Named::pid))
+    Some(PageFault { process: faulting(named).filter(|pid| *pid != 0).map(Named::pid) })
 }
 
 /// The PID in `NAME pid 12 thread NAME pid 13`. A name may itself contain ` pid 1 thread `: a line
@@ -187,7 +192,7 @@ mod tests {
         let fault = |rest: &str| {
             let line =
                 format!("[gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:8 pasid:32772{rest}");
-            page_fault(&line).map(|named| named.map(|named| named.pid))
+            page_fault(&line).map(|fault| fault.process.map(|named| named.pid))
         };
         assert_eq!(fault(")"), Some(None));
         assert_eq!(fault(", for process python3 pid 12 thread python3 pid 13)"), Some(Some(12)));
@@ -201,6 +206,6 @@ mod tests {
         for other in [" ", ", for process x)", ") x", ", for process x pid 1 thread y pid 2) z"] {
             assert_eq!(fault(other), None, "{other}");
         }
-        assert_eq!(page_fault("[gfx hub] page fault (src_id:0 ring:24 vmid:8 pasid:1)"), None);
+        assert!(page_fault("[gfx hub] page fault (src_id:0 ring:24 vmid:8 pasid:1)").is_none());
     }
 }

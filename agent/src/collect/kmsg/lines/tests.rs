@@ -350,6 +350,17 @@ fn amd_faults() {
         // The first kernels with RAS, 2019.
         ("2 uncorrectable errors detected in umc block", ECC, Severity::Critical),
         ("2 correctable errors detected in umc block", ECC, Severity::Info),
+    ] {
+        let text = format!("amdgpu 0000:83:00.0: amdgpu: {words}");
+        let read = (kind, pci("0000:83:00"), None, severity, None, None);
+        assert_eq!(reported(&text), Some(read), "{text}");
+    }
+}
+
+#[test]
+fn amd_resets_heat_and_page_faults() {
+    const HANG: EventKind = EventKind::DriverTimeout;
+    for (words, kind, severity) in [
         ("GPU reset(3) failed", EventKind::Unavailable, Severity::Critical),
         (
             "ERROR: GPU over temperature range(SW CTF) detected!",

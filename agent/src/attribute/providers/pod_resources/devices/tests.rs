@@ -87,6 +87,8 @@ fn every_plugins_ids_are_read_in_its_own_form() {
         ("gpu.intel.com/i915", "card7-0", (Err(Unnamed::Form), Replica, replica("0"))),
         ("google.com/tpu", "3", (Ok(DeviceName::Index(3)), Exclusive, None)),
         ("tenstorrent.com/n150", "0", (Ok(DeviceName::Index(0)), Exclusive, None)),
+        ("aws.amazon.com/neuron", "2", (Ok(DeviceName::Index(2)), Exclusive, None)),
+        ("aws.amazon.com/neuroncore", "2", (Err(Unnamed::Partition), Instance, None)),
         ("example.com/npu", "1", (Ok(DeviceName::Index(1)), Exclusive, None)),
         ("corp/any-thing", GPU, (Ok(by_uuid(GPU)), Exclusive, None)),
     ] {

@@ -1,0 +1,383 @@
+//! Reads Intel GPUs (Arc, Flex, Max) from the files of their kernel drivers, `i915` and `xe`.
+//!
+//! A reading is about fifteen small files of sysfs and `hwmon`, and the `fdinfo` files of processes
+//! that have a render node open, from which come the memory of processes and the busy time of the
+//! device. No file of a suspended device is read: that would wake it. Files: the kernel's
+//! `Documentation/ABI/testing/sysfs-driver-intel-{i915,xe}-hwmon`, `Documentation/gpu/
+//! drm-usage-stats.rst`, `xe_gt_freq.c`, `i915/gt/intel_gt_sysfs_pm.c` (Linux 6.16); not tried on
+//! hardware.
+
+use super::fdinfo::{Clients, EngineTime};
+use super::files::{Files, numbered};
+use super::partitions::PartitionNodes;
+use super::sysfs::{self, FileDevice, Hwmon, MEGA, MICRO, ReadFiles};
+use super::wire::{OpenErrorKind, Outcome, Reading, WireValue, push};
+use super::{OpenError, OpenLibrary, OpenOptions, Vendor};
+use crate::catalog::device::{
+    self as metric, Clock, Limit, Sensor, Task, ThrottleReason as Reason,
+};
+use crate::catalog::{MetricDef, process, wear};
+use crate::ids::GpuUuid;
+use crate::inventory::GpuInfo;
+use crate::paths::Paths;
+use rustix::thread::CapabilitySet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const SAMPLE: &str = r#"#: enabled = true
+# There is no library to name. The process that reads the driver's files (i915, xe) keeps
+# CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, for the memory and the busy time of processes
+# (/proc/PID/fdinfo).
+#: confined = true
+# A device that has not answered by then is reported as hung. Half the interval, where that is shorter.
+#: deadline = "5s"
+# How often a missing driver or device is searched for.
+#: retry = "30s"
+"#;
+
+pub(super) const VENDOR: Vendor = Vendor {
+    name: "intel",
+    library: None,
+    drivers: DRIVERS,
+    nodes: &["/dev/dri/renderD*"],
+    node_drivers: &["drm"],
+    sample: SAMPLE,
+    switches: &[],
+    // To read `fdinfo` of other users' processes.
+    keeps: CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH),
+    listed: |paths| sysfs::bound(paths, DRIVERS),
+    is_device_node: |node| node.starts_with("dri/renderD") || node.starts_with("226:"),
+    partition_nodes: |_| PartitionNodes::default(),
+    events: None,
+    source: |def| sysfs::source_of(&sources(), def, "no file of the drivers has it"),
+    function: |file| file,
+    lists_processes: true,
+    served: None,
+    is_through_vfio: None,
+    open,
+};
+
+/// The drivers' names on the bus.
+const DRIVERS: &[&str] = &["i915", "xe"];
+/// Reasons that hold the clocks down, as the files end (`throttle_reason_pl1` of i915, `reason_pl1`
+/// of xe). Each file is 1 while its reason holds.
+const THROTTLE: &[(&str, Reason)] = &[
+    ("pl1", Reason::PowerCap),
+    ("pl2", Reason::PowerCap),
+    ("pl4", Reason::PowerCap),
+    ("thermal", Reason::Thermal),
+    ("prochot", Reason::HardwareThermal),
+    ("ratl", Reason::Reliability),
+    ("vr_thermalert", Reason::RegulatorThermal),
+    ("vr_tdc", Reason::CurrentLimit),
+];
+/// Engine classes of work by the drivers' names: i915's, then xe's.
+const VIDEO: &[&str] = &["video", "video-enhance", "vcs", "vecs"];
+
+fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
+    let paths = opening.paths.clone();
+    let addresses = sysfs::bound(&paths, DRIVERS);
+    if addresses.is_empty() {
+        let text = "no device is bound to i915 or xe".to_owned();
+        return Err(OpenError { refusal: OpenErrorKind::Absent, text });
+    }
+    let clients = Arc::new(Clients::default());
+    let devices = (0..).zip(&addresses).map(|(index, address)| {
+        let address = address.to_string_lossy().into_owned();
+        let folder = sysfs::pci_folder(&paths, &address);
+        let clients = Arc::clone(&clients);
+        FileDevice::boxed(Gpu { paths: paths.clone(), folder, address, index, clients, last: None })
+    });
+    let devices = devices.collect();
+    let count = Box::new(move || u32::try_from(sysfs::bound(&paths, DRIVERS).len()).ok());
+    let events = Box::new(|| Err("the drivers' files have no events".to_owned()));
+    Ok(OpenLibrary { devices, count, events, close: Box::new(|| {}) })
+}
+
+/// The engines' times of each client, by client and engine.
+type Times = BTreeMap<(u64, String), EngineTime>;
+
+/// One device.
+struct Gpu {
+    paths: Paths,
+    folder: PathBuf,
+    address: String,
+    index: u32,
+    /// Shared by all devices.
+    clients: Arc<Clients>,
+    /// The engines' times at the last reading, in nanoseconds of the boot clock.
+    last: Option<(u64, Times)>,
+}
+
+impl Gpu {
+    /// The folders with the files of each part of the device that has clocks of its own.
+    fn parts(&self) -> Vec<Part> {
+        let tiles = numbered(&self.folder, "tile").into_iter();
+        let of_xe = tiles.flat_map(|(_, tile)| numbered(&tile, "gt")).map(|(_, gt)| Part {
+            clock: gt.join("freq0/act_freq"),
+            limit: gt.join("freq0/rp0_freq"),
+            throttle: gt.join("freq0/throttle/reason_"),
+        });
+        let cards = numbered(&self.folder.join("drm"), "card").into_iter();
+        let of_i915 =
+            cards.flat_map(|(_, card)| numbered(&card.join("gt"), "gt")).map(|(_, gt)| Part {
+                clock: gt.join("rps_act_freq_mhz"),
+                limit: gt.join("rps_RP0_freq_mhz"),
+                throttle: gt.join("throttle_reason_"),
+            });
+        of_xe.chain(of_i915).take(MAX_PARTS).collect()
+    }
+
+    /// Clocks of the fastest part, and the reasons of any.
+    fn clocks(&self, files: &mut Files, out: &mut Vec<WireValue>) {
+        let parts = self.parts();
+        let mut fastest = |file: fn(&Part) -> &Path| {
+            let all = parts.iter().filter_map(|part| files.number(file(part)));
+            #[expect(clippy::cast_precision_loss, reason = "megahertz")]
+            all.max().map(|mhz| mhz as f64 * MEGA)
+        };
+        let [now, limit] = [fastest(|part| &part.clock), fastest(|part| &part.limit)];
+        push(out, &metric::CLOCK_SPEED, Clock::Graphics, now);
+        push(out, &metric::CLOCK_LIMIT, Clock::Graphics, limit);
+        let mut reasons: BTreeMap<&str, (Reason, bool)> = BTreeMap::new();
+        for (name, reason) in THROTTLE {
+            for part in &parts {
+                let mut file = part.throttle.clone().into_os_string();
+                file.push(name);
+                let Some(active) = files.number(Path::new(&file)) else { continue };
+                let known = reasons.entry(reason.as_str()).or_insert((*reason, false));
+                known.1 |= active != 0;
+            }
+        }
+        for (reason, active) in reasons.into_values() {
+            push(out, &metric::THROTTLE_ACTIVE, reason, Some(i64::from(active)));
+        }
+    }
+
+    /// Busy time since the last reading, over the engine class that was busiest.
+    fn utilization(&mut self, now_ns: u64, out: &mut Vec<WireValue>) {
+        let now: Times = self.clients.engines(&self.address).into_iter().collect();
+        let Some((then_ns, then)) = self.last.replace((now_ns, now.clone())) else { return };
+        let passed = now_ns.saturating_sub(then_ns);
+        let mut busy: BTreeMap<&str, f64> = BTreeMap::new();
+        for ((client, engine), time) in &now {
+            let Some(before) = then.get(&(*client, engine.clone())) else { continue };
+            *busy.entry(engine).or_default() += time.busy_since(before, passed);
+        }
+        let most = |is_video: bool| {
+            let of = busy.iter().filter(|(engine, _)| VIDEO.contains(engine) == is_video);
+            of.map(|(_, busy)| busy.min(1.0)).fold(0.0, f64::max)
+        };
+        if passed > 0 {
+            push(out, &metric::UTILIZATION, Task::General, Some(most(false).max(most(true))));
+            push(out, &metric::UTILIZATION, Task::Video, Some(most(true)));
+        }
+    }
+}
+
+/// More than the tiles and engines' groups of any device.
+const MAX_PARTS: usize = 16;
+
+/// The files of one part of a device.
+struct Part {
+    clock: PathBuf,
+    limit: PathBuf,
+    /// How the files of the reasons begin.
+    throttle: PathBuf,
+}
+
+impl ReadFiles for Gpu {
+    fn identity(&mut self, files: &mut Files) -> GpuInfo {
+        let render = numbered(&self.folder.join("drm"), "renderD").into_iter().next();
+        let nodes = render.map_or_else(Vec::new, |(minor, folder)| {
+            sysfs::nodes(format!("dri/renderD{minor}"), &folder, files)
+        });
+        let id = files.text(&self.folder.join("device"));
+        let driver = sysfs::driver(&self.folder).unwrap_or_default();
+        GpuInfo {
+            nodes,
+            model: Some(id.map_or_else(|| "Intel".to_owned(), |id| format!("Intel {id}"))),
+            pci_address: Some(self.address.to_ascii_lowercase()),
+            driver_version: sysfs::version(&self.paths, &driver, files),
+            ..GpuInfo::new(GpuUuid::new(&format!("GPU-{}", self.address)), VENDOR.name, self.index)
+        }
+    }
+
+    fn is_lost(&mut self, _: &mut Files) -> Option<String> {
+        let driver = sysfs::driver(&self.folder);
+        let is_here = driver.is_some_and(|driver| DRIVERS.contains(&driver.as_str()));
+        (!is_here).then(|| format!("nothing at {} is bound to i915 or xe", self.address))
+    }
+
+    fn values(&mut self, files: &mut Files, openers: &[u32], reading: &mut Reading) -> Outcome {
+        let out = &mut reading.values;
+        push(out, &metric::INFO, (), Some(1));
+        if sysfs::is_suspended(&self.folder, files) {
+            self.last = None;
+            return Outcome::Ok;
+        }
+        self.clocks(files, out);
+        let mut hwmon = Hwmon::of(&self.folder, files);
+        // The card's where it has both: the package's are part of it.
+        let first = |hwmon: &mut Hwmon<'_>, names: [&str; 2]| {
+            names.into_iter().find_map(|name| hwmon.scaled(name, MICRO))
+        };
+        let energy = first(&mut hwmon, ["energy1_input", "energy2_input"]);
+        push(out, &metric::ENERGY, (), energy);
+        // 0: the limit is off.
+        let limit = first(&mut hwmon, ["power1_max", "power2_max"]).filter(|watts| *watts > 0.0);
+        push(out, &metric::POWER_LIMIT, Limit::Management, limit);
+        let rated = first(&mut hwmon, ["power1_rated_max", "power2_rated_max"]);
+        push(out, &metric::POWER_LIMIT, Limit::Default, rated.filter(|watts| *watts > 0.0));
+        push(out, &metric::TEMPERATURE, Sensor::Gpu, hwmon.degrees("temp2_input"));
+        push(out, &metric::TEMPERATURE, Sensor::Memory, hwmon.degrees("temp3_input"));
+        sysfs::pcie(&self.folder, files, out);
+        self.clients.refresh(&self.paths, openers, reading.asked_ns, files);
+        self.utilization(reading.asked_ns, &mut reading.values);
+        self.clients.on(&self.address, &mut reading.processes);
+        let pids: BTreeSet<u32> = reading.processes.iter().map(|on| on.pid).collect();
+        let count = i64::try_from(pids.len()).ok();
+        let outcome = sysfs::outcome(&reading.values, files);
+        push(&mut reading.values, &metric::PROCESS_COUNT, (), count);
+        outcome
+    }
+}
+
+/// The file behind each metric.
+fn sources() -> Vec<(&'static MetricDef, &'static str)> {
+    vec![
+        (metric::INFO.def(), "PCI address, `device`"),
+        (metric::STATE.def(), "the link `driver`, the reader's deadline"),
+        (metric::UP.def(), "`gpu.status`"),
+        (metric::READ_AGE.def(), "the agent's clock"),
+        (
+            metric::UTILIZATION.def(),
+            "`drm-engine-*`, or `drm-cycles-*` of `drm-total-cycles-*`, of the openers' `fdinfo`, since the last reading: the busiest class of engines",
+        ),
+        (metric::TEMPERATURE.def(), "hwmon `temp2_input`, `temp3_input` (m°C; xe)"),
+        (metric::POWER_LIMIT.def(), "hwmon `power1_max`, `power1_rated_max` (µW), else `power2_*`"),
+        (metric::ENERGY.def(), "hwmon `energy1_input`, else `energy2_input` (µJ)"),
+        (
+            metric::THROTTLE_ACTIVE.def(),
+            "`gt/gtN/throttle_reason_*` (i915), `tileN/gtN/freq0/throttle/reason_*` (xe)",
+        ),
+        (
+            metric::CLOCK_SPEED.def(),
+            "`gt/gtN/rps_act_freq_mhz` (i915), `tileN/gtN/freq0/act_freq` (xe)",
+        ),
+        (metric::CLOCK_LIMIT.def(), "`rps_RP0_freq_mhz` (i915), `rp0_freq` (xe)"),
+        (metric::PROCESS_COUNT.def(), "the clients of its render node"),
+        (wear::PCIE_WIDTH.def(), "`current_link_width`"),
+        (wear::PCIE_WIDTH_LIMIT.def(), "`max_link_width`"),
+        (wear::PCIE_GENERATION.def(), "`current_link_speed`"),
+        (wear::PCIE_GENERATION_LIMIT.def(), "`max_link_speed`"),
+        (process::INFO.def(), "the openers of its render node, the ownership table"),
+        (process::MEMORY_USAGE.def(), "`drm-resident-vram0`, `drm-resident-local0` of `fdinfo`"),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::VENDOR;
+    use crate::collect::device::sysfs::fake::{Tree, expected, values};
+    use crate::collect::device::wire::Outcome;
+
+    const ADDRESS: &str = "0000:03:00.0";
+
+    fn battlemage(tree: &Tree) -> String {
+        let folder = tree.pci(ADDRESS, "xe");
+        tree.put_all(
+            &folder,
+            &[
+                ("device", "0xe20b"),
+                ("drm/renderD128/dev", "226:128"),
+                ("power/runtime_status", "active"),
+                ("hwmon/hwmon2/energy1_input", "1234500000"),
+                ("hwmon/hwmon2/power1_max", "190000000"),
+                ("hwmon/hwmon2/power1_rated_max", "0"),
+                ("hwmon/hwmon2/temp2_input", "51000"),
+                ("hwmon/hwmon2/temp3_input", "48000"),
+                ("tile0/gt0/freq0/act_freq", "2400"),
+                ("tile0/gt0/freq0/rp0_freq", "2850"),
+                ("tile0/gt0/freq0/throttle/reason_pl1", "1"),
+                ("tile0/gt0/freq0/throttle/reason_pl2", "0"),
+                ("tile0/gt0/freq0/throttle/reason_thermal", "0"),
+                ("tile0/gt1/freq0/act_freq", "1200"),
+            ],
+        );
+        folder
+    }
+
+    fn client(tree: &Tree, pid: u32, cycles: u64, total: u64) {
+        let text = format!(
+            "pos:\t0\ndrm-driver:\txe\ndrm-client-id:\t9\ndrm-pdev:\t{ADDRESS}\n\
+             drm-resident-system:\t64 KiB\ndrm-resident-vram0:\t2048 KiB\n\
+             drm-cycles-rcs:\t0\ndrm-total-cycles-rcs:\t{total}\n\
+             drm-cycles-ccs:\t{cycles}\ndrm-total-cycles-ccs:\t{total}\ndrm-engine-capacity-ccs:\t2"
+        );
+        tree.put(&format!("proc/{pid}/fdinfo/7"), &text);
+    }
+
+    const BOARD: &[(&str, f64)] = &[
+        ("gpu.energy", 1234.5),
+        ("gpu.power.limit{management}", 190.0),
+        ("gpu.temperature{gpu}", 51.0),
+        ("gpu.temperature{memory}", 48.0),
+        ("gpu.clock.speed{graphics}", 2.4e9),
+        ("gpu.clock.limit{graphics}", 2.85e9),
+        ("gpu.throttle.active{power_cap}", 1.0),
+        ("gpu.throttle.active{thermal}", 0.0),
+    ];
+
+    #[test]
+    fn every_value_of_a_battlemage_is_in_its_base_unit() {
+        let tree = Tree::new();
+        battlemage(&tree);
+        let mut device = tree.open(&VENDOR).devices.remove(0);
+        client(&tree, 7, 100, 1000);
+        let reading = device.read(&[7]);
+        assert_eq!((&reading.outcome, reading.cost.failed), (&Outcome::Ok, 0), "{reading:#?}");
+        let board = expected(&[BOARD, &[("gpu.process.count", 1.0)]].concat());
+        assert_eq!(values(&reading.values), board, "no time has passed yet");
+        let memory = reading.processes.iter().map(|on| (on.pid, on.value)).collect::<Vec<_>>();
+        assert_eq!(memory.len(), 1);
+        let bytes = values(&[memory[0].1]);
+        assert_eq!(bytes.get("gpu.process.memory.usage{graphics}"), Some(&2_097_152.0));
+        let info = reading.identity.unwrap();
+        assert_eq!(info.nodes, ["dri/renderD128", "226:128"]);
+        assert_eq!(info.model.as_deref(), Some("Intel 0xe20b"));
+    }
+
+    #[test]
+    fn a_suspended_device_is_not_woken() {
+        let tree = Tree::new();
+        let folder = battlemage(&tree);
+        tree.put(&format!("{folder}/power/runtime_status"), "suspended");
+        let reading = &tree.read(&VENDOR)[0];
+        assert_eq!((&reading.outcome, reading.cost.calls), (&Outcome::Ok, 5), "{reading:#?}");
+        assert_eq!(values(&reading.values).into_keys().collect::<Vec<_>>(), ["gpu.info"]);
+    }
+
+    #[test]
+    fn files_of_i915_are_read_where_that_is_the_driver() {
+        let tree = Tree::new();
+        let folder = tree.pci(ADDRESS, "i915");
+        tree.put_all(
+            &folder,
+            &[
+                ("drm/card1/gt/gt0/rps_act_freq_mhz", "1950"),
+                ("drm/card1/gt/gt0/throttle_reason_thermal", "1"),
+                ("hwmon/hwmon0/power1_max", "18446744073709551615"),
+            ],
+        );
+        let reading = &tree.read(&VENDOR)[0];
+        let rows = [
+            ("gpu.clock.speed{graphics}", 1.95e9),
+            ("gpu.throttle.active{thermal}", 1.0),
+            ("gpu.process.count", 0.0),
+        ];
+        assert_eq!(values(&reading.values), expected(&rows));
+        assert_eq!(reading.cost.implausible, 1, "all ones is no limit");
+    }
+}
