@@ -71,7 +71,7 @@ impl SlurmTask {
     #[cfg(test)]
     pub(crate) fn with_partition(job: &str, partition: &str, is_from_prolog: bool) -> Self {
         let source =
-            if is_from_prolog { facts::Source::Prolog } else { facts::Source::Environment };
+            if is_from_prolog { Source::Prolog } else { Source::Environment };
         let mut known = Facts::default();
         known.put(Label::Partition, partition, source);
         Self { facts: Some(Arc::new(known)), ..Self::new(SlurmJobId::new(job)) }
