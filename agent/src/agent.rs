@@ -116,7 +116,7 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     spawn(upkeep::THREAD, move || upkeep::run(&theirs, &stop))?;
 
     tick_loop::run(&core, &scheduler, &received, &mut sinks, &heartbeat);
-    core.health().finish((health_clock(), SystemTime::now()));
+    core.health().finish(&core.context.inventory, (health_clock(), SystemTime::now()));
     notify::notify(NotifyState::Stopping);
     core.receipts.save(Instant::now(), true);
     sinks::flush(&mut sinks, Instant::now() + LAST_FLUSH);

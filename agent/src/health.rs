@@ -27,7 +27,6 @@ use crate::ids::{GpuId, GpuUuid};
 use crate::inventory::Inventory;
 use crate::paths::Paths;
 use crate::sample::Batch;
-use crate::state_file::StateFile;
 use device::{Change, DeviceHealth, How, Readings};
 use humantime::format_rfc3339_seconds;
 use inputs::{DeviceReadings, Index};
@@ -63,7 +62,8 @@ pub struct HealthMonitor {
     /// Events of devices that were not judged yet.
     early: Vec<(GpuId, Observation)>,
     boot_id: String,
-    file: Option<StateFile>,
+    /// Whether the past is stored.
+    stores: bool,
     written: f64,
     /// Whether a batch has come in.
     has_read: bool,
@@ -83,7 +83,7 @@ impl HealthMonitor {
             past: Past::default(),
             early: Vec::new(),
             boot_id: String::new(),
-            file: None,
+            stores: false,
             written: 0.0,
             has_read: false,
             readings: Vec::new(),
@@ -98,10 +98,7 @@ impl HealthMonitor {
         let boot_id = paths.proc.join("sys/kernel/random/boot_id");
         let boot_id = std::fs::read_to_string(boot_id).unwrap_or_default().trim().to_owned();
         let past = Past::read(&paths.state, &boot_id, now);
-        let file = StateFile::open(&paths.state, store::FILE, "health").inspect_err(|error| {
-            tracing::warn!(%error, "cannot start the thread that stores trends of device health");
-        });
-        Self { past, boot_id, file: file.ok(), written: now.0, ..self }
+        Self { past, boot_id, stores: true, written: now.0, ..self }
     }
 
     /// Takes an event that the aggregator has accepted.
@@ -172,27 +169,30 @@ impl HealthMonitor {
             push(batch, of.gpu, health, &self.settings);
         }
         if !observations.is_empty() || now.0 - self.written >= REFRESH {
-            self.save(now);
+            self.save(inventory, now);
         }
         observations
     }
 
     /// Stores the trends.
-    fn save(&mut self, now: Now) {
+    fn save(&mut self, inventory: &Inventory, now: Now) {
         self.written = now.0;
-        let Some(file) = &self.file else { return };
-        let devices = self.devices.values().map(|(uuid, health)| (uuid, health));
-        if let Some(text) = self.past.text(devices, &self.boot_id, now) {
-            file.put(text);
+        if let Some(text) = self.text(now).filter(|_| self.stores) {
+            inventory.register().put_beside(store::FILE, text);
         }
     }
 
+    /// The trends as they are stored.
+    fn text(&self, now: Now) -> Option<Vec<u8>> {
+        let devices = self.devices.values().map(|(uuid, health)| (uuid, health));
+        self.past.text(devices, &self.boot_id, now)
+    }
+
     /// Stores the trends when the agent ends.
-    pub fn finish(&mut self, now: Now) {
+    pub fn finish(&mut self, inventory: &Inventory, now: Now) {
         if self.settings.is_enabled() {
-            self.save(now);
+            self.save(inventory, now);
         }
-        self.file = None;
     }
 
     /// Drops a device that was removed from the host.

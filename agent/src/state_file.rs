@@ -1,6 +1,7 @@
-//! A small file of state in the agent's state directory, written by a thread of its own, because a
-//! file system may hang like a driver. A crash leaves the old file or the new one.
+//! The small files of state in the agent's state directory, written by one thread of its own, because
+//! a file system may hang like a driver. A crash leaves the old file or the new one.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -12,33 +13,35 @@ use std::time::Duration;
 /// How long the agent waits at its end for the last write.
 const LAST: Duration = Duration::from_secs(1);
 
-/// The thread that writes one file.
+/// The next text of each file; a newer text replaces one that waits.
+type Texts = Mutex<BTreeMap<&'static str, Vec<u8>>>;
+
+/// The thread that writes the files.
 #[derive(Debug)]
-pub struct StateFile {
-    /// The next text to write; a newer text replaces one that waits.
-    latest: Arc<Mutex<Option<Vec<u8>>>>,
+pub struct StateWriter {
+    latest: Arc<Texts>,
     wake: Option<SyncSender<()>>,
     ended: Mutex<Receiver<()>>,
 }
 
-impl StateFile {
-    /// Starts the thread; it writes `name` in `folder`.
-    pub fn open(folder: &Path, name: &'static str, thread: &str) -> io::Result<Self> {
-        let latest = Arc::new(Mutex::new(None::<Vec<u8>>));
+impl StateWriter {
+    /// Starts the thread, which writes into `folder`.
+    pub fn open(folder: &Path, thread: &str) -> io::Result<Self> {
+        let latest = Arc::new(Texts::default());
         let (wake, woken) = sync_channel(1);
         let (end, ended) = sync_channel(1);
         let (texts, folder) = (Arc::clone(&latest), folder.to_owned());
         thread::Builder::new().name(thread.to_owned()).spawn(move || {
-            write_each(&woken, &texts, &folder, name);
+            write_each(&woken, &texts, &folder);
             // `drop` waits for this, at most `LAST`.
             let _ = end.send(());
         })?;
         Ok(Self { latest, wake: Some(wake), ended: Mutex::new(ended) })
     }
 
-    /// Gives a text to the thread.
-    pub fn put(&self, text: Vec<u8>) {
-        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+    /// Gives the text of a file to the thread.
+    pub fn put(&self, name: &'static str, text: Vec<u8>) {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner).insert(name, text);
         if let Some(wake) = &self.wake {
             // A full channel means that the thread runs or will run: it takes the latest text.
             let _ = wake.try_send(());
@@ -46,7 +49,7 @@ impl StateFile {
     }
 }
 
-impl Drop for StateFile {
+impl Drop for StateWriter {
     /// Waits for the last write, for a bounded time: a disk that hangs does not delay the agent's
     /// end.
     fn drop(&mut self) {
@@ -70,22 +73,18 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(text))
 }
 
-fn write_each(
-    woken: &Receiver<()>,
-    texts: &Mutex<Option<Vec<u8>>>,
-    folder: &Path,
-    name: &'static str,
-) {
+fn write_each(woken: &Receiver<()>, texts: &Texts, folder: &Path) {
     let mut warned = false;
     for () in woken {
-        let text = texts.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(text) = text else { continue };
-        let written = write(&folder.join(name), &text);
-        if let Err(error) = &written
-            && !std::mem::replace(&mut warned, true)
-        {
-            let (folder, remedy) = (folder.display(), "make it writable, or set paths.state");
-            tracing::warn!(%folder, name, %error, remedy, "cannot store state; a restarted agent does not know it");
+        let due = std::mem::take(&mut *texts.lock().unwrap_or_else(PoisonError::into_inner));
+        for (name, text) in due {
+            let written = write(&folder.join(name), &text);
+            if let Err(error) = &written
+                && !std::mem::replace(&mut warned, true)
+            {
+                let (folder, remedy) = (folder.display(), "make it writable, or set paths.state");
+                tracing::warn!(%folder, name, %error, remedy, "cannot store state; a restarted agent does not know it");
+            }
         }
     }
 }

@@ -70,8 +70,7 @@ impl SlurmTask {
     /// A job of a partition, as the node's Prolog names it or, false, its environment.
     #[cfg(test)]
     pub(crate) fn with_partition(job: &str, partition: &str, is_from_prolog: bool) -> Self {
-        let source =
-            if is_from_prolog { facts::Source::Prolog } else { facts::Source::Environment };
+        let source = if is_from_prolog { Source::Prolog } else { Source::Environment };
         let mut known = Facts::default();
         known.put(Label::Partition, partition, source);
         Self { facts: Some(Arc::new(known)), ..Self::new(SlurmJobId::new(job)) }

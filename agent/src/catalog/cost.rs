@@ -63,7 +63,7 @@ metrics! {
         from "gpu.owner.energy, [cost] pue and the carbon intensity";
     /// Carbon intensity in use, in grams per kilowatt-hour; absent while its file is too old or wrong and
     /// no number is configured.
-    CARBON_INTENSITY: Gauge<f64> of Host, by CarbonSource = "gpu.energy.carbon_intensity" ["g/kW.h"]
+    CARBON_INTENSITY: Gauge<f64> of Host, by CarbonSource = "gpu.energy.carbon_intensity" ["{g/kWh}"]
         from "[cost] carbon_intensity or carbon_file";
     /// Devices without a price; absent where no price is configured.
     UNPRICED: Gauge<i64> of Agent = "gpuwho.cost.unpriced" ["{device}"]

@@ -100,6 +100,13 @@ impl Fleet {
         self.monitor.take_event(&event);
     }
 
+    /// Writes what an agent that ends stores.
+    fn store(&self, folder: &Path) {
+        let state = Paths::under(folder).state;
+        std::fs::create_dir_all(&state).unwrap();
+        std::fs::write(state.join(store::FILE), self.monitor.text(self.now()).unwrap()).unwrap();
+    }
+
     fn report(&self) -> HealthReport {
         self.monitor.report("node1", &self.inventory, self.clock)
     }
@@ -510,14 +517,14 @@ fn a_restarted_agent_reports_no_condition_again_and_goes_on_counting() {
     let started = fleet.run(60.0, &[failed.clone(), corrected(4000)]);
     assert_eq!(started, [(EventKind::HealthStarted, "driver_firmware")]);
     let since = fleet.report().devices[0].conditions[0].since.clone();
-    fleet.monitor.finish(fleet.now());
+    fleet.store(folder.path());
 
     // The trend goes on over the restart: 3,900 before it and 3,000 after it.
     let mut fleet = stored(folder.path(), "first", fleet.clock + 300.0);
     let started = fleet.run(60.0, &[failed.clone(), corrected(7000)]);
     assert_eq!(started, [(EventKind::HealthStarted, "memory_corrected")]);
     assert_eq!(fleet.report().devices[0].conditions[0].since, since);
-    fleet.monitor.finish(fleet.now());
+    fleet.store(folder.path());
 
     // The host has started again: what an event said is over, what the board says is not.
     let mut fleet = stored(folder.path(), "second", fleet.clock + 300.0);

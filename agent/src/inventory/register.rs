@@ -8,7 +8,7 @@
 
 use crate::ids::{GpuUuid, PciAddress};
 use crate::inventory::GpuInfo;
-use crate::state_file::{self, StateFile};
+use crate::state_file::{self, StateWriter};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -76,7 +76,7 @@ enum Unusable {
 #[derive(Debug, Default)]
 pub struct DeviceStore {
     state: Mutex<State>,
-    writer: Option<StateFile>,
+    writer: Option<StateWriter>,
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ impl DeviceStore {
     /// Reads the devices stored in a folder and writes changes there.
     pub fn open(folder: &Path) -> Self {
         let mut register = Self::read_only(folder);
-        match StateFile::open(folder, FILE, "register") {
+        match StateWriter::open(folder, "register") {
             Ok(writer) => register.writer = Some(writer),
             Err(error) => {
                 tracing::warn!(%error, "cannot start the thread that writes known devices");
@@ -161,6 +161,13 @@ impl DeviceStore {
         state.bound(seconds(at));
     }
 
+    /// Writes another small file of state beside the store's own, if there is a folder for it.
+    pub fn put_beside(&self, name: &'static str, text: Vec<u8>) {
+        if let Some(writer) = &self.writer {
+            writer.put(name, text);
+        }
+    }
+
     /// Records that a device answered.
     pub fn seen(&self, uuid: &GpuUuid, at: SystemTime) {
         if let Some(known) = self.state().known.get_mut(uuid) {
@@ -189,7 +196,7 @@ impl DeviceStore {
         }
         state.bound(seconds(SystemTime::now()));
         if let Some(text) = state.text() {
-            writer.put(text);
+            writer.put(FILE, text);
             state.changed = false;
             state.written = Some(now);
         }
@@ -205,7 +212,7 @@ impl Drop for DeviceStore {
     fn drop(&mut self) {
         let Some(writer) = self.writer.take() else { return };
         if let Some(text) = self.state().text() {
-            writer.put(text);
+            writer.put(FILE, text);
         }
     }
 }

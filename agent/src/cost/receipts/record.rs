@@ -7,7 +7,7 @@ use crate::event::record::Record;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The record's event name.
-pub const NAME: &str = "gpuwho.receipt";
+const NAME: &str = "gpuwho.receipt";
 /// Longest body; beyond it the devices are left out.
 const MAX_BODY: usize = 32 * 1024;
 
