@@ -24,6 +24,8 @@ use crate::collect::kernel::device_users;
 use crate::control;
 use crate::export::otlp::def::otlp_settings;
 use crate::export::otlp::settings::{self as otlp, Signal};
+use crate::health;
+use crate::health::settings::HealthSettings;
 use crate::host::resource::{self, ResourceSettings};
 use crate::paths::Paths;
 use crate::series::{DEFAULT_LIMIT, Selection};
@@ -69,6 +71,7 @@ const TELEMETRY_SAMPLE: &str = "# Send the agent's own log records to the OTLP r
 pub static FIRST: &[Section] = &[
     Section::of::<RawAgent>("agent", AGENT_SAMPLE),
     Section::of::<metrics::RawMetrics>(metrics::NAME, metrics::SAMPLE),
+    health::settings::SECTION,
     Section::of::<places::RawPaths>("paths", places::SAMPLE),
     resource::SECTION,
 ];
@@ -104,6 +107,8 @@ pub struct Settings {
     pub series_limit: usize,
     /// Which metrics are exported.
     pub metrics: Selection,
+    /// The rules of device health.
+    pub health: HealthSettings,
     /// What to log: `error` to `trace`, or `tracing`'s filter syntax.
     pub log: String,
     /// What all points say of this host.
@@ -187,6 +192,7 @@ impl Settings {
             interval: interval(flags, agent.interval, env)?,
             series_limit: series_limit(agent.series_limit)?,
             metrics: metrics::selection(tables)?,
+            health: HealthSettings::resolve(tables)?,
             resource: ResourceSettings::resolve(tables)?,
             log: log(flags.log.clone(), agent.log)?,
             nodes: device_users::source::settings(tables)?,

@@ -100,6 +100,8 @@ dims! {
         Table = "table",
         /// Shares of devices by owner, with their own look-ups.
         Shares = "shares",
+        /// Judging the health of devices.
+        Health = "health",
         /// Making points of series.
         Series = "series",
         /// Passing points to the sinks, with encoding.

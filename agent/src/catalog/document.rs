@@ -1,7 +1,7 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
 use super::level::{self, Level};
-use super::{DOMAINS, MetricDef, attributes, dcgm, event, l9gpu, link};
+use super::{DOMAINS, MetricDef, attributes, dcgm, event, health, l9gpu, link};
 use crate::sample::Subject;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -100,7 +100,8 @@ const VENDORS: &str = "
 ## By vendor
 
 The source of each metric for each vendor, or why the vendor has none. Unit, kind and meaning are the
-same for all. The state of a device, the age of its reading, and counts by owner are the agent's own.
+same for all. The state of a device, the age of its reading, and counts by owner are the agent's own; its
+health (`gpu.health.*`) is judged by the same rules for all, from the readings that there are.
 
 ";
 
@@ -154,7 +155,9 @@ fn table_of_vendors(vendors: &[Column], out: &mut String) {
     let names = cells(&mut vendors.iter().map(|(name, _)| (*name).to_owned()));
     // Writing to a String cannot fail.
     let _ = writeln!(out, "| metric | {names} |\n|---|{}", "---|".repeat(vendors.len()));
-    for def in super::all().filter(|def| DEVICE_SUBJECTS.contains(&def.subject)) {
+    let is_read =
+        |def: &&MetricDef| DEVICE_SUBJECTS.contains(&def.subject) && !health::ALL.contains(def);
+    for def in super::all().filter(is_read) {
         let sources = cells(&mut vendors.iter().map(|(_, source)| match source(def) {
             Ok(source) => source.to_owned(),
             Err(why) => format!("no: {why}"),

@@ -262,7 +262,9 @@ impl EventReport {
 
     /// What the table says of them.
     pub fn summary(self, now: SystemTime) -> Summary {
-        let recent = self.since(now.checked_sub(WINDOW).unwrap_or(SystemTime::UNIX_EPOCH));
+        let mut recent = self.since(now.checked_sub(WINDOW).unwrap_or(SystemTime::UNIX_EPOCH));
+        // A condition is under its device, and the fault behind it has an event of its own.
+        recent.events.retain(|event| event.name != EventKind::HealthStarted.as_str());
         let of = |severity: &str| {
             let own = recent.events.iter().filter(|event| event.severity == severity);
             own.clone().map(|event| event.count).sum::<u64>()

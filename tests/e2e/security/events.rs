@@ -87,6 +87,8 @@ fn a_crash_tells_nothing_whatever_its_names_are_and_a_true_kill_is_told() {
         interval: Some("500ms".to_owned()),
         pod_logs: Some(stage.pod_logs()),
         file: Some(reported.clone()),
+        // The device has conditions of its own, which name who is on it.
+        more: "[health]\nenabled = false\n".to_owned(),
         ..Config::default()
     };
     let agent = Agent::start(stage.folder(), &config, Some(&nvml)).unwrap();
