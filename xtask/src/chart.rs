@@ -71,6 +71,15 @@ const COMBINATIONS: &[Combination] = &[
         ],
         &["image: \"registry.example/gpuwho:1.2.3\"", "imagePullSecrets: [{\"name\":\"pull\"}]"],
     ),
+    (
+        &["--set", "prometheusRule.enabled=true,prometheusRule.labels.release=prometheus"],
+        &[
+            "kind: PrometheusRule",
+            "\"release\":\"prometheus\"",
+            "      - alert: GpuLost\n",
+            "{{ with $labels.host_name }}",
+        ],
+    ),
     (&["--set", "networkPolicy.enabled=true"], &["kind: NetworkPolicy", "ingress: []"]),
     (
         &[
@@ -99,6 +108,7 @@ const REFUSED: &[&str] = &[
     "image.pullPolicy=Sometimes",
     "nodeSelector.gpu=true",
     "networkPolicy.enabled=maybe",
+    "prometheusRule.labels.release=true",
 ];
 
 /// `cargo xtask chart`.
