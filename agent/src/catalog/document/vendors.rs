@@ -1,8 +1,8 @@
 //! The tables of vendors in `METRICS.md`: which vendor has which metric, from what, or why not; and
 //! the bits of throttle reasons.
 
-use super::super::MetricDef;
 use super::super::device::ThrottleReason;
+use super::super::{MetricDef, share};
 use std::fmt::Write as _;
 
 /// A vendor's column.
