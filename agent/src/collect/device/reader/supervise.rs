@@ -32,11 +32,16 @@ impl DeviceReader {
             Err(reason) => {
                 self.restarts.wait(self.settings.retry);
                 let remedy = match self.vendor.library {
-                    Some(_) => "install the driver, or name the library in the configuration",
-                    None => "load the kernel driver",
+                    Some(_) => {
+                        "install the driver, or name the library in the configuration".to_owned()
+                    }
+                    None => {
+                        let drivers = self.vendor.drivers.join(" or ");
+                        format!("load the kernel driver: modprobe {drivers}")
+                    }
                 };
                 self.down = (DeviceState::NoDriver, reason.clone());
-                self.state(SourceState::Absent, reason, remedy);
+                self.state(SourceState::Absent, reason, &remedy);
                 None
             }
         }
