@@ -31,14 +31,10 @@ impl DeviceReader {
             Ok(library) => self.spawn(&library),
             Err(reason) => {
                 self.restarts.wait(self.settings.retry);
-                let remedy = match self.vendor.library {
-                    Some(_) => {
-                        "install the driver, or name the library in the configuration".to_owned()
-                    }
-                    None => {
-                        let drivers = self.vendor.drivers.join(" or ");
-                        format!("load the kernel driver: modprobe {drivers}")
-                    }
+                let remedy = if self.vendor.library.is_some() {
+                    "install the driver, or name the library in the configuration".to_owned()
+                } else {
+                    format!("load the kernel driver: modprobe {}", self.vendor.drivers.join(" or "))
                 };
                 self.down = (DeviceState::NoDriver, reason.clone());
                 self.state(SourceState::Absent, reason, &remedy);
