@@ -1,8 +1,8 @@
 //! The tables of vendors in `METRICS.md`: which vendor has which metric, from what, or why not; and
 //! the bits of throttle reasons.
 
-use super::super::MetricDef;
 use super::super::device::ThrottleReason;
+use super::super::{MetricDef, share};
 use std::fmt::Write as _;
 
 /// A vendor's column.
@@ -46,7 +46,10 @@ and `memory_thermal`.
 
 /// Writes all of them.
 pub(super) fn tables(columns: &[Column], out: &mut String) {
-    let defs: Vec<_> = super::super::all().filter(|def| SUBJECTS.contains(&def.subject)).collect();
+    // Counts by owner are the agent's own.
+    let is_read =
+        |def: &&'static MetricDef| SUBJECTS.contains(&def.subject) && !share::ALL.contains(def);
+    let defs: Vec<_> = super::super::all().filter(is_read).collect();
     matrix(columns, &defs, out);
     sources(columns, &defs, out);
     throttle(columns, out);
