@@ -11,6 +11,7 @@ mod values;
 
 use crate::agent::Config;
 use crate::fakes::{Fake, FakeVendor};
+use crate::worker::nodes::MAX_NODES;
 use nvidia_ml::scenario::{Device, List, Scenario};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use std::collections::BTreeMap;
@@ -69,19 +70,18 @@ struct FakeAmd {
 }
 
 impl FakeAmd {
-    /// The first render node of each device.
+    /// The render nodes, each with its device: one for each partition.
     fn renders(&self) -> impl Iterator<Item = (u32, Device<'_>)> {
-        self.scenario.devices().scan(FIRST_RENDER, |next, device| {
-            let render = *next;
-            *next += parts(&device);
-            Some((render, device))
-        })
+        let all =
+            self.scenario.devices().flat_map(|device| (0..parts(&device)).map(move |_| device));
+        (FIRST_RENDER..).zip(all)
     }
 }
 
 impl Fake for FakeAmd {
+    /// As many as have nodes beside `kfd`.
     fn numbers(&self) -> Vec<u32> {
-        self.renders().map(|(render, _)| render).collect()
+        self.renders().map(|(render, _)| render).take(MAX_NODES - 1).collect()
     }
 
     fn configure(&self, config: &mut Config) {
@@ -105,7 +105,8 @@ impl Fake for FakeAmd {
         }
         let used = device.value(&device.group.memory.used, 0.0);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes")]
-        let share = used as u64 / u64::try_from(pids.len().max(1)).unwrap_or(1);
+        let part = used as u64 / u64::from(parts(&device));
+        let share = part / u64::try_from(pids.len().max(1)).unwrap_or(1);
         let all = pids.iter().map(|pid| On { pid: *pid, render: number, bytes: share });
         all.into_iter().try_for_each(|on| self.tree.compute(&on))
     }

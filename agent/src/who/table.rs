@@ -214,7 +214,10 @@ impl Row {
     fn instance(instance: &Instance) -> Self {
         let compute = instance.compute_instance.map_or(String::new(), |ci| format!("/{ci}"));
         let profile = clean(instance.profile.as_deref().unwrap_or("?"));
-        let name = format!("MIG {}{compute} {profile}", instance.gpu_instance);
+        // AMD's partitions have a mode (`cpx`), MIG instances a size (`1g.10gb`) and their own parts.
+        let is_mig = instance.compute_instance.is_some() || profile.contains('.');
+        let kind = if is_mig { "MIG" } else { "partition" };
+        let name = format!("{kind} {}{compute} {profile}", instance.gpu_instance);
         let memory = part_of(instance.memory_used_bytes, instance.memory_limit_bytes);
         Self::Part { name, values: Values { memory, ..Values::default() } }
     }

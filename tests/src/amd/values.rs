@@ -107,11 +107,9 @@ impl Tree {
             }
         }
         if let Some(retired) = &device.group.retired {
-            let count = device.value(&retired.uncorrected, seconds);
-            let mut lines: Vec<_> = (0_u32..)
-                .take_while(|page| f64::from(*page) < count)
-                .map(|page| format!("{page:#010x} : 0x00001000 : R"))
-                .collect();
+            let count = number(device.value(&retired.uncorrected, seconds));
+            let mut lines: Vec<_> =
+                (0..count).map(|page| format!("{page:#010x} : 0x00001000 : R")).collect();
             if device.value(&retired.pending, seconds) > 0.0 {
                 lines.push("0x00ffffff : 0x00001000 : P".to_owned());
             }

@@ -38,8 +38,11 @@ const TTY: u32 = 4;
 /// `/dev/full`, where the kernel has no virtual consoles.
 const FULL: (u32, u32) = (1, 7);
 
+/// As many nodes a host of the demo has.
+pub const MAX_NODES: usize = 10;
+
 /// NVIDIA's nodes of a host with eight GPUs.
-const NVIDIA: [&str; 10] = [
+const NVIDIA: [&str; MAX_NODES] = [
     "nvidia0",
     "nvidia1",
     "nvidia2",
@@ -73,7 +76,7 @@ const USUAL: [(&str, u32, u32); 6] = [
 /// Takes consoles that no other demo has, for this process and its workers; the tests' own where all
 /// are taken. They stand for these nodes, ten at most. Call it before anything makes nodes.
 pub fn take_own_consoles(names: &[String]) {
-    let names: Vec<_> = names.iter().take(NVIDIA.len()).cloned().collect();
+    let names: Vec<_> = names.iter().take(MAX_NODES).cloned().collect();
     for first in OTHERS {
         let path = std::env::temp_dir().join(format!("gpuwho-demo-{first}.lock"));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;

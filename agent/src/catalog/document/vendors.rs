@@ -2,7 +2,7 @@
 //! the bits of throttle reasons.
 
 use super::super::device::ThrottleReason;
-use super::super::{MetricDef, health};
+use super::super::{MetricDef, cost, health, share};
 use std::fmt::Write as _;
 
 /// A vendor's column.
@@ -57,7 +57,9 @@ pub(super) fn tables(columns: &[Column], out: &mut String) {
 
 /// Whether a vendor's reader may have a metric.
 fn is_read(def: &&'static MetricDef) -> bool {
-    SUBJECTS.contains(&def.subject) && !health::ALL.contains(def)
+    // These are the agent's own.
+    let own = [health::ALL, share::ALL, cost::ALL];
+    SUBJECTS.contains(&def.subject) && !own.iter().any(|all| all.contains(def))
 }
 
 fn matrix(columns: &[Column], defs: &[&'static MetricDef], out: &mut String) {

@@ -115,6 +115,7 @@ fn without() -> Vec<(&'static MetricDef, &'static str)> {
         (instance::MEMORY_LIMIT.def(), "on `gpu.instance.info` as its share of the device"),
         (process::UTILIZATION.def(), "compute queues are not timed; `gpu.process.occupancy`"),
         (board::RECOVERY_ACTION.def(), "the driver recovers by itself and logs it: events"),
+        (gpm::PCIE_SAMPLED.def(), "reading `pcie_bw` takes a second"),
         (metric::POWER_STATE.def(), "the driver has no numbered states"),
     ]
 }

@@ -197,13 +197,14 @@ mod tests {
         assert_eq!(fault(")"), Some(None));
         assert_eq!(fault(", for process python3 pid 12 thread python3 pid 13)"), Some(Some(12)));
         assert_eq!(fault(", for process  pid 0 thread  pid 0)"), Some(None), "nobody");
+        assert_eq!(fault(", for process x)"), Some(None), "of whom is not clear");
         let forged = ", for process  pid 1 thread  pid 12 thread x pid 13)";
         assert_eq!(fault(forged), Some(Some(12)), "what is left is too long for a thread's name");
         let forged = ", for process x pid 12 thread  pid 1 thread y pid 13)";
         assert_eq!(fault(forged), Some(Some(12)), "the first name ends where its PID begins");
         let forged = ", for process  pid 1 thread  pid 2 thread  pid 3)";
         assert_eq!(fault(forged), Some(None), "two ways to read it");
-        for other in [" ", ", for process x)", ") x", ", for process x pid 1 thread y pid 2) z"] {
+        for other in [" ", ") x", ", for process x pid 1 thread y pid 2) z"] {
             assert_eq!(fault(other), None, "{other}");
         }
         assert!(page_fault("[gfx hub] page fault (src_id:0 ring:24 vmid:8 pasid:1)").is_none());
