@@ -16,7 +16,7 @@ mod upkeep;
 pub use doctor::{diagnose, of_device, of_source};
 pub use once::{collect, read_once};
 
-use self::core::Core;
+use self::core::{Core, health_clock};
 use crate::collect::schedule::{Event, Scheduler, Stop};
 use crate::control::{self, Access, Lock, LockError};
 use crate::export::def::OpenError;
@@ -33,7 +33,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Capacity of the channel to the pipeline: a few ticks of all sources. When it is full, a source
 /// blocks.
@@ -115,6 +115,7 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     spawn(upkeep::THREAD, move || upkeep::run(&theirs, &stop))?;
 
     tick_loop::run(&core, &scheduler, &received, &mut sinks, &heartbeat);
+    core.health().finish((health_clock(), SystemTime::now()));
     notify::notify(NotifyState::Stopping);
     sinks::flush(&mut sinks, Instant::now() + LAST_FLUSH);
     for reader in core.context.readers.all() {

@@ -16,6 +16,7 @@ pub mod endpoint;
 pub mod engine;
 pub mod event;
 pub mod gpm;
+pub mod health;
 pub mod host;
 pub mod inspector;
 pub mod instance;
@@ -343,6 +344,7 @@ pub const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Devices", device::ALL),
     ("Wear and the way to the host", wear::ALL),
     ("Boards", board::ALL),
+    ("Health", health::ALL),
     ("Links", link::ALL),
     ("Links other than NVLink", interconnect::ALL),
     ("MIG instances", instance::ALL),

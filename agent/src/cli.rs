@@ -3,6 +3,7 @@
 
 mod doctor;
 mod events;
+mod health;
 mod pages;
 mod run;
 mod screen;
@@ -69,6 +70,8 @@ enum Command {
     Collect(CollectArgs),
     /// Print the last events of the devices: what they mean, what to do, whom they affect.
     Events(events::EventsArgs),
+    /// Say whether each device is healthy, why not, and what to do; for scripts by its exit code.
+    Health(health::HealthArgs),
     /// Say what works on this host, what does not, why, and what to do about it.
     Doctor(doctor::DoctorArgs),
     /// Print every metric the agent can send.
@@ -311,6 +314,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Agent(args)) => run::run(&args),
         Some(Command::Collect(mut args)) => run::collect(&mut args),
         Some(Command::Events(args)) => events::events(&args),
+        Some(Command::Health(args)) => health::health(&args),
         Some(Command::Doctor(args)) => doctor::doctor(&args),
         Some(Command::Metrics(args)) => show::metrics(&args),
         Some(Command::Config(args)) => show::config(&args.command, json),

@@ -24,6 +24,8 @@ use crate::collect::kernel::device_users;
 use crate::control;
 use crate::export::otlp::def::otlp_settings;
 use crate::export::otlp::settings::{self as otlp, Signal};
+use crate::health;
+use crate::health::settings::HealthSettings;
 use crate::host::resource::{self, ResourceSettings};
 use crate::paths::Paths;
 use crate::series::{DEFAULT_LIMIT, Selection};
@@ -50,9 +52,9 @@ const MIN_SERIES: usize = 500;
 
 const AGENT_SAMPLE: &str = r#"# Time between readings.
 #: interval = "10s"
-# Largest number of series at a time. Beyond it the agent leaves out new ones, those of processes and
-# owners before those of devices, and counts them in gpuwho.dropped. METRICS.md has the number of
-# series that a device can have.
+# Largest number of series at a time; a histogram counts as many as it has buckets, and three. Beyond it
+# the agent leaves out new ones, those of processes and owners before those of devices, and counts them
+# in gpuwho.dropped. METRICS.md has the number of series that a device can have.
 #: series_limit = 50000
 # `gpuwho` shows all processes to root. Other users see the devices, their own processes, and the number
 # of the others. true: every user sees all processes.
@@ -69,6 +71,7 @@ const TELEMETRY_SAMPLE: &str = "# Send the agent's own log records to the OTLP r
 pub static FIRST: &[Section] = &[
     Section::of::<RawAgent>("agent", AGENT_SAMPLE),
     Section::of::<metrics::RawMetrics>(metrics::NAME, metrics::SAMPLE),
+    health::settings::SECTION,
     Section::of::<places::RawPaths>("paths", places::SAMPLE),
     resource::SECTION,
 ];
@@ -104,6 +107,8 @@ pub struct Settings {
     pub series_limit: usize,
     /// Which metrics are exported.
     pub metrics: Selection,
+    /// The rules of device health.
+    pub health: HealthSettings,
     /// What to log: `error` to `trace`, or `tracing`'s filter syntax.
     pub log: String,
     /// What all points say of this host.
@@ -187,6 +192,7 @@ impl Settings {
             interval: interval(flags, agent.interval, env)?,
             series_limit: series_limit(agent.series_limit)?,
             metrics: metrics::selection(tables)?,
+            health: HealthSettings::resolve(tables)?,
             resource: ResourceSettings::resolve(tables)?,
             log: log(flags.log.clone(), agent.log)?,
             nodes: device_users::source::settings(tables)?,

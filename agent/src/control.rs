@@ -11,6 +11,7 @@ pub use lock::{Lock, LockError};
 pub use server::{Access, serve};
 
 use crate::event::recent::EventReport;
+use crate::health::report::HealthReport;
 use crate::who::HostReport;
 use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,8 @@ pub enum Request {
     Who,
     /// The last events.
     Events,
+    /// The health of the devices.
+    Health,
     /// Close every device handle for a time.
     Release {
         /// Seconds after which the agent opens the devices again.
@@ -69,6 +72,11 @@ pub enum Reply {
     Events {
         /// The events that the client may see.
         events: Box<EventReport>,
+    },
+    /// The reply to [`Request::Health`].
+    Health {
+        /// The health of the devices.
+        health: Box<HealthReport>,
     },
     /// The request was carried out.
     Done {
@@ -139,6 +147,8 @@ pub trait Answer: Send + Sync {
     fn who(&self) -> HostReport;
     /// The last events as a user may see them; all of them without a user.
     fn events(&self, viewer: Option<u32>) -> EventReport;
+    /// The health of the devices, which every user may see.
+    fn health(&self) -> HealthReport;
     /// Closes the devices for a time; returns what was done.
     fn release(&self, length: Duration) -> String;
     /// Opens them again; returns what was done.

@@ -12,6 +12,7 @@ pub mod xid;
 
 use crate::attribute::ProcessAttribution;
 use crate::catalog::event::EventKind;
+use crate::catalog::health::Condition;
 use crate::catalog::nccl::ProbeLevel;
 use crate::communicators::CommunicatorHash;
 use crate::ids::{GpuId, PciAddress, ProcKey};
@@ -65,6 +66,8 @@ pub enum EventSource {
     Probes,
     /// The agent's budget of its own probes.
     ProbeBudget,
+    /// The rules of device health.
+    Health,
 }
 
 impl EventSource {
@@ -77,6 +80,7 @@ impl EventSource {
             Self::Ras => "nccl-ras",
             Self::Probes => "nccl",
             Self::ProbeBudget => "nccl-probe-budget",
+            Self::Health => "health",
         }
     }
 }
@@ -204,6 +208,8 @@ pub struct Observation {
     pub cgroup: Option<Box<str>>,
     /// The usage of that process, where the event is its end.
     pub usage: Option<Box<Usage>>,
+    /// The health condition that has started or ended.
+    pub condition: Option<&'static Advised>,
     /// The source's own text.
     pub message: Box<str>,
 }
@@ -228,9 +234,21 @@ impl Observation {
             gpu_instance: None,
             cgroup: None,
             usage: None,
+            condition: None,
             message: message.into(),
         }
     }
+}
+
+/// A health condition, with what it means and what to do.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Advised {
+    /// The condition.
+    pub condition: Condition,
+    /// What it means.
+    pub meaning: &'static str,
+    /// What to do.
+    pub advice: &'static str,
 }
 
 /// What a process has used of a device in its lifetime.

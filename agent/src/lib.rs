@@ -23,6 +23,7 @@ pub mod diagnosis;
 pub mod engines;
 pub mod event;
 pub mod export;
+pub mod health;
 pub mod heartbeat;
 pub mod host;
 pub mod ids;
@@ -34,6 +35,7 @@ pub mod paths;
 pub mod privilege;
 pub mod sample;
 pub mod series;
+pub mod state_file;
 pub mod subject;
 #[expect(
     unsafe_code,

@@ -22,7 +22,7 @@ use crate::engines::Engines;
 use crate::export::{EnrichedBatch, Point};
 use crate::inventory::Inventory;
 use crate::labels::LabelSet;
-use crate::sample::{Batch, Sample, SourcePart, Subject};
+use crate::sample::{Batch, Sample, SourcePart, Subject, Value};
 use crate::subject::{Identity, Registries, SeriesClass};
 use identity::SubjectLookup;
 use limit::{Needed, Place, SeriesLimit};
@@ -91,9 +91,9 @@ impl Key {
         Self { metric, subject: *subject, dims: *dims, labels: labels.clone() }
     }
 
-    fn place(&self, lookup: &mut SubjectLookup<'_>) -> Place {
+    fn place(&self, weight: u32, lookup: &mut SubjectLookup<'_>) -> Place {
         let owner = lookup.owner(self.subject);
-        Place { rank: self.subject.class(self.metric), owner }
+        Place { rank: self.subject.class(self.metric), weight, owner }
     }
 }
 
@@ -103,6 +103,8 @@ struct NewPoint {
     value: Cumulative,
     time_ns: u64,
     start_ns: u64,
+    /// How many series it counts as at the limit.
+    weight: u32,
 }
 
 /// Where a source's points go.
@@ -225,7 +227,8 @@ impl SeriesRegistry {
             for (time, sample) in same {
                 let time_ns = unix_ns(*time);
                 let start_ns = first_start(sample, time_ns, self.agent_start_ns);
-                let point = NewPoint { value: Cumulative::of(&sample.value), time_ns, start_ns };
+                let (value, weight) = (Cumulative::of(&sample.value), weight(&sample.value));
+                let point = NewPoint { value, time_ns, start_ns, weight };
                 source.add(sample, point, &mut lookup, &mut to);
             }
         }
@@ -312,7 +315,7 @@ impl Source {
         match self.series.entry(key.clone()) {
             Entry::Occupied(entry) if entry.get().ended => {
                 let series = entry.into_mut();
-                series.place = key.place(lookup);
+                series.place = key.place(point.weight, lookup);
                 if !to.limit.admit(series.place) {
                     return None;
                 }
@@ -327,7 +330,7 @@ impl Source {
                 Some(entry.into_mut())
             }
             Entry::Vacant(entry) => {
-                let place = key.place(lookup);
+                let place = key.place(point.weight, lookup);
                 if !to.limit.admit(place) {
                     return None;
                 }
@@ -376,6 +379,17 @@ impl Source {
             }
             stays
         });
+    }
+}
+
+/// How many series Prometheus makes of a value: of a histogram one for each bound, one above them
+/// all, the sum and the count.
+fn weight(value: &Value) -> u32 {
+    match value {
+        Value::Int(_) | Value::Double(_) => 1,
+        Value::Histogram(histogram) => {
+            u32::try_from(histogram.bounds.len()).unwrap_or(u32::MAX).saturating_add(3)
+        }
     }
 }
 

@@ -5,7 +5,7 @@ mod engines;
 mod layout;
 mod others;
 mod selection;
-mod table;
+pub(crate) mod table;
 
 pub use engines::EngineView;
 pub use layout::{Screen, Style};
@@ -15,6 +15,7 @@ pub use selection::Selection;
 use crate::attribute::{Method, ProcessAttribution};
 use crate::collect::status::SourceStatus;
 use crate::event::recent::Summary;
+use crate::health::report::ConditionView;
 use crate::text::printable;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -120,6 +121,9 @@ pub struct Device {
     /// Those of them that are not named to who asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub others: Option<Others>,
+    /// What is wrong with it, the worst first; empty also where no agent runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub health: Vec<ConditionView>,
 }
 
 /// A MIG instance of a device.
@@ -331,6 +335,7 @@ impl Device {
             instances: self.instances.clone(),
             processes: Vec::new(),
             others: None,
+            health: self.health.clone(),
             ..*self
         }
     }

@@ -14,6 +14,7 @@ mod events;
 mod export;
 mod fixture;
 mod harness;
+mod health;
 mod kubernetes;
 mod lifecycle;
 mod nccl;

@@ -13,6 +13,7 @@ use crate::agent::Config;
 use crate::fakes::{Fake, FakeVendor};
 use crate::worker::nodes::MAX_NODES;
 use nvidia_ml::scenario::{Device, List, Scenario};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -35,6 +36,8 @@ pub const VENDOR: FakeVendor = FakeVendor {
     },
 };
 
+/// The major number of DRM nodes.
+const DRM_MAJOR: u32 = 226;
 /// DRM numbers render nodes from here.
 pub const FIRST_RENDER: u32 = 128;
 /// The number that KFD gives to the first device or partition.
@@ -184,7 +187,16 @@ impl Tree {
              drm-client-id:\t{pid}\ndrm-pdev:\t{address}\npasid:\t32771\n\
              drm-memory-vram:\t{kib} KiB\ndrm-memory-gtt: \t2048 KiB\ndrm-engine-gfx:\t7 ns"
         );
-        [5, 6].iter().try_for_each(|fd| self.write(&format!("proc/{pid}/fdinfo/{fd}"), &text))
+        for fd in [5, 6] {
+            self.write(&format!("proc/{pid}/fdinfo/{fd}"), &text)?;
+            let node = self.path(&format!("proc/{pid}/fd/{fd}"));
+            fs::create_dir_all(node.parent().unwrap_or(&node))?;
+            let number = makedev(DRM_MAJOR, on.render);
+            if !node.exists() {
+                mknodat(CWD, &node, FileType::CharacterDevice, Mode::empty(), number)?;
+            }
+        }
+        Ok(())
     }
 
     /// What KFD counts of a process on a device or partition: compute units now, and milliseconds

@@ -71,6 +71,15 @@ const COMBINATIONS: &[Combination] = &[
         ],
         &["image: \"registry.example/gpuwho:1.2.3\"", "imagePullSecrets: [{\"name\":\"pull\"}]"],
     ),
+    (
+        &["--set", "prometheusRule.enabled=true,prometheusRule.labels.release=prometheus"],
+        &[
+            "kind: PrometheusRule",
+            "\"release\":\"prometheus\"",
+            "      - alert: GpuLost\n",
+            "{{ with $labels.host_name }}",
+        ],
+    ),
     (&["--set", "networkPolicy.enabled=true"], &["kind: NetworkPolicy", "ingress: []"]),
     (
         &[
@@ -125,6 +134,7 @@ const REFUSED: &[&str] = &[
     "prometheus.port=metrics",
     "prometheus.names={l9gpu}",
     "prometheus.podMonitor.enabled=true",
+    "prometheusRule.labels.release=true",
 ];
 
 /// `cargo xtask chart`.

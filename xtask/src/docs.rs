@@ -1,7 +1,7 @@
 //! The documents made from the program: `agent/METRICS.md` from the metric catalogue, and the sample
-//! configuration from the sections of every component.
+//! configuration from the sections of every component. And the alerts, from their table.
 
-use crate::{compile, place, shell};
+use crate::{alerts, compile, place, shell};
 use anyhow::{Context as _, Result, bail};
 use std::fs;
 use std::path::Path;
@@ -26,24 +26,35 @@ const DOCUMENTS: [(&str, &[&str]); 2] = [
     ("deploy/gpuwho.toml", &["config", "sample"]),
 ];
 
-/// Fails when a document is not what the program would write now.
-pub(crate) fn check(agent: &Path) -> Result<()> {
+/// Every document with its text of now.
+fn all(agent: &Path) -> Result<Vec<(&'static str, String)>> {
+    let mut all = alerts::files()?.to_vec();
     for (name, args) in DOCUMENTS {
+        all.push((name, text(agent, args)?));
+    }
+    Ok(all)
+}
+
+/// Fails when a document is not what would be written now.
+pub(crate) fn check(agent: &Path) -> Result<()> {
+    for (name, text) in all(agent)? {
         let path = place::root().join(name);
         let written =
             fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        if let Some(line) = first_difference(&written, &text(agent, args)?) {
-            bail!("{name}:{line} is not what the agent writes: run `cargo xtask docs`");
+        if let Some(line) = first_difference(&written, &text) {
+            bail!("{name}:{line} is not what would be written: run `cargo xtask docs`");
         }
     }
     Ok(())
 }
 
 fn write(agent: &Path) -> Result<()> {
-    for (name, args) in DOCUMENTS {
+    for (name, text) in all(agent)? {
         let path = place::root().join(name);
-        fs::write(&path, text(agent, args)?)
-            .with_context(|| format!("writing {}", path.display()))?;
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+        }
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         println!("wrote {}", path.display());
     }
     Ok(())

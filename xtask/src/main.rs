@@ -5,6 +5,7 @@
 //! `collector` and `chart`, and the libraries of `dist`'s image, all of which land in one cache folder
 //! that every clone on the machine shares.
 
+mod alerts;
 mod apt;
 mod bench;
 mod chart;
@@ -53,7 +54,7 @@ enum Task {
     Run(run::Request),
     /// Run every test
     Test(test::Request),
-    /// Write agent/METRICS.md from the metric catalogue
+    /// Write METRICS.md and the sample configuration from the program, and the alerts from their table
     Docs(docs::Request),
     /// Make the README's picture of the table, from what a terminal shows of the demo
     Picture,

@@ -1,6 +1,6 @@
 //! Answers requests on the control sockets from the current state of sources and ownership.
 
-use super::core::Core;
+use super::core::{Core, health_clock};
 use crate::attribute::ProcessAttribution;
 use crate::catalog::device::DeviceState;
 use crate::collect::device::snapshot::{
@@ -9,6 +9,7 @@ use crate::collect::device::snapshot::{
 use crate::control::Answer;
 use crate::engines::{EngineFacts, Serving};
 use crate::event::recent::EventReport;
+use crate::health::report::HealthReport;
 use crate::ids::InstanceId;
 use crate::text::printable;
 use crate::who::{
@@ -50,6 +51,7 @@ impl Core {
                 .collect(),
             processes: read.processes.iter().map(|process| self.process(process, is_ok)).collect(),
             others: None,
+            health: Core::health(self).conditions(read.gpu),
         };
         Device { memory_unattributed_bytes: device.unattributed(), ..device }
     }
@@ -172,6 +174,11 @@ impl Answer for Core {
         self.recent.report(self.host.clone(), viewer)
     }
 
+    fn health(&self) -> HealthReport {
+        let monitor = Core::health(self);
+        monitor.report(&self.host, &self.context.inventory, health_clock())
+    }
+
     fn release(&self, length: Duration) -> String {
         let readers = self.context.readers.all();
         // All readers, also those after one that hangs.
@@ -197,6 +204,7 @@ impl Answer for Core {
         }
         match self.context.inventory.register().remove(uuid) {
             Some(known) => {
+                Core::health(self).forget(&known.uuid);
                 let model = known.model.unwrap_or_else(|| "device".into());
                 Ok(format!("{model} {uuid} is forgotten"))
             }

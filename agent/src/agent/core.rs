@@ -15,6 +15,7 @@ use crate::communicators::Communicators;
 use crate::config::Settings;
 use crate::event::aggregator::{self, EventAggregator};
 use crate::event::recent::RecentEvents;
+use crate::health::HealthMonitor;
 use crate::host::{self, CgroupNamespace};
 use crate::inventory::Inventory;
 use crate::inventory::register::DeviceStore;
@@ -22,8 +23,8 @@ use crate::log_limit;
 use crate::series::{Selection, SeriesRegistry};
 use crate::tenant_files::{self, TenantFiles};
 use std::cell::OnceCell;
-use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
 /// How long the readers close all devices when one of them is unbound from its driver.
 const UNBINDING: Duration = Duration::from_secs(30);
@@ -41,6 +42,7 @@ pub(super) struct Core {
     job_allocations: JobAllocations,
     /// The last events, for `gpuwho events`.
     pub(super) recent: RecentEvents,
+    health: Mutex<HealthMonitor>,
 }
 
 impl Core {
@@ -96,7 +98,11 @@ impl Core {
         let selection = settings.metrics.clone();
         let node = settings.names.kubernetes.node_name.as_deref();
         let host = host::name(&settings.paths, node);
-        Self { context, host, series_limit, selection, providers, job_allocations, recent }
+        let monitor = HealthMonitor::new(settings.health.clone(), settings.interval);
+        let now = (health_clock(), SystemTime::now());
+        let health =
+            Mutex::new(if is_agent { monitor.with_past(&settings.paths, now) } else { monitor });
+        Self { context, host, series_limit, selection, providers, job_allocations, recent, health }
     }
 
     /// Starts the metadata providers, which name pods and containers.
@@ -119,6 +125,11 @@ impl Core {
             collectors.extend(started.map_err(|source| RunError::Thread { name: name(), source })?);
         }
         Ok(collectors)
+    }
+
+    /// The health of the devices. It is locked for memory only, never while something is read.
+    pub(super) fn health(&self) -> MutexGuard<'_, HealthMonitor> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the registry that turns samples into series.
@@ -148,6 +159,11 @@ impl Core {
         let readers = self.context.readers.lock().iter().filter_map(Control::child).collect();
         *gauges.readers.lock().unwrap_or_else(PoisonError::into_inner) = readers;
     }
+}
+
+/// The clock of device health: seconds that no setting of the wall clock changes.
+pub(super) fn health_clock() -> f64 {
+    host::boot_time_ns() as f64 / 1e9
 }
 
 /// Lists the processes that the drivers last reported on a device.

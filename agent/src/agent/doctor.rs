@@ -39,7 +39,14 @@ pub fn of_source(whose: &str, source: Source) -> Finding {
 pub fn of_device(device: &Device) -> Finding {
     let facts = format!("{} {} {}", device.model, device.uuid, device.reason);
     let subject = format!("device {}", device.index);
-    Finding::new(subject, &device.state, facts.trim_end(), "").of(Group::Devices)
+    let (state, facts, remedy) = match device.health.first() {
+        Some(worst) if device.state == "ok" => {
+            let facts = format!("{facts} {} ({})", worst.reason, worst.condition);
+            (&worst.severity, facts, &*worst.advice)
+        }
+        _ => (&device.state, facts, ""),
+    };
+    Finding::new(subject, state, facts.trim_end(), remedy).of(Group::Devices)
 }
 
 fn group_of(source: &str) -> Group {

@@ -1,7 +1,7 @@
 //! The pipeline's loop: turns the batches of a tick into shares, points and requests. It reads no
 //! file, so no file system can block it. It measures the CPU time of each stage.
 
-use super::core::Core;
+use super::core::{Core, health_clock};
 use super::found::{self, FirstReadings};
 use super::notify::notify;
 use super::sinks::{self, OpenSink};
@@ -11,16 +11,17 @@ use crate::collect::schedule::{Event, Scheduler, thread_cpu};
 use crate::collect::source::Context;
 use crate::event::recent::EventView;
 use crate::event::record::{Record, records};
-use crate::event::{self, Severity};
+use crate::event::{self, EventSource, Moment, Severity};
 use crate::export::EnrichedBatch;
 use crate::heartbeat::Heartbeat;
+use crate::host::boot_time_ns;
 use crate::sample::{Batch, SourcePart};
 use sd_notify::NotifyState;
 use std::collections::HashSet;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How long a tick's first batch waits for those of the other sources, so that all share a request.
 const GATHER: Duration = Duration::from_millis(300);
@@ -63,6 +64,7 @@ pub(super) fn run(
             stages.time(Stage::Shares, || {
                 accounting.account(&mut batch, &context.ownership, &context.inventory);
             });
+            stages.time(Stage::Health, || evaluate(core, &mut batch));
             let began = thread_cpu();
             registry.select(&mut batch);
             registry.enrich(&batch, &mut out);
@@ -101,10 +103,23 @@ pub(super) fn run(
     }
 }
 
-/// Keeps an event for `gpuwho events`, and logs it where somebody must act: the one line that an
+/// Judges the devices of a batch, and reports which conditions have started and ended. The
+/// aggregator finds the owners on the device now.
+fn evaluate(core: &Core, batch: &mut Batch) {
+    let time = SystemTime::now();
+    let observations =
+        core.health().evaluate(batch, &core.context.inventory, (health_clock(), time));
+    for what in observations {
+        let at = Moment { time, boot_ns: boot_time_ns() };
+        core.context.aggregator.take(what, at, EventSource::Health, Instant::now());
+    }
+}
+
+/// Keeps an event for `gpuwho events` and the health of its device, and logs it where somebody must act: the one line that an
 /// operator without a receiver gets.
 fn report(core: &Core, event: &event::Event) {
     core.recent.push(event);
+    core.health().take_event(event);
     if event.what.severity >= Severity::Critical {
         let view = EventView::of(event);
         let (meaning, remedy) = (&view.meaning, &view.remedy);
@@ -183,7 +198,6 @@ fn gather(
 mod tests {
     use super::*;
     use std::sync::mpsc::sync_channel;
-    use std::time::SystemTime;
 
     fn part(source: &'static str, part: u32) -> SourcePart {
         SourcePart { source, part }

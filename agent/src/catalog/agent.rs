@@ -100,6 +100,8 @@ dims! {
         Table = "table",
         /// Shares of devices by owner, with their own look-ups.
         Shares = "shares",
+        /// Judging the health of devices.
+        Health = "health",
         /// Making points of series.
         Series = "series",
         /// Passing points to the sinks, with encoding.
@@ -143,7 +145,7 @@ metrics! {
     /// Points sent, by outcome.
     EXPORT_POINTS: Counter<i64> of Source, by ExportOutcome = "gpuwho.export.points" ["{point}"]
         from "the sink's answers";
-    /// Number of live series.
+    /// Number of live series; a histogram counts as many as Prometheus makes of it.
     SERIES: Gauge<i64> of Agent = "gpuwho.series" ["{series}"]
         from "the series registry";
     /// Number of known processes that hold a device.

@@ -138,6 +138,12 @@ attributes! {
     GPU_FABRIC_CONDITION = "gpu.fabric.condition";
     /// The recovery action that the driver advises.
     GPU_RECOVERY_ACTION = "gpu.recovery.action";
+    /// What is wrong with a device.
+    GPU_HEALTH_CONDITION = "gpu.health.condition";
+    /// How severe that is: `warning` or `critical`.
+    GPU_HEALTH_SEVERITY = "gpu.health.severity";
+    /// The worst of a device's conditions.
+    GPU_HEALTH_STATUS = "gpu.health.status";
     /// A mode that is on or off.
     GPU_MODE = "gpu.mode";
     /// Who may use the device.

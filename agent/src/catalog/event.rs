@@ -55,6 +55,10 @@ dims! {
         ProbeLevelChange = "nccl.probe.level.change",
         /// A process of a job on this node does not answer NCCL.
         PeerSilent = "nccl.peer.unresponsive",
+        /// A device's health condition has started.
+        HealthStarted = "gpu.health.started",
+        /// A device's health condition has ended.
+        HealthEnded = "gpu.health.ended",
     }
     /// Severity of an event.
     EventSeverity: attr::EVENT_SEVERITY {
@@ -100,6 +104,8 @@ impl EventKind {
                 "the probes on collective calls were reduced or restored to stay within their budget"
             }
             Self::PeerSilent => "a process on this node does not answer the others of its job",
+            Self::HealthStarted => "a health condition of the device has started",
+            Self::HealthEnded => "a health condition of the device has ended",
         }
     }
 
@@ -146,6 +152,7 @@ impl EventKind {
                  after a minute"
             }
             Self::Reset => "restart the programs that were on the device",
+            Self::HealthStarted => "do what `gpuwho health` says for the condition",
             Self::DriverLoaded
             | Self::DriverUnloaded
             | Self::DriverUnbind
@@ -153,7 +160,8 @@ impl EventKind {
             | Self::ProcessEnded
             | Self::MigChange
             | Self::PowerChange
-            | Self::ClockChange => "",
+            | Self::ClockChange
+            | Self::HealthEnded => "",
         }
     }
 }

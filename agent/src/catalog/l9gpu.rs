@@ -1,8 +1,8 @@
-//! What l9gpu 0.1 tells of inference engines and of DCGM's exporter, and where the same is here: for those who bring
+//! What l9gpu 0.1 tells of inference engines, DCGM's exporter and health, and where the same is here: for those who bring
 //! dashboards along. Its rates and quantiles are functions of counters and buckets here.
 
 use super::MetricDef;
-use super::{attributes as attr, engine as to, gpm, link, wear};
+use super::{attributes as attr, device, engine as to, event, gpm, health, link, wear};
 use std::fmt::Write as _;
 
 /// How a row of l9gpu's comes out of a metric here.
@@ -21,13 +21,55 @@ enum How {
     ValueOrRate(&'static MetricDef, &'static MetricDef),
     /// An attribute of every point.
     Attribute(&'static attr::AttrKey),
+    /// The rate of one value of an attribute.
+    RateOf(&'static MetricDef, &'static str),
+    /// Not the same, for a reason; a metric has what was meant.
+    Instead(&'static str, &'static MetricDef),
     /// It is of nothing that the engine has.
     Wrong(&'static str),
 }
 
-use How::{Attribute, Of, Quantile, Rate, Ratio, Value, ValueOrRate, Wrong};
+use How::{Attribute, Instead, Of, Quantile, Rate, RateOf, Ratio, Value, ValueOrRate, Wrong};
 
 const NIM: &str = "no NIM has the series it is read from (`nvidia_nim_*`); here from NIM's own: ";
+
+/// Names as l9gpu sends them of fleet health, and what they are here.
+static HEALTH_ROWS: &[(&str, How)] = &[
+    (
+        "gpu.xid.last_error_code",
+        Instead(
+            "the library has no such field, so l9gpu never sends it; here each code has a counter",
+            event::XID_ERRORS.def(),
+        ),
+    ),
+    ("gpu.xid.error_rate", Rate(event::XID_ERRORS.def())),
+    ("gpu.ecc.sbe_rate", RateOf(wear::ECC_ERRORS.def(), "corrected` and `volatile")),
+    ("gpu.ecc.dbe_total", Of(wear::ECC_ERRORS.def(), "uncorrected` and `volatile")),
+    ("gpu.row_remap.available", Value(wear::SPARE_ROWS.def())),
+    ("gpu.pcie.link.gen.current", Value(wear::PCIE_GENERATION.def())),
+    ("gpu.pcie.link.width.current", Value(wear::PCIE_WIDTH.def())),
+    (
+        "gpu.pcie.link.downtraining",
+        Instead(
+            "l9gpu reports an idle link, which saves power, as a fault; here judged while the device is busy: `bus_width` and `bus_generation` of",
+            health::CONDITION.def(),
+        ),
+    ),
+    (
+        "gpu.thermal.ramp_rate",
+        Instead(
+            "a rise with the load is no fault; the rise at the same power is the condition `thermal_ramp`, any other is the derivative of",
+            device::TEMPERATURE.def(),
+        ),
+    ),
+    (
+        "gpu.health.score",
+        Instead(
+            "l9gpu's cannot fall below 30, because three of its inputs are never read; here 0 to 100 by the conditions that last:",
+            health::SCORE.def(),
+        ),
+    ),
+];
 
 /// Names as l9gpu sends them from DCGM's exporter, and what they are here. The metrics are the same
 /// where the agent reads the counters itself (GPM).
@@ -125,7 +167,7 @@ static ROWS: &[(&str, How)] = &[
 ];
 
 const HEAD: &str = "
-## Inference engines and DCGM: from l9gpu's names
+## Inference engines, DCGM and health: from l9gpu's names
 
 What l9gpu 0.1 sends as quantiles since the start and as rates of its own interval is here a function
 of buckets and counters, which the receiver computes over any time. Of several engines, models or
@@ -138,7 +180,7 @@ ranks on a page l9gpu reads the first; here each is a series.
 /// The table in `METRICS.md`.
 pub(super) fn table(out: &mut String) {
     out.push_str(HEAD);
-    for (name, how) in ROWS.iter().chain(DCGM_ROWS) {
+    for (name, how) in ROWS.iter().chain(DCGM_ROWS).chain(HEALTH_ROWS) {
         let note = if name.starts_with("nim.") { NIM } else { "" };
         // Writing to a String cannot fail.
         let _ = match how {
@@ -158,6 +200,10 @@ pub(super) fn table(out: &mut String) {
             ValueOrRate(a, b) => {
                 writeln!(out, "| `{name}` | `{}`, or the rate of `{}` |", a.name, b.name)
             }
+            RateOf(metric, value) => {
+                writeln!(out, "| `{name}` | the rate of `{}` of `{value}` |", metric.name)
+            }
+            Instead(reason, metric) => writeln!(out, "| `{name}` | {reason} `{}` |", metric.name),
             Attribute(key) => writeln!(out, "| `{name}` | the attribute `{}` |", key.name),
             Wrong(reason) => writeln!(out, "| `{name}` | nothing: {reason} |"),
         };
@@ -175,11 +221,21 @@ mod tests {
         super::table(&mut table);
         let rows: Vec<_> = table.lines().filter(|line| line.starts_with("| `")).collect();
         let names: HashSet<_> = rows.iter().map(|row| row.split('|').nth(1)).collect();
-        let count = ROWS.len() + DCGM_ROWS.len();
+        let count = ROWS.len() + DCGM_ROWS.len() + HEALTH_ROWS.len();
         assert_eq!((names.len(), rows.len()), (count, count));
         assert!(
             rows.contains(&"| `vllm.ttft` | a quantile of `gen_ai.server.time_to_first_token` |")
         );
+    }
+
+    /// The metrics of l9gpu's schema of fleet health (`GPUFleetHealthMetrics`).
+    #[test]
+    fn every_metric_of_l9gpus_fleet_health_has_an_answer() {
+        let names: Vec<_> = HEALTH_ROWS.iter().map(|(name, _)| *name).collect();
+        let schema = "gpu.xid.last_error_code gpu.xid.error_rate gpu.ecc.sbe_rate gpu.ecc.dbe_total \
+                      gpu.row_remap.available gpu.pcie.link.gen.current gpu.pcie.link.width.current \
+                      gpu.pcie.link.downtraining gpu.thermal.ramp_rate gpu.health.score";
+        assert_eq!(names, schema.split_whitespace().collect::<Vec<_>>());
     }
 
     /// The rows of engines and of DCGM in l9gpu's own list (`tests/fixtures/l9gpu-engines.tsv`): its

@@ -3,8 +3,8 @@
 //! Each level contains the one before. A metric that no list names is at `default`.
 
 use super::{
-    Dims as _, MetricDef, agent, board, cgroup, device, event, gpm, inspector, link, process,
-    share, wear,
+    Dims as _, MetricDef, agent, board, cgroup, device, event, gpm, health, inspector, link,
+    process, share, wear,
 };
 use crate::sample::Sample;
 
@@ -82,6 +82,8 @@ static BASIC: &[&MetricDef] = &[
     wear::RETIREMENT_PENDING.def(),
     wear::PCIE_REPLAYS.def(),
     board::RECOVERY_ACTION.def(),
+    health::CONDITION.def(),
+    health::SCORE.def(),
     link::NVLINK_IO.def(),
     link::NVLINKS.def(),
     link::FABRIC_STATE.def(),

@@ -2,7 +2,10 @@
 //! what no hook sees (a descriptor passed over a socket, an open through io_uring).
 //!
 //! Reads every open file's type and number without touching the file itself, so a hung network
-//! mount does not hang the scan. Costs one `statx` an open file of the host: about 1 µs each.
+//! mount does not hang the scan. Costs one `statx` an open file of the host: about 1 µs each, within
+//! the limits of a [`ScanPass`].
+
+mod pass;
 
 use crate::attribute::process::{Folder, Living, ProcStat};
 use crate::attribute::{Evidence, KernelCgroups, Opened};
@@ -10,8 +13,9 @@ use crate::collect::kernel::nodes::{Device, Nodes};
 use crate::host::boot_time_ns;
 use crate::ids::{CgroupId, Hierarchy, ProcKey};
 use crate::paths::Paths;
+pub use pass::ScanPass;
 use rustix::fs::{AtFlags, Dir, DirEntry, FileType, StatxFlags, statx};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -34,21 +38,16 @@ pub struct Holder {
     pub devices: BTreeSet<Device>,
 }
 
-/// Everything that holds a watched device now.
-pub fn holders(paths: &Paths, nodes: &Nodes) -> Vec<Holder> {
-    let Ok(entries) = fs::read_dir(&paths.proc) else { return Vec::new() };
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(|pid| holder(paths, nodes, pid))
-        .collect()
-}
+/// Descriptors that are looked at for one device.
+const MAX_LOOKS: usize = 4096;
 
-/// Whether a process has a device among its open files.
+/// Whether a process has a device among its open files; also true if it has too many to look at.
 pub fn holds(paths: &Paths, process: ProcKey, device: Device) -> bool {
     let Some(folder) = Folder::open(paths, process.pid) else { return false };
     let is_same = |stat: ProcStat| stat.start_ticks == process.start_ticks && !stat.has_ended();
-    open_devices(&folder).contains(&device) && folder.stat("").is_some_and(is_same)
+    let open = OpenDevices::of(&folder, &mut |number| number < MAX_LOOKS);
+    let may_hold = open.devices.contains(&device) || !open.is_complete;
+    may_hold && folder.stat("").is_some_and(is_same)
 }
 
 /// Whether this very process is alive.
@@ -62,9 +61,13 @@ pub fn living(paths: &Paths, pid: u32) -> Option<ProcKey> {
 }
 
 /// Everything through one handle: a number reused in between mixes no two processes.
-fn holder(paths: &Paths, nodes: &Nodes, pid: u32) -> Option<Holder> {
-    let folder = Folder::open(paths, pid)?;
-    let mut devices = open_devices(&folder);
+fn holder(
+    paths: &Paths,
+    nodes: &Nodes,
+    (pid, folder): (u32, &Folder),
+    open: OpenDevices,
+) -> Option<Holder> {
+    let mut devices = open.devices;
     devices.retain(|device| nodes.contains(*device));
     if devices.is_empty() {
         return None;
@@ -77,32 +80,56 @@ fn holder(paths: &Paths, nodes: &Nodes, pid: u32) -> Option<Holder> {
     Some(Holder { process, parent: stat.parent, uid, comm: stat.comm, cgroups, devices })
 }
 
-fn open_devices(folder: &Folder) -> BTreeSet<Device> {
-    // A first thread that has ended shows no files; the process's others have them.
-    let of_another = || {
-        let first = folder.stat("").filter(ProcStat::is_exiting);
-        devices_of(folder, &first.and_then(|_| folder.another())?)
-    };
-    // The process is gone or not ours to look at: it holds nothing that we can see.
-    devices_of(folder, "").or_else(of_another).unwrap_or_default()
+/// The devices among a process's open files.
+#[derive(Debug, Default)]
+struct OpenDevices {
+    devices: BTreeSet<Device>,
+    /// Whether every open file was looked at.
+    is_complete: bool,
 }
 
-/// The devices among a thread's files; `None` if no file is seen.
-fn devices_of(folder: &Folder, thread: &str) -> Option<BTreeSet<Device>> {
-    let files = folder.file(&format!("{thread}fd"))?;
-    let mut entries = Dir::read_from(&files)
-        .ok()?
-        .flatten()
-        .filter(|entry| !matches!(entry.file_name().to_bytes(), b"." | b".."))
-        .peekable();
-    entries.peek()?;
-    let device = |entry: DirEntry| {
-        let file =
-            statx(&files, entry.file_name(), AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
-        (FileType::from_raw_mode(file.stx_mode.into()) == FileType::CharacterDevice)
-            .then_some(Device { major: file.stx_rdev_major, minor: file.stx_rdev_minor })
-    };
-    Some(entries.filter_map(device).collect())
+impl OpenDevices {
+    /// Looks at the open files as long as `may_look` returns true for the number of those before.
+    fn of(folder: &Folder, may_look: &mut dyn FnMut(usize) -> bool) -> Self {
+        // The process is gone or not ours to look at: it holds nothing that we can see.
+        let nothing = Self { is_complete: true, ..Self::default() };
+        if let Some(open) = Self::of_thread(folder, "", may_look) {
+            return open;
+        }
+        // A first thread that has ended shows no files; the process's others have them.
+        let first = folder.stat("").filter(ProcStat::is_exiting);
+        let another = first.and_then(|_| folder.another());
+        another.and_then(|thread| Self::of_thread(folder, &thread, may_look)).unwrap_or(nothing)
+    }
+
+    /// The devices among a thread's files; `None` if no file is seen.
+    fn of_thread(
+        folder: &Folder,
+        thread: &str,
+        may_look: &mut dyn FnMut(usize) -> bool,
+    ) -> Option<Self> {
+        let files = folder.file(&format!("{thread}fd"))?;
+        let mut entries = Dir::read_from(&files)
+            .ok()?
+            .flatten()
+            .filter(|entry| !matches!(entry.file_name().to_bytes(), b"." | b".."))
+            .peekable();
+        entries.peek()?;
+        let device = |entry: &DirEntry| {
+            let file = statx(&files, entry.file_name(), AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)
+                .ok()?;
+            (FileType::from_raw_mode(file.stx_mode.into()) == FileType::CharacterDevice)
+                .then_some(Device { major: file.stx_rdev_major, minor: file.stx_rdev_minor })
+        };
+        let mut devices = BTreeSet::new();
+        for (number, entry) in entries.enumerate() {
+            if !may_look(number) {
+                return Some(Self { devices, is_complete: false });
+            }
+            devices.extend(device(&entry));
+        }
+        Some(Self { devices, is_complete: true })
+    }
 }
 
 /// The numbers of a process's cgroups: the inodes of their directories. A hierarchy that is not
@@ -210,20 +237,37 @@ impl Tracker {
 
     /// Scans, and gives what differs from what is known.
     pub fn scan(&mut self, paths: &Paths, nodes: &Nodes) -> Vec<Evidence> {
-        let at_ns = boot_time_ns();
+        let mut pass = ScanPass::begin(paths);
         let mut reported = Vec::new();
-        let holders = holders(paths, nodes);
-        for holder in &holders {
-            reported.extend(self.news(holder, nodes, at_ns));
+        while let Some(holders) = pass.step(paths, nodes) {
+            reported.extend(self.take(&holders, nodes));
         }
+        reported.extend(self.end_missing(paths, &pass));
+        reported
+    }
+
+    /// What the holders found in a step have that is not known yet.
+    pub fn take(&mut self, holders: &[Holder], nodes: &Nodes) -> Vec<Evidence> {
+        let at_ns = boot_time_ns();
+        let new = holders.iter().flat_map(|holder| self.news(holder, nodes, at_ns));
+        let reported: Vec<_> = new.collect();
+        reported.iter().for_each(|evidence| self.note(evidence));
+        reported
+    }
+
+    /// The ends of the processes that a complete pass has not found.
+    pub fn end_missing(&mut self, paths: &Paths, pass: &ScanPass) -> Vec<Evidence> {
+        if pass.incomplete() > 0 {
+            let processes = pass.incomplete();
+            tracing::warn!(processes, "not all open files of these processes were looked at");
+        }
+        let at_ns = boot_time_ns();
         // Who holds a device is alive.
-        let holding: HashSet<ProcKey> = holders.iter().map(|holder| holder.process).collect();
-        let others = self.0.keys().filter(|process| !holding.contains(process));
+        let others = self.0.keys().filter(|process| !pass.holds(**process));
         let gone = others.filter(|process| !is_alive(paths, **process));
-        reported.extend(gone.map(|process| Evidence::Exited { process: *process, at_ns }));
-        for evidence in &reported {
-            self.note(evidence);
-        }
+        let reported: Vec<_> =
+            gone.map(|process| Evidence::Exited { process: *process, at_ns }).collect();
+        reported.iter().for_each(|evidence| self.note(evidence));
         reported
     }
 
@@ -276,6 +320,11 @@ mod tests {
     use super::*;
     use crate::attribute::fake::FakeHost;
     use std::fs::File;
+
+    fn holders(paths: &Paths, nodes: &Nodes) -> Vec<Holder> {
+        let mut pass = ScanPass::begin(paths);
+        std::iter::from_fn(|| pass.step(paths, nodes)).flatten().collect()
+    }
 
     fn own_key() -> ProcKey {
         living(&Paths::default(), std::process::id()).unwrap()

@@ -31,7 +31,7 @@ const TURN: Duration = Duration::from_millis(5);
 /// Who may use a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Every user, for [`Request::Who`].
+    /// Every user, for what only reads.
     Public {
         /// Whether every user sees all processes.
         show_others: bool,
@@ -162,6 +162,7 @@ impl Server<'_> {
         match (request, self.access) {
             (Request::Who, _) => Reply::Who { who: Box::new(self.who(client)) },
             (Request::Events, _) => Reply::Events { events: Box::new(self.events(client)) },
+            (Request::Health, _) => Reply::Health { health: Box::new(self.answer.health()) },
             _ if !client.is_privileged => {
                 Reply::Refused { reason: "only root and the agent's own user may do this".into() }
             }

@@ -20,6 +20,10 @@ impl Answer for Fixed {
         EventReport { events: viewer.map(title).into_iter().collect(), ..EventReport::default() }
     }
 
+    fn health(&self) -> HealthReport {
+        HealthReport { host: "node1".into(), ..HealthReport::default() }
+    }
+
     fn release(&self, length: Duration) -> String {
         format!("released for {length:?}")
     }

@@ -129,6 +129,9 @@ pub struct Advice {
 pub fn advice(what: &Observation) -> Advice {
     let kind = what.kind;
     let of_kind = Advice { code_name: None, meaning: kind.meaning(), action: kind.action() };
+    if let Some(of) = what.condition.filter(|_| kind == EventKind::HealthStarted) {
+        return Advice { code_name: None, meaning: of.meaning, action: of.advice };
+    }
     let code = what.code.filter(|_| kind == EventKind::Xid);
     code.map(|code| xid::verdict(code, &what.message)).map_or(of_kind, |verdict| Advice {
         code_name: verdict.row.map(|row| row.name),
@@ -139,6 +142,8 @@ pub fn advice(what: &Observation) -> Advice {
 
 fn facts(event: &Event, set: &mut AttrSet) {
     let Advice { code_name, meaning, action } = advice(&event.what);
+    let condition = event.what.condition.map(|of| of.condition.as_str());
+    set.set_some(&attr::GPU_HEALTH_CONDITION, condition);
     set.set_some(&attr::GPU_XID_CODE, event.what.code.map(i64::from));
     set.set_some(&attr::GPU_XID_NAME, code_name);
     let code = event.what.code.filter(|_| event.what.kind == EventKind::Xid);

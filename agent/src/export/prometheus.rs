@@ -31,10 +31,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use store::{Options, Store};
 use tls::Tls;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 /// The thread's name.
 const THREAD: &str = "export:prometheus";
+
+/// Password checks that run or wait: each takes tens of milliseconds, and goes on when its client is
+/// gone.
+const MAX_CHECKS: usize = 4;
 
 /// The sink and its listener.
 #[derive(Debug)]
@@ -49,6 +53,8 @@ struct PrometheusSink {
 struct Endpoint {
     store: Mutex<Store>,
     access: Access,
+    /// The places of password checks.
+    checks: Arc<Semaphore>,
     tls: Option<Tls>,
     heartbeat: Arc<Heartbeat>,
     counts: Counts,
@@ -70,8 +76,9 @@ pub fn names() -> impl Iterator<Item = String> {
 
 impl Endpoint {
     fn new(options: Options, users: Users, tls: Option<Tls>, heartbeat: Arc<Heartbeat>) -> Self {
-        let store = Mutex::new(Store::new(options));
-        Self { store, access: Access::new(users), tls, heartbeat, counts: Counts::default() }
+        let (store, access) = (Mutex::new(Store::new(options)), Access::new(users));
+        let checks = Arc::new(Semaphore::new(MAX_CHECKS));
+        Self { store, access, checks, tls, heartbeat, counts: Counts::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Store> {
@@ -129,10 +136,11 @@ impl Sink for PrometheusSink {
     fn report(&self) -> Report {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let Counts { accepted, undelivered, requests, bytes } = &self.endpoint.counts;
+        let store = self.endpoint.lock();
         Report {
             accepted: read(accepted),
-            undelivered: read(undelivered),
-            not_finite: self.endpoint.lock().not_finite,
+            undelivered: read(undelivered) + store.left_out,
+            not_finite: store.not_finite,
             requests: read(requests),
             bytes: read(bytes),
             ..Report::default()

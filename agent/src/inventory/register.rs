@@ -8,14 +8,12 @@
 
 use crate::ids::{GpuUuid, PciAddress};
 use crate::inventory::GpuInfo;
+use crate::state_file::{self, StateFile};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The file's name.
@@ -31,8 +29,6 @@ const MAX_FILE_LEN: u64 = 1 << 20;
 const REFRESH: Duration = Duration::from_mins(5);
 /// How long a replaced device is reported as replaced; then it is removed.
 const REPLACED: Duration = Duration::from_hours(24);
-/// How long the agent waits at its end for the last write.
-const LAST: Duration = Duration::from_secs(1);
 
 /// A device that was on this host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,15 +70,13 @@ enum Unusable {
     Shape(#[from] serde_json::Error),
     #[error("its format version is {0}; this agent reads version {VERSION}")]
     Version(u32),
-    #[error("it is larger than {MAX_FILE_LEN} bytes")]
-    TooLarge,
 }
 
 /// All known devices of this host. Without a file they are known until the agent ends.
 #[derive(Debug, Default)]
 pub struct DeviceStore {
     state: Mutex<State>,
-    writer: Option<Writer>,
+    writer: Option<StateFile>,
 }
 
 #[derive(Debug, Default)]
@@ -95,20 +89,11 @@ struct State {
     written: Option<Instant>,
 }
 
-/// The thread that writes the file.
-#[derive(Debug)]
-struct Writer {
-    /// The next text to write; a newer text replaces one that waits.
-    latest: Arc<Mutex<Option<Vec<u8>>>>,
-    wake: SyncSender<()>,
-    ended: Mutex<Receiver<()>>,
-}
-
 impl DeviceStore {
     /// Reads the devices stored in a folder and writes changes there.
     pub fn open(folder: &Path) -> Self {
         let mut register = Self::read_only(folder);
-        match start_writer(folder.to_owned()) {
+        match StateFile::open(folder, FILE, "register") {
             Ok(writer) => register.writer = Some(writer),
             Err(error) => {
                 tracing::warn!(%error, "cannot start the thread that writes known devices");
@@ -222,18 +207,6 @@ impl Drop for DeviceStore {
         if let Some(text) = self.state().text() {
             writer.put(text);
         }
-        let Writer { wake, ended, .. } = writer;
-        drop(wake);
-        // Bounded: a disk that hangs does not delay the agent's end.
-        let _ = ended.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(LAST);
-    }
-}
-
-impl Writer {
-    fn put(&self, text: Vec<u8>) {
-        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
-        // A full channel means that the thread runs or will run: it takes the latest text.
-        let _ = self.wake.try_send(());
     }
 }
 
@@ -272,55 +245,12 @@ fn seconds(time: SystemTime) -> u64 {
 }
 
 fn read(path: &Path) -> Result<Vec<KnownDevice>, Unusable> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error.into()),
-    };
-    let mut text = Vec::new();
-    file.take(MAX_FILE_LEN + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > MAX_FILE_LEN {
-        return Err(Unusable::TooLarge);
-    }
+    let Some(text) = state_file::read(path, MAX_FILE_LEN)? else { return Ok(Vec::new()) };
     let content: Content = serde_json::from_slice(&text)?;
     if content.version != VERSION {
         return Err(Unusable::Version(content.version));
     }
     Ok(content.devices)
-}
-
-fn start_writer(folder: PathBuf) -> io::Result<Writer> {
-    let latest = Arc::new(Mutex::new(None::<Vec<u8>>));
-    let (wake, woken) = sync_channel(1);
-    let (end, ended) = sync_channel(1);
-    let texts = Arc::clone(&latest);
-    thread::Builder::new().name("register".to_owned()).spawn(move || {
-        let mut warned = false;
-        for () in woken {
-            let text = texts.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let Some(text) = text else { continue };
-            let written = write(&folder, &text);
-            if let Err(error) = &written
-                && !std::mem::replace(&mut warned, true)
-            {
-                let (folder, remedy) = (folder.display(), "make it writable, or set paths.state");
-                tracing::warn!(%folder, %error, remedy, "cannot store known devices; after a restart, missing devices are not reported");
-            }
-        }
-        // `drop` waits for this, at most `LAST`.
-        let _ = end.send(());
-    })?;
-    Ok(Writer { latest, wake, ended: Mutex::new(ended) })
-}
-
-/// Writes a new file and renames it, so that a crash leaves the old file or the new one.
-fn write(folder: &Path, text: &[u8]) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
-    let draft = folder.join(format!("{FILE}.new"));
-    let mut file = File::create(&draft)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    fs::rename(&draft, folder.join(FILE))
 }
 
 #[cfg(test)]

@@ -8,6 +8,9 @@
 //! except for the last twentieth. If an owner below its share finds no room, the owner with the
 //! most series of collectives loses some of them.
 //!
+//! A histogram counts as many as Prometheus makes of it: one for each bucket, one above them all, a
+//! sum and a count.
+//!
 //! Cost: nothing for a series that continues; a hash lookup for one that starts or ends; a scan of
 //! the owners for a batch in which room is needed.
 
@@ -76,10 +79,12 @@ struct EvictionCandidate {
     left: usize,
 }
 
-/// A series' class and owner.
+/// A series' class, owner and weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) rank: SeriesClass,
+    /// How many series it counts as.
+    pub(super) weight: u32,
     /// `None` if it counts on no owner's share.
     pub(super) owner: Option<QuotaKey>,
 }
@@ -106,7 +111,7 @@ impl SeriesLimit {
         }
     }
 
-    /// The number of live series.
+    /// The weight of the live series.
     pub(super) fn alive(&self) -> usize {
         self.alive
     }
@@ -136,7 +141,8 @@ impl SeriesLimit {
 
     /// Whether there is room for a new series; if so, counts it.
     pub(super) fn admit(&mut self, place: Place) -> bool {
-        let Place { rank, owner } = place;
+        let Place { rank, owner, weight } = place;
+        let weight = weight as usize;
         let room = self.room(rank);
         let share = self.share;
         let held = self.owners.entry(owner).or_default();
@@ -149,19 +155,19 @@ impl SeriesLimit {
             SeriesClass::Agent => true,
             SeriesClass::Device => {
                 self.owed = self.owed.saturating_sub(1);
-                room > 0
+                room >= weight
             }
-            _ => room > self.owed + reserved,
+            _ => room >= self.owed + reserved + weight,
         };
         if free {
-            self.alive += 1;
-            held.add(rank);
+            self.alive += weight;
+            held.add(place);
         } else {
             held.refused += 1;
             self.refused += 1;
             self.lost += 1;
             if let Some(wanted) = self.wanted.get_mut(rank as usize).filter(|_| is_below) {
-                *wanted += 1;
+                *wanted += weight;
             }
         }
         free
@@ -174,7 +180,7 @@ impl SeriesLimit {
             && place.rank <= candidate.rank
             && candidate.left > 0;
         if is_it {
-            candidate.left -= 1;
+            candidate.left = candidate.left.saturating_sub(place.weight as usize);
             self.release(place);
             self.refused += 1;
             self.lost += 1;
@@ -187,9 +193,9 @@ impl SeriesLimit {
 
     /// Counts a series that ended.
     pub(super) fn release(&mut self, place: Place) {
-        self.alive = self.alive.saturating_sub(1);
+        self.alive = self.alive.saturating_sub(place.weight as usize);
         if let Some(held) = self.owners.get_mut(&place.owner) {
-            held.remove(place.rank);
+            held.remove(place);
             if held.all() == 0 && held.refused == 0 {
                 self.owners.remove(&place.owner);
             }
@@ -199,8 +205,8 @@ impl SeriesLimit {
     /// Counts a series that another owner has now.
     pub(super) fn moved(&mut self, from: Place, to: Place) {
         self.release(from);
-        self.alive += 1;
-        self.owners.entry(to.owner).or_default().add(to.rank);
+        self.alive += to.weight as usize;
+        self.owners.entry(to.owner).or_default().add(to);
     }
 
     /// Whether to store an ended counter's start: at most as many as may live, and always for
@@ -315,13 +321,13 @@ impl SeriesLimit {
 }
 
 impl OwnerUsage {
-    fn add(&mut self, rank: SeriesClass) {
-        *self.count(rank) += 1;
+    fn add(&mut self, place: Place) {
+        *self.count(place.rank) += place.weight as usize;
     }
 
-    fn remove(&mut self, rank: SeriesClass) {
-        let count = self.count(rank);
-        *count = count.saturating_sub(1);
+    fn remove(&mut self, place: Place) {
+        let count = self.count(place.rank);
+        *count = count.saturating_sub(place.weight as usize);
     }
 
     fn count(&mut self, rank: SeriesClass) -> &mut usize {

@@ -40,7 +40,7 @@ impl Series {
         if self.identity.same(lookup.identity(key.subject)) {
             return None;
         }
-        let place = key.place(lookup);
+        let place = key.place(self.place.weight, lookup);
         if place != self.place {
             limit.moved(self.place, place);
             self.place = place;

@@ -9,12 +9,16 @@ use super::engines;
 use super::layout::{self, Screen, Style, clean, left, right};
 use super::{Device, Holder, HostReport, Instance, OwnerView, Process};
 use crate::collect::device::DEVICES;
+use crate::health::report::ConditionView;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
 /// Before the name of a model, and of an owner.
 const INDENT: usize = 5;
+/// Health conditions under a device; `gpuwho health` has all.
+const MAX_CONDITIONS: usize = 3;
+
 /// One line, before its place is known.
 enum Row {
     Device {
@@ -109,6 +113,11 @@ impl HostReport {
             let words: Vec<_> = [age, reason].into_iter().flatten().collect();
             rows.extend((!words.is_empty()).then(|| Row::Reason(words.join(": "))));
         }
+        let reason = |one: &ConditionView| {
+            let ConditionView { severity, condition, reason, .. } = one;
+            Row::Reason(format!("{severity}: {reason} ({condition})"))
+        };
+        rows.extend(device.health.iter().take(MAX_CONDITIONS).map(reason));
         rows.extend(device.rows_in(None));
         for instance in &device.instances {
             rows.push(Row::instance(instance));
@@ -350,7 +359,7 @@ fn percent(ratio: f64) -> String {
     format!("{:.0} %", ratio * 100.0)
 }
 
-pub(super) fn plural(count: usize, one: &str, many: &str) -> String {
+pub(crate) fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 

@@ -2,7 +2,7 @@
 //! the bits of throttle reasons.
 
 use super::super::device::ThrottleReason;
-use super::super::{MetricDef, share};
+use super::super::{MetricDef, health, share};
 use std::fmt::Write as _;
 
 /// A vendor's column.
@@ -24,7 +24,8 @@ const HEAD: &str = "
 
 Whether a vendor has a metric: `yes`, or the number of the reason below why it has not. Unit, kind and
 meaning are the same for all. The state of a device, the age of its reading, and counts by owner are the
-agent's own.
+agent's own; its health (`gpu.health.*`) is judged by the same rules for all, from the readings that there
+are.
 
 ";
 
@@ -46,9 +47,6 @@ and `memory_thermal`.
 
 /// Writes all of them.
 pub(super) fn tables(columns: &[Column], out: &mut String) {
-    // Counts by owner are the agent's own.
-    let is_read =
-        |def: &&'static MetricDef| SUBJECTS.contains(&def.subject) && !share::ALL.contains(def);
     let defs: Vec<_> = super::super::all().filter(is_read).collect();
     matrix(columns, &defs, out);
     sources(columns, &defs, out);
@@ -56,6 +54,13 @@ pub(super) fn tables(columns: &[Column], out: &mut String) {
 }
 
 // Writing to a String cannot fail.
+
+/// Whether a vendor's reader may have a metric.
+fn is_read(def: &&'static MetricDef) -> bool {
+    // Counts by owner and a device's health are the agent's own.
+    let is_own = health::ALL.contains(def) || share::ALL.contains(def);
+    SUBJECTS.contains(&def.subject) && !is_own
+}
 
 fn matrix(columns: &[Column], defs: &[&'static MetricDef], out: &mut String) {
     out.push_str(HEAD);

@@ -2,21 +2,44 @@
 //! drm-usage-stats.rst`), which every DRM driver exposes in `/proc/PID/fdinfo`.
 //!
 //! Read once a tick for all devices of a vendor, only for processes known to have one of its nodes
-//! open: one small file for each of their open files.
+//! open: one small file for each of their open DRM nodes. The files of other descriptors are not
+//! opened: the kernel renders all of such a file, however little is read, and that of an epoll
+//! descriptor has a line for each of thousands of entries.
 
 use super::files::{Files, numbered};
 use super::wire::{ProcessValue, push};
 use crate::catalog::process::{self as metric, ProcessType};
 use crate::paths::Paths;
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The devices of one tick are read one after the other within this time.
 const FRESH_NS: u64 = 100_000_000;
-/// Limits on the processes, and on the open files of each, that are read. Memory beyond the limits
-/// is left out.
+/// Limit on the processes. Memory beyond this and the other limits is left out.
 const MAX_PROCESSES: usize = 256;
-const MAX_FILES: usize = 1024;
+/// Limit on the descriptors whose type is looked up, a microsecond each.
+const LOOKS: Share = Share { all: 65_536, least: 256, most: 4096 };
+/// Limit on the files that are read.
+const READS: Share = Share { all: 2048, least: 8, most: 64 };
+/// The major number of DRM nodes.
+const DRM_MAJOR: u32 = 226;
+
+/// A limit that all processes share alike.
+struct Share {
+    all: usize,
+    /// Limits of the share of one process.
+    least: usize,
+    most: usize,
+}
+
+impl Share {
+    /// The share of each of some processes.
+    fn of(&self, processes: usize) -> usize {
+        (self.all / processes.max(1)).clamp(self.least, self.most)
+    }
+}
 
 /// The clients of a vendor's devices.
 #[derive(Debug, Default)]
@@ -43,10 +66,13 @@ impl Clients {
             return;
         }
         let mut clients = Vec::new();
-        for pid in pids.iter().take(MAX_PROCESSES) {
-            let folder = paths.proc.join(pid.to_string()).join("fdinfo");
-            for (_, file) in numbered(&folder, "").into_iter().take(MAX_FILES) {
-                let text = files.text(&file);
+        let count = pids.len().min(MAX_PROCESSES);
+        for pid in pids.iter().take(count) {
+            let folder = paths.proc.join(pid.to_string());
+            let open = numbered(&folder.join("fd"), "").into_iter().take(LOOKS.of(count));
+            let nodes = open.filter(|(_, path)| is_drm_node(path)).take(READS.of(count));
+            for (number, _) in nodes {
+                let text = files.text(&folder.join(format!("fdinfo/{number}")));
                 clients.extend(text.and_then(|text| client(*pid, &text)));
             }
         }
@@ -77,6 +103,15 @@ impl Clients {
     fn lock(&self) -> MutexGuard<'_, (u64, Vec<Client>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether an open file is a DRM node; asks no remote file system.
+fn is_drm_node(descriptor: &Path) -> bool {
+    let about = statx(CWD, descriptor, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+    about.is_ok_and(|about| {
+        let kind = FileType::from_raw_mode(about.stx_mode.into());
+        kind == FileType::CharacterDevice && about.stx_rdev_major == DRM_MAJOR
+    })
 }
 
 /// Parses one file; `None` if it is not of a DRM client. `drm-memory-vram` is an older name of
@@ -111,7 +146,33 @@ fn bytes(size: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Client, client};
+    use super::{Client, Clients, LOOKS, READS, client};
+    use crate::collect::device::files::Files;
+    use crate::paths::Paths;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_descriptor_that_is_no_drm_node_is_not_read_whatever_its_file_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = Paths { proc: folder.path().to_owned(), ..Paths::default() };
+        for name in ["fd", "fdinfo"] {
+            fs::create_dir_all(folder.path().join("7").join(name)).unwrap();
+        }
+        symlink("/dev/null", folder.path().join("7/fd/3")).unwrap();
+        let forged = "drm-client-id: 1\ndrm-pdev: 0000:05:00.0\ndrm-resident-vram: 1 KiB\n";
+        fs::write(folder.path().join("7/fdinfo/3"), forged).unwrap();
+        let (clients, mut files) = (Clients::default(), Files::default());
+        clients.refresh(&paths, &[7], u64::MAX, &mut files);
+        assert_eq!(clients.lock().1, []);
+        assert_eq!(files.cost().calls, 0, "no file was opened");
+    }
+
+    #[test]
+    fn processes_share_the_looks_and_the_reads() {
+        assert_eq!([1, 32, 256].map(|count| LOOKS.of(count)), [4096, 2048, 256]);
+        assert_eq!([1, 64, 256].map(|count| READS.of(count)), [64, 32, 8]);
+    }
 
     #[test]
     fn a_clients_memory_is_its_resident_one_in_bytes() {

@@ -7,7 +7,7 @@ use super::load::{Loaded, fill};
 use super::nodes::{Device, Nodes, folders};
 use super::records::{Fact, fact};
 use crate::attribute::{Evidence, Opened};
-use crate::collect::proc_scan::{Tracker, holds, is_alive};
+use crate::collect::proc_scan::{ScanPass, Tracker, holds, is_alive};
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -15,6 +15,7 @@ use gpuwho_common::device_users::SeenKey;
 use inotify::{Inotify, WatchMask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,7 +60,9 @@ impl<E: FnMut(Evidence)> Watch<E> {
         let mut appearing = watch_folders(&self.settings, &self.paths);
         // The programs are attached: later opens are in the ring, so this scan completes the
         // picture.
-        self.rescan(&mut bpf);
+        if self.rescan(&mut bpf, stopped).is_break() {
+            return;
+        }
         let mut rescan_at = Instant::now() + interval;
         loop {
             let now = Instant::now();
@@ -80,7 +83,9 @@ impl<E: FnMut(Evidence)> Watch<E> {
             self.check_attempts(&mut bpf);
             if Instant::now() >= rescan_at {
                 self.refresh_nodes(&mut bpf);
-                self.rescan(&mut bpf);
+                if self.rescan(&mut bpf, stopped).is_break() {
+                    return;
+                }
                 rescan_at = Instant::now() + interval;
             }
         }
@@ -195,11 +200,29 @@ impl<E: FnMut(Evidence)> Watch<E> {
         (self.emit)(evidence);
     }
 
-    /// Finds what no hook saw, and makes the programs follow all of it before the first is emitted:
-    /// receivers may act on evidence, and emitting takes time in which a process can fork, execute
-    /// another program or exit.
-    fn rescan(&mut self, bpf: &mut Loaded) {
-        let found_now = self.tracker.scan(&self.paths, &self.nodes);
+    /// Finds what no hook saw, in steps, between which it reads the ring. Breaks if the source is
+    /// stopped.
+    fn rescan(&mut self, bpf: &mut Loaded, stopped: &OwnedFd) -> ControlFlow<()> {
+        let mut pass = ScanPass::begin(&self.paths);
+        while let Some(holders) = pass.step(&self.paths, &self.nodes) {
+            let found_now = self.tracker.take(&holders, &self.nodes);
+            self.emit_found(bpf, found_now);
+            self.read_ring(bpf);
+            self.check_attempts(bpf);
+            if wait(stopped.as_fd(), None, None, Duration::ZERO).stop {
+                return ControlFlow::Break(());
+            }
+        }
+        for evidence in self.tracker.end_missing(&self.paths, &pass) {
+            (self.emit)(evidence);
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Makes the programs follow all that was found before the first is emitted: receivers may act
+    /// on evidence, and emitting takes time in which a process can fork, execute another program or
+    /// exit.
+    fn emit_found(&mut self, bpf: &mut Loaded, found_now: Vec<Evidence>) {
         let found: BTreeSet<ProcKey> = found_now
             .iter()
             .filter_map(|evidence| match evidence {

@@ -58,6 +58,9 @@ impl EventAggregator {
         } else if let Some(peer) = &what.peer {
             return Some(self.peers(peer));
         }
+        if what.kind == EventKind::HealthEnded {
+            return Some(Vec::new());
+        }
         let Place::Gpu(gpu) = what.place else { return Some(Vec::new()) };
         Some(self.on_device(what, gpu, at))
     }

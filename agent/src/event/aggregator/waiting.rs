@@ -131,7 +131,9 @@ impl State {
     /// Holds an event until the other source had time to report it, if there is one.
     pub(super) fn hold(&mut self, event: Event, now: Instant) {
         let same = match event.what.kind {
-            EventKind::ProcessEnded => Duration::ZERO,
+            EventKind::ProcessEnded | EventKind::HealthStarted | EventKind::HealthEnded => {
+                Duration::ZERO
+            }
             EventKind::DriverUnbind => SAME_UNBIND,
             _ => SAME,
         };

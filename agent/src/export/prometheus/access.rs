@@ -78,24 +78,38 @@ impl Access {
         self.users.is_empty() || header.is_some_and(is_accepted)
     }
 
-    /// Checks a header; takes as long as bcrypt does.
-    pub(super) fn check(&self, header: &[u8]) -> bool {
-        let Some((user, password)) = credentials(header) else { return false };
-        let is_right = self.users.verify(&user, &password);
+    /// Checks a name and a password; takes as long as bcrypt does.
+    pub(super) fn check(&self, credentials: &Credentials) -> bool {
+        let Credentials { header, user, password } = credentials;
+        let is_right = self.users.verify(user, password);
         if is_right {
             let mut accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
             // base64 and the word `Basic` have more than one spelling.
             if accepted.len() >= self.users.0.len() {
                 accepted.clear();
             }
-            accepted.insert(self.keys.hash_one(header));
+            accepted.insert(self.keys.hash_one(&**header));
         }
         is_right
     }
 }
 
-/// The name and the password of a header.
-fn credentials(header: &[u8]) -> Option<(String, String)> {
+/// A name and a password, and the header that they come from.
+pub(super) struct Credentials {
+    header: Box<[u8]>,
+    user: String,
+    password: String,
+}
+
+impl Credentials {
+    /// Reads a header; `None` without a name and a password of a length that can be right.
+    pub(super) fn parse(header: &[u8]) -> Option<Self> {
+        let (user, password) = name_and_password(header)?;
+        Some(Self { header: header.into(), user, password })
+    }
+}
+
+fn name_and_password(header: &[u8]) -> Option<(String, String)> {
     let text = std::str::from_utf8(header).ok().filter(|text| text.len() <= MAX_HEADER)?;
     let (scheme, encoded) = text.split_once(' ')?;
     let decoded = STANDARD.decode(encoded.trim()).ok()?;
@@ -121,16 +135,19 @@ mod tests {
     #[test]
     fn only_the_right_password_of_a_known_user_is_accepted() {
         let access = Access::new(users());
+        let check = |header: &[u8]| {
+            Credentials::parse(header).is_some_and(|credentials| access.check(&credentials))
+        };
         assert!(!access.is_known(None));
         let long = format!("alice:{}", "a".repeat(73));
         for wrong in ["alice:Secret", "bob:secret", "alice", ":", &long] {
-            assert!(!access.check(&header(wrong)), "{wrong}");
+            assert!(!check(&header(wrong)), "{wrong}");
         }
-        assert!(!access.check(b"Bearer c2VjcmV0"));
-        assert!(!access.check(&[0xff, b' ', 0xff]));
+        assert!(!check(b"Bearer c2VjcmV0"));
+        assert!(!check(&[0xff, b' ', 0xff]));
         let right = header("alice:secret");
         assert!(!access.is_known(Some(&right)), "not before it was checked");
-        assert!(access.check(&right));
+        assert!(check(&right));
         assert!(access.is_known(Some(&right)), "and without a check from then on");
         assert!(!access.is_known(Some(&header("alice:Secret"))));
     }
@@ -140,7 +157,7 @@ mod tests {
         let access = Access::new(users());
         for spaces in 1..9 {
             let header = format!("Basic{}{}", " ".repeat(spaces), STANDARD.encode("alice:secret"));
-            assert!(access.check(header.as_bytes()));
+            assert!(access.check(&Credentials::parse(header.as_bytes()).unwrap()));
             assert_eq!(access.accepted.lock().unwrap().len(), 1);
         }
     }

@@ -1,13 +1,14 @@
 //! The endpoint's answers: `/metrics`, `/healthz`, `/readyz` and a page that names them.
 
 use super::Endpoint;
+use super::access::Credentials;
 use super::text::Format;
 use crate::heartbeat::Pulse;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, ALLOW, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap,
-    HeaderName, HeaderValue, VARY, WWW_AUTHENTICATE,
+    HeaderName, HeaderValue, RETRY_AFTER, VARY, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
 use std::sync::Arc;
@@ -47,12 +48,20 @@ pub(super) async fn answer<B>(endpoint: &Arc<Endpoint>, request: &Request<B>) ->
 async fn metrics(endpoint: &Arc<Endpoint>, headers: &HeaderMap) -> Answer {
     let credentials = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
     if !endpoint.access.is_known(credentials) {
-        let (asked, credentials) = (Arc::clone(endpoint), credentials.map(<[u8]>::to_owned));
-        let check = move || credentials.is_some_and(|header| asked.access.check(&header));
-        // An error means that the runtime ends.
-        if !tokio::task::spawn_blocking(check).await.unwrap_or(false) {
-            let answer = text(StatusCode::UNAUTHORIZED, "a name and a password are needed\n");
-            return answer.with(WWW_AUTHENTICATE, "Basic realm=\"gpuwho\"");
+        let verdict = match credentials.and_then(Credentials::parse) {
+            None => Some(false),
+            Some(credentials) => check(endpoint, credentials).await,
+        };
+        match verdict {
+            Some(true) => {}
+            Some(false) => {
+                let answer = text(StatusCode::UNAUTHORIZED, "a name and a password are needed\n");
+                return answer.with(WWW_AUTHENTICATE, "Basic realm=\"gpuwho\"");
+            }
+            None => {
+                let reason = "too many passwords wait for their check\n";
+                return text(StatusCode::SERVICE_UNAVAILABLE, reason).with(RETRY_AFTER, "1");
+            }
         }
     }
     let format = format(headers);
@@ -66,6 +75,20 @@ async fn metrics(endpoint: &Arc<Endpoint>, headers: &HeaderMap) -> Answer {
         }
         Err(error) => text(StatusCode::SERVICE_UNAVAILABLE, &format!("{error}\n")),
     }
+}
+
+/// Checks credentials on the blocking thread; `None` if too many checks wait there. A check that
+/// began goes on when its connection ends, so it keeps its place until it is done.
+async fn check(endpoint: &Arc<Endpoint>, credentials: Credentials) -> Option<bool> {
+    let place = Arc::clone(&endpoint.checks).try_acquire_owned().ok()?;
+    let asked = Arc::clone(endpoint);
+    let check = move || {
+        let is_right = asked.access.check(&credentials);
+        drop(place);
+        is_right
+    };
+    // An error means that the runtime ends.
+    Some(tokio::task::spawn_blocking(check).await.unwrap_or(false))
 }
 
 fn health(pulse: Pulse, is_starting_fine: bool) -> Answer {

@@ -14,11 +14,12 @@ use bytes::Bytes;
 use flate2::write::GzEncoder;
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-/// Largest page before compression. The default limit of 50,000 series makes some 20 MB.
+/// Largest page before compression. The default limit of 50,000 series makes some 20 MB; what does
+/// not fit is left out and counted, least important series first.
 const MAX_PAGE: usize = 24 << 20;
 
 /// Largest sum of all pages in memory: those of this tick, and those that slow clients still read.
@@ -51,6 +52,8 @@ pub(super) struct Store {
     /// Bytes of all pages in memory.
     held: Arc<AtomicUsize>,
     pub(super) not_finite: u64,
+    /// Series that had no place on a page, of all pages.
+    pub(super) left_out: u64,
 }
 
 /// A series' last point.
@@ -74,9 +77,6 @@ pub(super) struct Rendered {
 /// The page cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PageError {
-    /// It is larger than a client should have to take.
-    #[error("the page is larger than {MAX_PAGE} bytes; lower agent.series_limit")]
-    TooLarge,
     /// Slow clients have not taken former pages yet.
     #[error("clients that read slowly hold {MAX_HELD} bytes of former pages")]
     Held,
@@ -88,7 +88,8 @@ pub(super) enum PageError {
 impl Store {
     pub(super) fn new(options: Options) -> Self {
         let families = catalog::all().map(|_| BTreeMap::new()).collect();
-        Self { options, families, pages: Vec::new(), held: Arc::default(), not_finite: 0 }
+        let (pages, held) = <(Vec<_>, Arc<_>)>::default();
+        Self { options, families, pages, held, not_finite: 0, left_out: 0 }
     }
 
     /// Takes the points of a tick.
@@ -122,7 +123,7 @@ impl Store {
         }
         let plain = match self.pages.iter().find(|page| page.format == format && !page.is_gzip) {
             Some(page) => page.clone(),
-            None => self.render(format, now)?,
+            None => self.render(format, now),
         };
         let page = if is_gzip {
             Rendered { is_gzip, body: self.hold(gzip(&plain.body)?), ..plain }
@@ -133,7 +134,7 @@ impl Store {
         Ok(page)
     }
 
-    fn render(&self, format: Format, now: Instant) -> Result<Rendered, PageError> {
+    fn render(&mut self, format: Format, now: Instant) -> Rendered {
         let scope = if self.options.scope_labels {
             format!(
                 ",otel_scope_name=\"{}\",otel_scope_version=\"{}\"",
@@ -144,18 +145,27 @@ impl Store {
             String::new()
         };
         let mut page = Page { format, text: String::new(), more_labels: scope };
-        let mut points = 0;
+        let (mut points, mut left_out) = (0, 0);
         for profile in &self.options.profiles {
-            points += match profile {
-                Profile::Native => self.native(&mut page, now)?,
-                Profile::Dcgm => super::dcgm::render(self, &mut page, now),
-            };
+            match profile {
+                Profile::Native => {
+                    let (written, rest) = self.native(&mut page, now);
+                    points += written;
+                    left_out += rest;
+                }
+                Profile::Dcgm => points += super::dcgm::render(self, &mut page, now),
+            }
         }
+        if left_out > 0 {
+            let remedy = "lower agent.series_limit, or select fewer metrics in [metrics]";
+            tracing::warn!(left_out, remedy, "the page for Prometheus is full");
+        }
+        self.left_out += left_out;
         page.text.push_str(&target(format, &self.options.target));
         if format == Format::OpenMetrics {
             page.text.push_str("# EOF\n");
         }
-        Ok(Rendered { format, is_gzip: false, body: self.hold(page.text.into()), points })
+        Rendered { format, is_gzip: false, body: self.hold(page.text.into()), points }
     }
 
     /// A page's bytes, counted until the last client has them.
@@ -164,23 +174,28 @@ impl Store {
         Bytes::from_owner(Held { page, sum: Arc::clone(&self.held) })
     }
 
-    fn native(&self, page: &mut Page, now: Instant) -> Result<u64, PageError> {
-        let mut points = 0;
-        for (family, series) in FAMILIES.iter().zip(&self.families) {
+    /// Writes the series as far as there is place; returns how many, and how many are left out.
+    fn native(&self, page: &mut Page, now: Instant) -> (u64, u64) {
+        let (mut points, mut left_out) = (0, 0);
+        for at in ORDER.iter().copied() {
+            let (Some(family), Some(series)) = (FAMILIES.get(at), self.families.get(at)) else {
+                continue;
+            };
             let mut live = series.values().filter(|live| self.is_fresh(live, now)).peekable();
-            if live.peek().is_some() {
+            if live.peek().is_some() && page.text.len() < MAX_PAGE {
                 page.head(family);
             }
             for Live { labels, value, .. } in live {
+                if page.text.len() >= MAX_PAGE {
+                    left_out += 1;
+                    continue;
+                }
                 let labels = labels.prometheus.get_or_init(|| text::labels(&labels.set));
                 page.series(&family.name, labels, value);
                 points += 1;
             }
-            if page.text.len() > MAX_PAGE {
-                return Err(PageError::TooLarge);
-            }
         }
-        Ok(points)
+        (points, left_out)
     }
 
     /// The live series of a metric.
@@ -201,6 +216,22 @@ impl Store {
 
     fn is_fresh(&self, live: &Live, now: Instant) -> bool {
         now.saturating_duration_since(live.at) < self.options.stale
+    }
+}
+
+/// The families' places in the catalogue, the most important first.
+static ORDER: LazyLock<Vec<usize>> = LazyLock::new(|| {
+    let mut order: Vec<_> = catalog::all().map(importance).enumerate().collect();
+    order.sort_by_key(|(_, importance)| *importance);
+    order.into_iter().map(|(at, _)| at).collect()
+});
+
+/// Ascends from what no tenant can make more of to what tenants' programs report of themselves.
+fn importance(metric: &MetricDef) -> u8 {
+    match metric.subject {
+        "agent" | "source" | "refused" | "host" | "gpu" | "instance" | "xid" => 0,
+        "engine" | "engine_gpu" | "communicator" | "recent" => 2,
+        _ => 1,
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::inventory::facts::Facts;
+use std::fs;
 use std::path::Path;
 
 const THEN: SystemTime = UNIX_EPOCH;

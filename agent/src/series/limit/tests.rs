@@ -1,7 +1,7 @@
 use super::*;
 
 fn place(rank: SeriesClass, user: u32) -> Place {
-    Place { rank, owner: Some(QuotaKey::of_user(user)) }
+    Place { rank, weight: 1, owner: Some(QuotaKey::of_user(user)) }
 }
 
 const NOTHING: Needed = [0; 5];
@@ -117,8 +117,19 @@ fn ended_counters_are_stored_up_to_a_bound() {
     let mut limit = SeriesLimit::new(10);
     let process = place(SeriesClass::Basic, 1);
     assert_eq!((0..100).filter(|_| limit.remember(process)).count(), 10);
-    assert!(limit.remember(Place { rank: SeriesClass::Device, owner: None }));
+    assert!(limit.remember(Place { rank: SeriesClass::Device, weight: 1, owner: None }));
     limit.forget();
     limit.forget();
     assert!(limit.remember(process));
+}
+
+#[test]
+fn a_histogram_takes_the_room_of_its_buckets_and_gives_it_back() {
+    let mut limit = SeriesLimit::new(1_000);
+    let wide = Place { weight: 102, ..place(SeriesClass::Collective, 1) };
+    assert_eq!(batch(&mut limit, wide, 0, 1_000, NOTHING).0, 7, "of four fifths but a twentieth");
+    assert_eq!(limit.alive(), 7 * 102);
+    limit.release(wide);
+    assert_eq!(limit.alive(), 6 * 102);
+    assert!(limit.admit(wide));
 }

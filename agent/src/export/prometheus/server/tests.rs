@@ -4,6 +4,7 @@ use super::super::tls::{Files, Tls};
 use super::*;
 use crate::catalog::attributes as attr;
 use crate::catalog::device;
+use crate::export::prometheus::MAX_CHECKS;
 use crate::export::prometheus::fixture::{labels, point, power};
 use crate::export::{EnrichedBatch, Report, Sink};
 use crate::sample::Value;
@@ -154,6 +155,25 @@ fn metrics_need_the_password_and_health_does_not() {
     assert_eq!(status(&with("alice:secret")), "200");
     assert_eq!(status(&with("alice:secret")), "200");
     assert_eq!(status(&request(address, "GET /healthz HTTP/1.1")), "200");
+}
+
+#[test]
+fn password_checks_that_wait_are_bounded_and_the_rest_is_refused_at_once() {
+    let users = [("alice".to_owned(), bcrypt::hash("secret", 4).unwrap())].into();
+    let (sink, address) = start(Users::new(users).unwrap(), None, WIDE);
+    let with = |credentials: &str| {
+        let header = STANDARD.encode(credentials);
+        request(address, &format!("GET /metrics HTTP/1.1\r\nAuthorization: Basic {header}"))
+    };
+    let checks = Arc::clone(&sink.endpoint.checks);
+    let places = checks.try_acquire_many(u32::try_from(MAX_CHECKS).unwrap()).unwrap();
+    let refused = with("alice:secret");
+    assert_eq!(status(&refused), "503");
+    assert!(refused.contains("retry-after: 1"), "{refused}");
+    assert_eq!(status(&with(&format!("alice:{}", "x".repeat(200)))), "401", "needs no check");
+    drop(places);
+    assert_eq!(status(&with("alice:secret")), "200");
+    assert_eq!(sink.endpoint.checks.available_permits(), MAX_CHECKS, "each gives its place back");
 }
 
 #[test]

@@ -2,7 +2,7 @@ use super::super::fixture::{labels, point, power, store};
 use super::super::profile::Profile::{Dcgm, Native};
 use super::*;
 use crate::catalog::attributes::{self as attr, AttrSet};
-use crate::catalog::{device, gpm, instance};
+use crate::catalog::{device, engine, gpm, instance};
 use std::io::Read as _;
 
 fn text(store: &mut Store, format: Format, now: Instant) -> String {
@@ -90,15 +90,25 @@ fn pages_that_clients_hold_are_bounded() {
 }
 
 #[test]
-fn a_page_without_end_is_refused() {
+fn on_a_full_page_an_engine_s_series_are_left_out_and_counted_and_a_device_s_are_there() {
     let long = "x".repeat(MAX_PAGE / 8);
-    let points = (0..9).map(|_| {
+    let engines = (0..9).map(|_| {
         let labels = labels(Some((&attr::GPU_MODEL, long.as_str())));
-        point(device::POWER.def(), &labels, Some(Value::Double(1.0)))
+        point(engine::RUNNING.def(), &labels, Some(Value::Int(1)))
     });
-    let mut store = store(&[Native], points.collect());
-    let page = store.page(Format::Text, false, Instant::now());
-    assert!(matches!(page, Err(PageError::TooLarge)));
+    let mut store = store(&[Native], engines.chain(power(1.0).points).collect());
+    let page = text(&mut store, Format::Text, Instant::now());
+    assert!(page.contains("\ngpu_power_watts{") && page.len() < MAX_PAGE + MAX_PAGE / 4);
+    assert_eq!((sample(&page).len(), store.left_out), (8 + 2, 1));
+    text(&mut store, Format::Text, Instant::now());
+    assert_eq!(store.left_out, 1, "rendered once a tick");
+}
+
+#[test]
+fn every_family_has_its_place_on_the_page() {
+    let mut order = ORDER.clone();
+    order.sort_unstable();
+    assert!(order.into_iter().eq(0..FAMILIES.len()));
 }
 
 #[test]
