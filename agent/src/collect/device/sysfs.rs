@@ -197,6 +197,7 @@ pub(super) mod fake {
     use crate::collect::device::{OpenLibrary, OpenOptions, Vendor};
     use crate::paths::Paths;
     use crate::sample::Value;
+    use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
     use std::collections::BTreeMap;
     use std::fs;
     use std::os::unix::fs::symlink;
@@ -226,6 +227,16 @@ pub(super) mod fake {
             let path = self.at(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, format!("{text}\n")).unwrap();
+        }
+
+        /// A node of the kernel's DRM, if there is none; needs root.
+        pub(in crate::collect::device) fn drm_node(&self, path: &str) {
+            let path = self.at(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            if !path.exists() {
+                let (kind, number) = (FileType::CharacterDevice, makedev(226, 128));
+                mknodat(CWD, &path, kind, Mode::empty(), number).unwrap();
+            }
         }
 
         pub(in crate::collect::device) fn put_all(&self, folder: &str, files: &[(&str, &str)]) {
