@@ -238,7 +238,7 @@ mod tests {
         // Those that Prometheus' translation has a word for.
         let known = ["1", "s", "By", "By/s", "W", "J", "Hz", "Cel", "g"];
         for def in all() {
-            let is_rate = |per| def.unit.strip_suffix(per);
+            let is_rate = |per: &str| def.unit.strip_suffix(per);
             let counted = is_rate("/s").or_else(|| is_rate("/h")).unwrap_or(def.unit);
             let annotation = counted.starts_with('{') && counted.ends_with('}');
             assert!(annotation || known.contains(&def.unit), "{}: unit {}", def.name, def.unit);
