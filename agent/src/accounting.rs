@@ -34,7 +34,7 @@ use presence::DeviceOpeners;
 use reading::Readings;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use time::TimeDivision;
+use time::{Elapsed, TimeDivision};
 
 /// A pause between two readings longer than this many intervals is a gap: no time is accounted.
 const MAX_GAP_INTERVALS: u32 = 3;
@@ -160,7 +160,8 @@ impl Accounting {
             let (gpu, granted) = (reading.gpu, self.allocations.on(reading.gpu));
             let is_read = reading.at.is_some() && since <= self.max_gap;
             let out = &mut self.increments;
-            self.division.divide(reading, is_read, elapsed_ns, granted, out);
+            let elapsed = Elapsed { ns: elapsed_ns, is_read };
+            self.division.divide(reading, elapsed, granted, out);
             if reading.at.is_some() {
                 device.increments(gpu, elapsed_ns, out);
             }

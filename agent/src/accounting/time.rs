@@ -36,14 +36,21 @@ pub(super) struct TimeDivision {
     granted: Vec<(OwnerId, u128)>,
 }
 
+/// The time since the last batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Elapsed {
+    pub(super) ns: u64,
+    /// Whether the device was read in it.
+    pub(super) is_read: bool,
+}
+
 impl TimeDivision {
-    /// Divides the time since the last batch. Time in which the device was not read, `is_read` false,
+    /// Divides the time since the last batch. Time in which the device was not read
     /// is known to be granted, but not how it was used.
     pub(super) fn divide(
         &mut self,
         reading: &Reading,
-        is_read: bool,
-        elapsed_ns: u64,
+        Elapsed { ns: elapsed_ns, is_read }: Elapsed,
         allocations: &[Bound],
         out: &mut Vec<Increment>,
     ) {
@@ -125,10 +132,12 @@ impl TimeDivision {
             self.entitled.clear();
             let is_granted = slices
                 .iter()
-                .map(|(instance, size)| {
-                    self.entitle_instance(reading, *instance, *size, allocations)
+                .filter(|(instance, size)| {
+                    !self.entitle_instance(reading, *instance, *size, allocations)
                 })
-                .fold(true, |all, is_granted| all && is_granted);
+                // Each of them is entitled, whatever the others are.
+                .count()
+                == 0;
             if is_granted {
                 self.grant(extent);
             }
@@ -209,7 +218,9 @@ impl TimeDivision {
         let mut whole: u128 = unused.iter().map(|(_, part)| part).sum();
         if whole == 0 {
             // All of it is used, or rounding has left a rest.
-            unused.iter_mut().for_each(|(_, part)| *part = 1);
+            for (_, part) in &mut unused {
+                *part = 1;
+            }
             whole = unused.len() as u128;
         }
         let mut share = running(rest, whole);

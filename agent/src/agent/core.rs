@@ -104,14 +104,8 @@ impl Core {
             engines: <_>::default(),
         };
         let (series_limit, job_allocations) = (settings.series_limit, JobAllocations::default());
-        let recent = RecentEvents::default();
-        let selection = settings.metrics.clone();
         let node = settings.names.kubernetes.node_name.as_deref();
         let host = host::name(&settings.paths, node);
-        let monitor = HealthMonitor::new(settings.health.clone(), settings.interval);
-        let now = (health_clock(), SystemTime::now());
-        let health =
-            Mutex::new(if is_agent { monitor.with_past(&settings.paths, now) } else { monitor });
         let with_receipts = Some(&settings.receipts).filter(|_| is_agent).cloned();
         let receipts = with_receipts.unwrap_or_default();
         Self {
@@ -119,11 +113,11 @@ impl Core {
             context,
             host,
             series_limit,
-            selection,
+            selection: settings.metrics.clone(),
             providers,
             job_allocations,
-            recent,
-            health,
+            recent: RecentEvents::default(),
+            health: Mutex::new(health_monitor(settings, is_agent)),
             cost: Arc::clone(&settings.cost),
             carbon: Arc::new(Carbon::new(settings.cost.carbon())),
             machine: None,
@@ -209,6 +203,13 @@ impl Core {
 /// The clock of device health: seconds that no setting of the wall clock changes.
 pub(super) fn health_clock() -> f64 {
     host::boot_time_ns() as f64 / 1e9
+}
+
+/// The judge of device health; only the agent has a past and keeps one.
+fn health_monitor(settings: &Settings, is_agent: bool) -> HealthMonitor {
+    let monitor = HealthMonitor::new(settings.health.clone(), settings.interval);
+    let now = (health_clock(), SystemTime::now());
+    if is_agent { monitor.with_past(&settings.paths, now) } else { monitor }
 }
 
 /// Lists the processes that the drivers last reported on a device.

@@ -9,7 +9,7 @@ use crate::accounting::Accounting;
 use crate::catalog::agent::Stage;
 use crate::collect::schedule::{Event, Scheduler, thread_cpu};
 use crate::collect::source::Context;
-use crate::cost::receipts;
+use crate::cost::{Costs, receipts};
 use crate::event::recent::EventView;
 use crate::event::record::{Record, records};
 use crate::event::{self, EventSource, Moment, Severity};
@@ -68,17 +68,7 @@ pub(super) fn run(
                 accounting.account(&mut batch, &context.ownership, &context.inventory);
             });
             stages.time(Stage::Health, || evaluate(core, &mut batch));
-            stages.time(Stage::Costs, || {
-                let (ownership, inventory) = (&context.ownership, &context.inventory);
-                costs.charge(accounting.increments(), &mut batch, ownership, inventory);
-                let registries = Registries {
-                    inventory,
-                    ownership,
-                    communicators: &context.communicators,
-                    engines: &context.engines,
-                };
-                core.receipts.take(costs.charges(), &mut batch, &registries);
-            });
+            stages.time(Stage::Costs, || charge(core, &mut costs, &accounting, &mut batch));
             let began = thread_cpu();
             registry.select(&mut batch);
             registry.enrich(&batch, &mut out);
@@ -100,12 +90,7 @@ pub(super) fn run(
         for event in &reported {
             report(core, event);
         }
-        let finished = core.receipts.finish();
-        let finished = finished.iter().map(receipts::record);
-        let reported: Vec<Record> = reported.iter().flat_map(records).chain(finished).collect();
-        if !reported.is_empty() {
-            sinks::export_events(sinks, &reported);
-        }
+        export_records(core, sinks, &reported);
         stages.time(Stage::Sinks, || send(sinks, &mut out));
         if let Some(report) = registry.report() {
             context.board.put(SERIES, &report);
@@ -116,6 +101,24 @@ pub(super) fn run(
         }
         let reports = sinks.iter().map(|(name, sink)| (*name, sink.report())).collect();
         *context.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner) = reports;
+    }
+}
+
+/// Adds the costs of a batch, and adds them up by job, pod and unit.
+fn charge(core: &Core, costs: &mut Costs, accounting: &Accounting, batch: &mut Batch) {
+    let Context { ownership, inventory, communicators, engines, .. } = &core.context;
+    costs.charge(accounting.increments(), batch, ownership, inventory);
+    let registries = Registries { inventory, ownership, communicators, engines };
+    core.receipts.take(costs.charges(), batch, &registries);
+}
+
+/// Hands the events' records, and the receipts that are complete, to every sink.
+fn export_records(core: &Core, sinks: &mut [OpenSink], events: &[event::Event]) {
+    let finished = core.receipts.finish();
+    let finished = finished.iter().map(receipts::record);
+    let records: Vec<Record> = events.iter().flat_map(records).chain(finished).collect();
+    if !records.is_empty() {
+        sinks::export_events(sinks, &records);
     }
 }
 

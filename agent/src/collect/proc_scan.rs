@@ -251,7 +251,9 @@ impl Tracker {
         let at_ns = boot_time_ns();
         let new = holders.iter().flat_map(|holder| self.news(holder, nodes, at_ns));
         let reported: Vec<_> = new.collect();
-        reported.iter().for_each(|evidence| self.note(evidence));
+        for evidence in &reported {
+            self.note(evidence);
+        }
         reported
     }
 
@@ -267,7 +269,9 @@ impl Tracker {
         let gone = others.filter(|process| !is_alive(paths, **process));
         let reported: Vec<_> =
             gone.map(|process| Evidence::Exited { process: *process, at_ns }).collect();
-        reported.iter().for_each(|evidence| self.note(evidence));
+        for evidence in &reported {
+            self.note(evidence);
+        }
         reported
     }
 

@@ -205,7 +205,9 @@ impl Receipts {
             files.store(text, now);
         }
         let finished: Vec<Receipt> = self.lock().unwritten.drain(..).collect();
-        finished.into_iter().for_each(|receipt| files.queue(&receipt.on(&self.host)));
+        for receipt in finished {
+            files.queue(&receipt.on(&self.host));
+        }
         files.write_receipts();
     }
 

@@ -259,7 +259,7 @@ mod tests {
         let path = folder.join("p");
         let mut file = RotatingFile::open(&path, Rotation::default()).unwrap();
         file.write_all(b"whole\n").unwrap();
-        let error = file.write_all(&[b'x'; 64 << 10]).unwrap_err();
+        let error = file.write_all(&vec![b'x'; 64 << 10]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         file.write_all(b"again\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "whole\nagain\n");

@@ -47,7 +47,7 @@ and `memory_thermal`.
 
 /// Writes all of them.
 pub(super) fn tables(columns: &[Column], out: &mut String) {
-    let defs: Vec<_> = super::super::all().filter(is_read).collect();
+    let defs: Vec<_> = super::super::all().filter(|def| is_read(def)).collect();
     matrix(columns, &defs, out);
     sources(columns, &defs, out);
     throttle(columns, out);
@@ -56,10 +56,10 @@ pub(super) fn tables(columns: &[Column], out: &mut String) {
 // Writing to a String cannot fail.
 
 /// Whether a vendor's reader may have a metric.
-fn is_read(def: &&'static MetricDef) -> bool {
+fn is_read(def: &'static MetricDef) -> bool {
     // These are the agent's own.
     let own = [health::ALL, share::ALL, cost::ALL];
-    SUBJECTS.contains(&def.subject) && !own.iter().any(|all| all.contains(def))
+    SUBJECTS.contains(&def.subject) && !own.iter().any(|all| all.contains(&def))
 }
 
 fn matrix(columns: &[Column], defs: &[&'static MetricDef], out: &mut String) {

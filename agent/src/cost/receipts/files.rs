@@ -199,12 +199,11 @@ impl Files {
     }
 
     fn write_one(&mut self, folder: &Path, name: String, text: &[u8]) -> io::Result<()> {
-        let mut names = match self.names.take() {
-            Some(names) => names,
-            None => {
-                fs::create_dir_all(folder)?;
-                listed(folder)?
-            }
+        let mut names = if let Some(names) = self.names.take() {
+            names
+        } else {
+            fs::create_dir_all(folder)?;
+            listed(folder)?
         };
         replace(folder, &name, text)?;
         names.push_back(name);
@@ -238,7 +237,8 @@ fn listed(folder: &Path) -> io::Result<VecDeque<String>> {
 
 fn is_ours(name: &str) -> bool {
     let time = name.get(..20).unwrap_or_default();
-    name.ends_with(".json") && humantime::parse_rfc3339(time).is_ok()
+    Path::new(name).extension().is_some_and(|is| is == "json")
+        && humantime::parse_rfc3339(time).is_ok()
 }
 
 /// A name that sorts by time.
