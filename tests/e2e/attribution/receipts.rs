@@ -10,11 +10,12 @@ use gpuwho_tests::until::until;
 use gpuwho_tests::worker::Worker;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Some ticks and two starts of the agent, on a machine under load.
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_mins(1);
 
 /// The price of a device for an hour.
 const PRICE: f64 = 3600.0;
@@ -96,25 +97,22 @@ fn receipts_are_the_drivers_truth_and_go_on_after_a_kill() {
         let restarts = receipt.pointer("/unknown").unwrap().to_string();
         assert!(restarts.contains("the agent restarted 1 time; "), "{receipt:#}");
     }
-    // The second device is the job's alone: its busy time is the driver's.
-    let scenario = nvml.truth().unwrap();
-    let truth = scenario.devices().nth(1).unwrap();
-    let receipt = receipt(&agent, &job).unwrap();
-    let busy = number(&receipt, "/utilization_mean");
-    let expected = truth.value(truth.group.utilization.as_ref().unwrap(), 0.0) / 100.0;
-    // A part of the time the owner of a new process is not found yet.
-    assert!(busy > expected / 2.0 && busy < expected * 1.01, "{busy}, not {expected}: {receipt:#}");
-    assert_eq!(receipt["shares"], serde_json::json!(["exclusive"]));
-    let [a, b] = workers;
-    a.stop();
-    b.stop();
+    job_has_the_drivers_truth(&agent, &job, &nvml);
+    for worker in workers {
+        worker.stop();
+    }
     stage.end();
     nvml.set_processes(0, &[]).unwrap();
     nvml.set_processes(1, &[]).unwrap();
-    let ended = wait(&agent, &job, |receipt| receipt["state"] == "ended");
+    ends_in_a_file(&agent, &job, &files);
+}
+
+/// The job's receipt ends, and the same is in a file.
+fn ends_in_a_file(agent: &Agent, job: &str, files: &Path) {
+    let ended = wait(agent, job, |receipt| receipt["state"] == "ended");
     let named = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().path();
     let file = until(WITHIN, || {
-        let mut all = std::fs::read_dir(&files).ok()?.map(named);
+        let mut all = std::fs::read_dir(files).ok()?.map(named);
         all.find(|path| path.display().to_string().contains(&format!("slurm_job_{job}")))
     });
     let text = std::fs::read(file.expect("no file of the job's receipt")).unwrap();
@@ -122,4 +120,16 @@ fn receipts_are_the_drivers_truth_and_go_on_after_a_kill() {
     for key in ["receipt", "state", "owner", "began", "until"] {
         assert_eq!(written[key], ended[key], "{key}");
     }
+}
+
+/// The second device is the job's alone: its busy time is the driver's.
+fn job_has_the_drivers_truth(agent: &Agent, job: &str, nvml: &FakeNvml) {
+    let scenario = nvml.truth().unwrap();
+    let truth = scenario.devices().nth(1).unwrap();
+    let receipt = receipt(agent, job).unwrap();
+    let busy = number(&receipt, "/utilization_mean");
+    let expected = truth.value(truth.group.utilization.as_ref().unwrap(), 0.0) / 100.0;
+    // A part of the time the owner of a new process is not found yet.
+    assert!(busy > expected / 2.0 && busy < expected * 1.01, "{busy}, not {expected}: {receipt:#}");
+    assert_eq!(receipt["shares"], serde_json::json!(["exclusive"]));
 }

@@ -60,6 +60,35 @@ fn line<'a>(doctor: &'a str, subject: &str) -> &'a str {
         .unwrap_or_else(|| panic!("{doctor}"))
 }
 
+fn devices_have_the_scenarios_values(points: &[ReceivedPoint], scenario: &Scenario) {
+    for device in scenario.devices() {
+        let (index, i) = (device.index, f64::from(device.index));
+        let uuid = format!("GPU-e3a98f4e6c9d010{index}");
+        let about = |dims: &[(&'static str, &'static str)]| {
+            let own = [("gpu.uuid", uuid.as_str()), ("gpu.vendor", "amd")];
+            own.into_iter().chain(dims.iter().copied()).collect::<Vec<_>>()
+        };
+        let used = 34_359_738_368.0 + i * 1_073_741_824.0;
+        let corrected_in_memory = [("gpu.ecc.error_type", "corrected"), ("gpu.ecc.block", "umc")];
+        for (name, dims, expected) in [
+            ("gpu.utilization", vec![("gpu.task", "general")], (20.0 + 7.0 * i) / 100.0),
+            ("gpu.memory.usage", vec![("gpu.memory.state", "used")], used),
+            ("gpu.power", vec![], 420.25 + 20.5 * i),
+            ("gpu.temperature", vec![("gpu.temperature.sensor", "hotspot")], 51.0 + 2.0 * i),
+            ("gpu.clock.speed", vec![("gpu.clock.type", "memory")], 1.3e9),
+            ("gpu.memory.host.usage", vec![("gpu.memory.state", "used")], 268_435_456.0),
+            ("gpu.ecc.block.errors", corrected_in_memory.to_vec(), 3.0 + i),
+            ("gpu.memory.retired_pages", vec![], 1.0 + i),
+            ("gpu.pcie.errors", vec![("gpu.pcie.error", "recovery")], 2.0),
+            ("gpu.interconnect.links", vec![("gpu.interconnect.state", "active")], 7.0),
+        ] {
+            let found = arrived(points, name, &about(&dims));
+            let right = |found: &f64| (found - expected).abs() <= expected * 1e-9;
+            assert!(!found.is_empty() && found.iter().all(right), "{name} {index}: {found:?}");
+        }
+    }
+}
+
 #[test]
 fn an_amd_nodes_values_and_owners_arrive() {
     let mut stage = or_skip!(Stage::new());
@@ -86,32 +115,7 @@ fn an_amd_nodes_values_and_owners_arrive() {
     };
     let points = collector.wait_for(WITHIN, ready).unwrap();
     let points = points.unwrap_or_else(|| panic!("{:#?} {:#?}", agent.who(), agent.log()));
-    for device in scenario.devices() {
-        let (index, i) = (device.index, f64::from(device.index));
-        let uuid = format!("GPU-e3a98f4e6c9d010{index}");
-        let about = |dims: &[(&'static str, &'static str)]| {
-            let own = [("gpu.uuid", uuid.as_str()), ("gpu.vendor", "amd")];
-            own.into_iter().chain(dims.iter().copied()).collect::<Vec<_>>()
-        };
-        let used = 34_359_738_368.0 + i * 1_073_741_824.0;
-        let corrected_in_memory = [("gpu.ecc.error_type", "corrected"), ("gpu.ecc.block", "umc")];
-        for (name, dims, expected) in [
-            ("gpu.utilization", vec![("gpu.task", "general")], (20.0 + 7.0 * i) / 100.0),
-            ("gpu.memory.usage", vec![("gpu.memory.state", "used")], used),
-            ("gpu.power", vec![], 420.25 + 20.5 * i),
-            ("gpu.temperature", vec![("gpu.temperature.sensor", "hotspot")], 51.0 + 2.0 * i),
-            ("gpu.clock.speed", vec![("gpu.clock.type", "memory")], 1.3e9),
-            ("gpu.memory.host.usage", vec![("gpu.memory.state", "used")], 268_435_456.0),
-            ("gpu.ecc.block.errors", corrected_in_memory.to_vec(), 3.0 + i),
-            ("gpu.memory.retired_pages", vec![], 1.0 + i),
-            ("gpu.pcie.errors", vec![("gpu.pcie.error", "recovery")], 2.0),
-            ("gpu.interconnect.links", vec![("gpu.interconnect.state", "active")], 7.0),
-        ] {
-            let found = arrived(&points, name, &about(&dims));
-            let right = |found: &f64| (found - expected).abs() <= expected * 1e-9;
-            assert!(!found.is_empty() && found.iter().all(right), "{name} {index}: {found:?}");
-        }
-    }
+    devices_have_the_scenarios_values(&points, &scenario);
     let bytes = arrived(&points, "gpu.process.memory.usage", &on);
     assert_eq!(bytes.last(), Some(&5_368_709_120.0), "{bytes:?}");
     let opened = arrived(&points, "gpu.owner.processes", &opened);

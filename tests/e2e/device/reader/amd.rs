@@ -128,6 +128,31 @@ fn every_value_of_eight_mi300x_is_the_scenarios() {
     }
 }
 
+/// A board's links by number, and the times of its throttle reasons.
+fn links_and_throttling(received: f64, sent: f64) -> Vec<(&'static str, &'static str, f64)> {
+    let mut rows = Vec::new();
+    for reason in
+        ["hardware_slowdown", "power_cap", "thermal", "regulator_thermal", "memory_thermal"]
+    {
+        rows.push(("gpu.throttle.time", reason, 0.0));
+    }
+    for (link, both) in [
+        ("0", ["0,receive", "0,transmit"]),
+        ("1", ["1,receive", "1,transmit"]),
+        ("2", ["2,receive", "2,transmit"]),
+        ("3", ["3,receive", "3,transmit"]),
+        ("4", ["4,receive", "4,transmit"]),
+        ("5", ["5,receive", "5,transmit"]),
+        ("6", ["6,receive", "6,transmit"]),
+    ] {
+        rows.push(("gpu.interconnect.link.active", link, 1.0));
+        rows.push(("gpu.interconnect.link.speed", link, 64e9));
+        rows.push(("gpu.interconnect.link.io", both[0], received));
+        rows.push(("gpu.interconnect.link.io", both[1], sent));
+    }
+    rows
+}
+
 /// What a board of the scenario has beside its load, by its number.
 fn board(i: f64) -> Vec<(&'static str, &'static str, f64)> {
     let (aperture, host) = (206_141_652_992.0, 1_081_835_950_080.0);
@@ -179,25 +204,7 @@ fn board(i: f64) -> Vec<(&'static str, &'static str, f64)> {
         ("gpu.interconnect.io", "receive", received * 7.0),
         ("gpu.interconnect.io", "transmit", sent * 7.0),
     ];
-    for reason in
-        ["hardware_slowdown", "power_cap", "thermal", "regulator_thermal", "memory_thermal"]
-    {
-        rows.push(("gpu.throttle.time", reason, 0.0));
-    }
-    for (link, both) in [
-        ("0", ["0,receive", "0,transmit"]),
-        ("1", ["1,receive", "1,transmit"]),
-        ("2", ["2,receive", "2,transmit"]),
-        ("3", ["3,receive", "3,transmit"]),
-        ("4", ["4,receive", "4,transmit"]),
-        ("5", ["5,receive", "5,transmit"]),
-        ("6", ["6,receive", "6,transmit"]),
-    ] {
-        rows.push(("gpu.interconnect.link.active", link, 1.0));
-        rows.push(("gpu.interconnect.link.speed", link, 64e9));
-        rows.push(("gpu.interconnect.link.io", both[0], received));
-        rows.push(("gpu.interconnect.link.io", both[1], sent));
-    }
+    rows.extend(links_and_throttling(received, sent));
     rows
 }
 

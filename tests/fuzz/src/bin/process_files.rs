@@ -6,7 +6,7 @@
 
 use gpuwho::collect::kernel::device_users::Settings;
 use gpuwho::collect::kernel::nodes::Nodes;
-use gpuwho::collect::proc_scan::{holders, is_alive, living};
+use gpuwho::collect::proc_scan::{ScanPass, is_alive, living};
 use gpuwho::paths::Paths;
 use libfuzzer_sys::fuzz_target;
 use std::fs;
@@ -40,7 +40,9 @@ fuzz_target!(|bytes: &[u8]| {
         fs::write(folder.join(name), parts.next().unwrap_or_default()).unwrap();
     }
     let found = living(&paths, PID);
-    let holder = holders(&paths, &NODES).pop().map(|holder| holder.process);
+    let mut pass = ScanPass::begin(&paths);
+    let mut holders = std::iter::from_fn(|| pass.step(&paths, &NODES)).flatten();
+    let holder = holders.next().map(|holder| holder.process);
     for process in found.into_iter().chain(holder) {
         assert_eq!(process.pid, PID);
         assert!(is_alive(&paths, process));
