@@ -33,7 +33,9 @@ use crate::engines::Engines;
 use crate::ids::GpuId;
 use crate::inventory::Inventory;
 use crate::paths::Paths;
+use dcgm::Fed;
 use fetch::LargePages;
+use page::Drafting;
 use status::Endpoints;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -66,6 +68,8 @@ struct Shared {
     readers: Readers,
     endpoints: Endpoints,
     large: LargePages,
+    drafting: Drafting,
+    fed: Fed,
     /// The agent's own network namespace, by inode.
     own_network: Option<u64>,
     /// The agent's interval.

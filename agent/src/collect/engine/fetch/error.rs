@@ -1,6 +1,6 @@
 //! Why there is no page, and what the operator can do.
 
-use super::{LARGE_PAGE, MAX_PAGE};
+use super::LARGE_PAGE;
 use crate::catalog::endpoint::PageOutcome;
 use hyper::StatusCode;
 use std::io;
@@ -61,9 +61,9 @@ pub(in crate::collect::engine) enum FetchError {
     /// The answer is no page of metrics.
     #[error("the answer is `{0}`, no page of metrics")]
     MediaType(String),
-    /// The page has too many bytes.
-    #[error("the page has more than {MAX_PAGE} bytes")]
-    TooLarge,
+    /// The answer has too many bytes.
+    #[error("the answer has more than {0} bytes")]
+    TooLarge(usize),
     /// There is no memory for another large page.
     #[error("the page has more than {LARGE_PAGE} bytes, and another such is being read")]
     Busy,
@@ -80,7 +80,7 @@ impl FetchError {
             | Self::Token { .. }
             | Self::UnknownServer => PageOutcome::Unreachable,
             Self::Late(_) => PageOutcome::Late,
-            Self::TooLarge | Self::Busy => PageOutcome::TooLarge,
+            Self::TooLarge(_) | Self::Busy => PageOutcome::TooLarge,
             Self::NotHttp(_)
             | Self::Redirect { .. }
             | Self::Status(_)
@@ -112,7 +112,7 @@ impl FetchError {
                 "switch the engine's metrics on (SGLang: --enable-metrics, llama.cpp: --metrics)"
             }
             Self::Compressed(_) => "switch compression of the metrics off in the server or proxy",
-            Self::TooLarge => "see why the engine writes so much: real ones write 0.1 MB",
+            Self::TooLarge(_) => "see why the engine writes so much: real ones write 0.1 MB",
         }
     }
 }

@@ -106,7 +106,35 @@ fn a_page_without_end_is_refused_at_the_bound() {
             stream.write_all(&line)?;
         }
     });
-    assert!(matches!(fetch(&target), Err(FetchError::TooLarge)));
+    assert!(matches!(fetch(&target), Err(FetchError::TooLarge(MAX_PAGE))));
+    server.join().unwrap();
+}
+
+#[test]
+fn a_document_about_the_version_is_no_larger_than_real_ones() {
+    // `[0,0,...]`: as values in memory it would be thirty-two times as much.
+    let document = format!("[{}0]", "0,".repeat(MAX_JSON / 2));
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
+    for length in [String::new(), format!("content-length: {}\r\n", document.len())] {
+        let answer = format!("{head}{length}\r\n{document}");
+        let (target, server) = serve(move |stream| stream.write_all(answer.as_bytes()));
+        let mut fetcher = Fetcher::new(&LargePages::default(), LONG).unwrap();
+        let got = fetcher.get((&target, Media::Json), None, &|_, _| Some(true)).err();
+        assert!(matches!(got, Some(FetchError::TooLarge(MAX_JSON))), "{got:?}");
+        server.join().unwrap();
+    }
+}
+
+#[test]
+fn interim_answers_without_end_are_refused_at_the_bound() {
+    let (target, server) = serve(|stream| {
+        let lines = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1000);
+        loop {
+            stream.write_all(&lines)?;
+        }
+    });
+    // Before its time is up.
+    assert!(matches!(fetch(&target), Err(FetchError::NotHttp(_))));
     server.join().unwrap();
 }
 
@@ -130,10 +158,9 @@ fn of_large_pages_one_is_read_at_a_time() {
         LARGE_PAGE / 4 * 5
     );
     server.join().unwrap();
+    assert_eq!(large.0.available_permits(), 0, "held until it is parsed");
+    fetcher.finish();
     assert_eq!(large.0.available_permits(), 1, "given back");
-    let (target, server) = serve(|stream| stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nup 1\n"));
-    fetcher.get((&target, Media::Page), None, &|_, _| Some(true)).unwrap();
-    server.join().unwrap();
     assert!(fetcher.body.capacity() <= KEPT_BYTES, "{}", fetcher.body.capacity());
 }
 
