@@ -2,14 +2,15 @@
 //! its series begin and end with it. A server that does not answer holds nothing up but its own
 //! thread, until the deadline.
 
+mod error;
 mod path;
 mod request;
 mod serving;
 mod version;
 
-use super::fetch::{FetchError, Fetcher, Media, Target, WITHIN};
+use super::fetch::{Fetcher, Media, Target, WITHIN};
 use super::find::Server;
-use super::page::{PageError, PageReader, PageSummary};
+use super::page::{PageReader, PageSummary};
 use super::settings::StaticEndpoint;
 use super::status::{Line, drift};
 use super::table::{Engine, Version};
@@ -17,9 +18,11 @@ use super::{ENGINES, NAME, Shared, dcgm};
 use crate::catalog::agent::OwnerLimit;
 use crate::catalog::endpoint::{self as metric, FamilyDrift, PageOutcome};
 use crate::collect::Collector;
+use crate::collect::schedule::thread_cpu;
 use crate::collect::status::Report;
 use crate::engines::{EngineFacts, EngineId, Serving};
 use crate::sample::Batch;
+use error::ReadError;
 use path::{PagePath, paths};
 use request::get;
 use serving::TokenRate;
@@ -77,41 +80,6 @@ pub(super) struct Endpoint {
     /// Whether the last page came within [`QUICK`].
     is_quick: bool,
     has_ended: bool,
-}
-
-/// Why there are no samples.
-#[derive(Debug, thiserror::Error)]
-enum ReadError {
-    #[error("the process that serves it has ended")]
-    Gone,
-    #[error(transparent)]
-    Fetch(#[from] FetchError),
-    #[error(transparent)]
-    Page(#[from] PageError),
-    #[error("a page of DCGM's exporter, which only root with CAP_SYS_ADMIN is believed")]
-    UntrustedExporter,
-}
-
-impl ReadError {
-    fn outcome(&self) -> PageOutcome {
-        match self {
-            Self::Gone => PageOutcome::Unreachable,
-            Self::Page(PageError::TooLong(_)) => PageOutcome::TooLarge,
-            Self::Page(_) => PageOutcome::NotUnderstood,
-            Self::UntrustedExporter => PageOutcome::Refused,
-            Self::Fetch(error) => error.outcome(),
-        }
-    }
-
-    fn remedy(&self) -> &'static str {
-        match self {
-            Self::Gone => "",
-            Self::Fetch(error) => error.remedy(),
-            Self::Page(PageError::Empty) => "it has none before its first request",
-            Self::Page(_) => "name the page's own address in engines.endpoints",
-            Self::UntrustedExporter => "name the exporter in engines.endpoints",
-        }
-    }
 }
 
 impl Endpoint {
@@ -179,7 +147,7 @@ impl Endpoint {
             Origin::Configured(_) => None,
         };
         let name = self.name(server.as_ref());
-        let read = self.read_page(server.as_ref(), out);
+        let read = self.read_within(server.as_ref(), out);
         self.fetcher.finish();
         let (line, outcome) = match read {
             Ok(line) => (Line { name, ..line }, PageOutcome::Read),
@@ -197,6 +165,21 @@ impl Endpoint {
         let is_up = i64::from(outcome == PageOutcome::Read);
         out.push(metric::UP.sample(self.id, (), is_up));
         (line, outcome)
+    }
+
+    /// Reads the page where its owner has not taken too much of the agent's time.
+    fn read_within(&mut self, server: Option<&Server>, out: &mut Batch) -> Result<Line, ReadError> {
+        let owner = server.map(|server| self.shared.ownership.key_of(Some(&server.owner)));
+        // The operator's own endpoints are read in any case.
+        let Some(owner) = owner else { return self.read_page(server, out) };
+        if !self.shared.accounts.is_free(owner, Instant::now()) {
+            return Err(ReadError::Dear);
+        }
+        let before = thread_cpu();
+        let read = self.read_page(server, out);
+        let spent = thread_cpu().saturating_sub(before);
+        self.shared.accounts.charge(owner, Instant::now(), spent);
+        read
     }
 
     fn read_page(&mut self, server: Option<&Server>, out: &mut Batch) -> Result<Line, ReadError> {

@@ -8,9 +8,12 @@
 //! between two requests.
 
 mod error;
+mod media;
 
 pub(super) use error::FetchError;
+pub(super) use media::Media;
 
+use crate::collect::sockets::Allowance;
 use crate::export::otlp::settings::TlsFiles;
 use crate::export::otlp::tls;
 use crate::sys::namespace;
@@ -43,14 +46,13 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// Between two looks at who has accepted a connection, the first and the longest.
 const FIRST_LOOK: Duration = Duration::from_micros(200);
 const LAST_LOOK: Duration = Duration::from_millis(50);
-/// Bytes of a page; the largest of a real engine has 97 kB.
-pub(super) const MAX_PAGE: usize = 8 << 20;
-/// Bytes of a document about the version: llama.cpp's has the model's template, SGLang's all arguments.
-const MAX_JSON: usize = 256 << 10;
+/// Lines and descriptors that a request reads to find out who has accepted its connection: 0.2 s.
+/// Half of them before something is sent: four looks at a table of 19,000 sockets.
+const MAX_LOOKED_AT: usize = 1 << 17;
 /// Bytes that a connection may bring beyond its answer's body: heads, interim answers, chunks' sizes.
 const MAX_MORE: usize = 1 << 20;
 /// Bytes of a page above which only one is held at a time of all endpoints together, until it is
-/// parsed: so many pages at once have no more memory than [`MAX_PAGE`] and this much each.
+/// parsed: so many pages at once have no more memory than a page may have and this much each.
 const LARGE_PAGE: usize = 1 << 20;
 /// Bytes that a buffer keeps between two requests.
 const KEPT_BYTES: usize = 256 << 10;
@@ -70,40 +72,6 @@ pub(super) struct Target {
     pub tls: Option<TlsFiles>,
     /// The file with the bearer token.
     pub token: Option<PathBuf>,
-}
-
-/// What is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Media {
-    /// A page of metrics.
-    Page,
-    /// The answer to a question for the version.
-    Json,
-}
-
-impl Media {
-    fn accepted(self) -> &'static str {
-        match self {
-            // The text format of Prometheus, which every engine writes.
-            Self::Page => "text/plain;version=0.0.4,*/*;q=0.1",
-            Self::Json => "application/json",
-        }
-    }
-
-    fn is_it(self, media: &str) -> bool {
-        match self {
-            Self::Page => ["", "text/plain", "application/openmetrics-text"].contains(&media),
-            Self::Json => media == "application/json",
-        }
-    }
-
-    /// Bytes of it.
-    fn limit(self) -> usize {
-        match self {
-            Self::Page => MAX_PAGE,
-            Self::Json => MAX_JSON,
-        }
-    }
 }
 
 /// Whom to connect to.
@@ -137,7 +105,7 @@ impl Default for LargePages {
 
 /// Whether a process of the engine's has accepted a connection, by the server's end of it and the
 /// agent's; `None`: not accepted yet.
-pub(super) type IsServer<'a> = &'a dyn Fn(SocketAddr, SocketAddr) -> Option<bool>;
+pub(super) type IsServer<'a> = &'a dyn Fn(&Allowance, (SocketAddr, SocketAddr)) -> Option<bool>;
 
 /// Gets pages, one at a time; the buffer is kept.
 #[derive(Debug)]
@@ -182,17 +150,18 @@ impl Fetcher {
     ) -> Result<&[u8], FetchError> {
         self.finish();
         let within = self.within;
+        let looks = Allowance::new(MAX_LOOKED_AT, Some(Instant::now() + within));
         let into =
             Answered { body: &mut self.body, large: &self.large, held: &mut self.held, media };
         let whole = async {
             let stream = connect(target, network, within).await?;
-            let (server, client) = ends(&stream)?;
+            let ends = ends(&stream)?;
             let request = request(target, media)?;
             let (reading, writing) = stream.into_split();
             let most = u64::try_from(media.limit() + MAX_MORE).unwrap_or(u64::MAX);
             let stream = tokio::io::join(reading.take(most), writing);
-            let is_server = || is_server(server, client);
-            let is_known = wait_for_server(&is_server, within / 2).await?;
+            let is_server = || is_server(&looks, ends);
+            let is_known = wait_for_server(&is_server, &looks, within / 2).await?;
             // Of a server that accepts no connection before there is a request.
             let is_server = || is_known || is_server() == Some(true);
             match &target.tls {
@@ -204,8 +173,10 @@ impl Fetcher {
             }
         };
         let got = self.runtime.block_on(async { tokio::time::timeout(within, whole).await });
-        got.unwrap_or(Err(FetchError::Late(within)))?;
-        Ok(&self.body)
+        match got.unwrap_or(Err(FetchError::Late(within))) {
+            Err(FetchError::UnknownServer) if looks.is_used_up() => Err(FetchError::TooManySockets),
+            got => got.map(|()| &*self.body),
+        }
     }
 }
 
@@ -253,9 +224,10 @@ fn ends(stream: &TcpStream) -> Result<(SocketAddr, SocketAddr), FetchError> {
 }
 
 /// Waits until the engine's process has accepted the connection, and sends nothing before. False
-/// if it does not in time.
+/// if it does not in time, or for half of what looks may cost.
 async fn wait_for_server(
     is_server: &dyn Fn() -> Option<bool>,
+    looks: &Allowance,
     within: Duration,
 ) -> Result<bool, FetchError> {
     let until = Instant::now() + within;
@@ -263,8 +235,9 @@ async fn wait_for_server(
     loop {
         match is_server() {
             Some(true) => return Ok(true),
+            _ if looks.is_used_up() => return Err(FetchError::UnknownServer),
             Some(false) if is_other => return Err(FetchError::UnknownServer),
-            None if Instant::now() >= until => return Ok(false),
+            None if Instant::now() >= until || looks.is_half_used() => return Ok(false),
             // Between accepting it and having it, nobody has it: looked at again.
             other => is_other = other.is_some(),
         }

@@ -32,8 +32,8 @@ const MAX_SERIES: usize = 1 << 12;
 /// Bytes and lines of a page that is remembered: with its series some 1 MB.
 const MAX_KEPT_PAGE: usize = 256 << 10;
 const MAX_KEPT_LINES: usize = 1 << 14;
-/// Sets of labels that are kept apart; a model has a few dozen.
-const MAX_LABEL_SETS: usize = 1024;
+/// Sets of labels that are kept apart on a page; a rank of a model has a few dozen.
+const MAX_LABEL_SETS: usize = 1 << 11;
 
 /// Why a page has no samples.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -109,6 +109,7 @@ impl Settings {
             large: <_>::default(),
             drafting: <_>::default(),
             fed: <_>::default(),
+            accounts: <_>::default(),
             own_network: own_network(paths),
             interval,
             every: self.every,

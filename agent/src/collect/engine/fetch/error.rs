@@ -41,6 +41,11 @@ pub(in crate::collect::engine) enum FetchError {
     /// Another process than the engine's has the connection.
     #[error("another process than the engine's has accepted the connection")]
     UnknownServer,
+    /// Who has the connection is not found within what a look may cost.
+    #[error(
+        "the engine's processes have too many sockets to find out which accepted the connection"
+    )]
+    TooManySockets,
     /// What answers does not speak HTTP.
     #[error("the answer is no HTTP: {0}")]
     NotHttp(String),
@@ -78,7 +83,8 @@ impl FetchError {
             | Self::Connect(_)
             | Self::Tls(_)
             | Self::Token { .. }
-            | Self::UnknownServer => PageOutcome::Unreachable,
+            | Self::UnknownServer
+            | Self::TooManySockets => PageOutcome::Unreachable,
             Self::Late(_) => PageOutcome::Late,
             Self::TooLarge(_) | Self::Busy => PageOutcome::TooLarge,
             Self::NotHttp(_)
@@ -101,6 +107,9 @@ impl FetchError {
             }
             Self::Token { .. } => "make the file readable for the agent",
             Self::Late(_) | Self::Busy => "see what keeps the engine; it is asked again",
+            Self::TooManySockets => {
+                "name the engine in engines.endpoints: then it is not looked for"
+            }
             Self::UnknownServer => {
                 "see which other process shares the engine's port (SO_REUSEPORT)"
             }
