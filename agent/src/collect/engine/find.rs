@@ -211,7 +211,7 @@ impl Finder {
         };
         let known = self.groups.remove(group);
         let known = known.map(|known| (known.servers, known.goes_on)).unwrap_or_default();
-        let (servers, goes_on) = self.look(group, holders, known, now, budget);
+        let (servers, goes_on) = self.look((group, holders), known, now, budget);
         let known = Known { holders: keys, next: now + wait, wait, servers, goes_on };
         self.groups.insert(group.clone(), known);
     }
@@ -220,8 +220,7 @@ impl Finder {
     /// next look goes on. `known`: what the last look gave.
     fn look(
         &mut self,
-        group: &Group,
-        holders: &[Arc<ProcessAttribution>],
+        (group, holders): (&Group, &[Arc<ProcessAttribution>]),
         (known, from): (Vec<Server>, Option<u32>),
         now: Instant,
         budget: &mut Budget,
@@ -249,7 +248,7 @@ impl Finder {
             }
             budget.take_process();
             let with = (&budget.entries, &mut listeners);
-            found.extend(self.server(living, owner, cgroup.as_ref(), now, with));
+            found.extend(self.server(living, (owner, cgroup.as_ref()), now, with));
             if !is_first && budget.entries.is_used_up() {
                 // Perhaps not whole: the next look begins with it.
                 goes_on = Some(*pid);
@@ -283,8 +282,7 @@ impl Finder {
     fn server(
         &mut self,
         living: &Living,
-        owner: &Arc<ProcessAttribution>,
-        cgroup: Option<&PathBuf>,
+        (owner, cgroup): (&Arc<ProcessAttribution>, Option<&PathBuf>),
         now: Instant,
         (looks, tables): (&Allowance, &mut Listeners),
     ) -> Option<Server> {

@@ -33,7 +33,7 @@ const MAX_SERIES: usize = 1 << 12;
 const MAX_KEPT_PAGE: usize = 256 << 10;
 const MAX_KEPT_LINES: usize = 1 << 14;
 /// Sets of labels that are kept apart on a page; a rank of a model has a few dozen.
-const MAX_LABEL_SETS: usize = 1 << 11;
+const MAX_LABEL_SETS: usize = 3 << 10;
 
 /// Why a page has no samples.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

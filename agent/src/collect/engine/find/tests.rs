@@ -87,7 +87,7 @@ fn a_server_is_joined_with_its_own_users_holders_only() {
         let group = Group::Cgroup(GROUP.into());
         let now = Instant::now();
         let mut budget = Budget { time: Duration::MAX, ..Budget::new() };
-        finder.look(&group, &holders, <_>::default(), now, &mut budget).0
+        finder.look((&group, &holders), <_>::default(), now, &mut budget).0
     };
     // Another user of the same cgroup holds the device.
     assert_eq!(pids(&look(&[10])), [0; 0]);
@@ -114,13 +114,13 @@ fn a_look_ends_within_its_budget_and_the_next_goes_on() {
     for _ in 0..4 {
         let time = Duration::MAX;
         let mut budget = Budget { entries: Allowance::new(250, None), time };
-        known = finder.look(&group, &holders, known, Instant::now(), &mut budget);
+        known = finder.look((&group, &holders), known, Instant::now(), &mut budget);
         found.push((known.0.len(), known.1));
     }
     // Two fit; the third one is looked at again.
     assert_eq!(found, [(2, Some(12)), (4, Some(14)), (6, None), (6, Some(12))]);
     // One whose time is over looks at one process.
     let mut budget = Budget { time: Duration::ZERO, ..Budget::new() };
-    let (_, goes_on) = finder.look(&group, &holders, <_>::default(), Instant::now(), &mut budget);
+    let (_, goes_on) = finder.look((&group, &holders), <_>::default(), Instant::now(), &mut budget);
     assert_eq!(goes_on, Some(11));
 }

@@ -258,7 +258,7 @@ impl<'a> Plan<'a> {
         let others = sample.labels.iter().filter(|(name, _)| name != "le");
         let mut others: Vec<_> = others.map(|(name, value)| format!("{name}={value:?}")).collect();
         others.sort_unstable();
-        let (key, new) = ((family as *const _, others.join(",")), self.upstream.len());
+        let (key, new) = ((std::ptr::from_ref(family), others.join(",")), self.upstream.len());
         let at = self.places.get(&key).copied().unwrap_or(new);
         if at == new {
             if !self.has_room() {

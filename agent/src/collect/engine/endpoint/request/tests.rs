@@ -54,8 +54,8 @@ fn accepts(host: &FakeHost, members: &[u32], looks: &Allowance) -> Option<bool> 
 fn who_accepts_is_of_the_servers_cgroup_and_user() {
     let host = FakeHost::new();
     start(&host, (10, 1, 1000), 0..3);
-    start(&host, (11, 10, 1000), INODE..INODE + 1);
-    start(&host, (12, 10, 65_534), INODE..INODE + 1);
+    start(&host, (11, 10, 1000), INODE..=INODE);
+    start(&host, (12, 10, 65_534), INODE..=INODE);
     let accepts = |members: &[u32]| accepts(&host, members, &Allowance::default());
     assert_eq!(accepts(&[10, 11]), Some(true));
     assert_eq!(accepts(&[10, 12]), Some(false), "another user of the same cgroup");
@@ -71,7 +71,7 @@ fn the_servers_nearest_are_looked_at_first_and_no_more_than_is_allowed() {
     for pid in &others {
         start(&host, (*pid, 7, 1000), 0..400);
     }
-    start(&host, (40, 10, 1000), INODE..INODE + 1);
+    start(&host, (40, 10, 1000), INODE..=INODE);
     let all = [&[10][..], &others, &[40]].concat();
     assert_eq!(accepts(&host, &all, &Allowance::new(500, None)), Some(true));
     let looks = Allowance::new(500, None);
