@@ -90,6 +90,11 @@ impl LabelSets {
         set
     }
 
+    /// Forgets all sets; whoever uses one keeps it.
+    pub fn clear(&mut self) {
+        self.known = HashMap::new();
+    }
+
     /// The number of folded lookups since the start.
     pub fn folded(&self) -> u64 {
         self.folded

@@ -4,6 +4,7 @@
 //! The finder is part 0. It looks at cgroups with processes that hold a device, starts a part for
 //! each server, ends it with the server, and tells on which devices each engine is.
 
+mod accounts;
 mod dcgm;
 mod endpoint;
 pub mod exposition;
@@ -33,7 +34,10 @@ use crate::engines::Engines;
 use crate::ids::GpuId;
 use crate::inventory::Inventory;
 use crate::paths::Paths;
+use accounts::Accounts;
+use dcgm::Fed;
 use fetch::LargePages;
+use page::Drafting;
 use status::Endpoints;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -66,6 +70,9 @@ struct Shared {
     readers: Readers,
     endpoints: Endpoints,
     large: LargePages,
+    drafting: Drafting,
+    fed: Fed,
+    accounts: Accounts,
     /// The agent's own network namespace, by inode.
     own_network: Option<u64>,
     /// The agent's interval.

@@ -1,17 +1,19 @@
 //! A process's network namespace and its TCP sockets, as the kernel lists them in
 //! `/proc/PID/net/tcp`. Any process in the network can open as many as its limits allow, so the list
 //! is read line by line and up to a bound: about a microsecond a socket, and no memory for irrelevant
-//! ones.
+//! ones. What several looks may cost together is the caller's [`Allowance`].
 
 use crate::attribute::process::Living;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use rustix::fs::{Dir, readlinkat};
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
+use std::time::Instant;
 
 /// Limit on listening sockets; the kernel lists them first. A busy node has some hundreds in a
 /// network.
@@ -20,6 +22,48 @@ const MAX_LISTENING: usize = 1 << 16;
 const MAX_SOCKETS: usize = 1 << 18;
 /// Limit on the descriptors of a process: 0.1 s.
 const MAX_DESCRIPTORS: usize = 1 << 16;
+
+/// How many lines and descriptors looks for sockets may read, together and until when: some 0.3 s by
+/// default.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    all: usize,
+    left: Cell<usize>,
+    until: Option<Instant>,
+}
+
+impl Allowance {
+    /// Between two looks at the clock.
+    const ENTRIES: usize = 256;
+
+    pub(crate) fn new(all: usize, until: Option<Instant>) -> Self {
+        Self { all, left: Cell::new(all), until }
+    }
+
+    /// Takes as many; false where there are no more, or the time is over.
+    pub(crate) fn take(&self, entries: usize) -> bool {
+        let before = self.left.get();
+        let left = before.saturating_sub(entries);
+        let is_looked_at = before == self.all || before / Self::ENTRIES != left / Self::ENTRIES;
+        let is_late = is_looked_at && self.until.is_some_and(|until| Instant::now() >= until);
+        self.left.set(if is_late { 0 } else { left });
+        before >= entries && !is_late
+    }
+
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.left.get() == 0
+    }
+
+    pub(crate) fn is_half_used(&self) -> bool {
+        self.left.get() <= self.all / 2
+    }
+}
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Self::new(MAX_SOCKETS, None)
+    }
+}
 
 /// A line of the table: `0: 0100007F:6D7C 00000000:0000 0A … 0 0 12345 1 …`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,36 +86,62 @@ impl Socket {
 }
 
 /// The sockets of a table, without its heading; the kernel writes the lines, so none is long.
-fn table(living: &Living, name: &str) -> impl Iterator<Item = Socket> + use<> {
+fn table<'a>(
+    living: &Living,
+    name: &str,
+    looks: &'a Allowance,
+) -> impl Iterator<Item = Socket> + use<'a> {
     let lines = living.open(name).map(|file| BufReader::with_capacity(1 << 16, file).lines());
     let lines = lines.into_iter().flatten().skip(1).map_while(Result::ok);
+    let lines = lines.take_while(|_| looks.take(1));
     lines.filter_map(|line| Socket::parse(&line))
 }
 
-/// Addresses on which one of these sockets listens.
-pub(crate) fn listening(living: &Living, inodes: &HashSet<u64>) -> Vec<SocketAddr> {
+/// Addresses and inodes of the sockets that listen in a process's network.
+pub(crate) fn listeners(
+    living: &Living,
+    looks: &Allowance,
+) -> impl Iterator<Item = (SocketAddr, u64)> {
     let tables = ["net/tcp", "net/tcp6"].into_iter();
     let all = tables.flat_map(|name| {
-        table(living, name).take_while(|socket| socket.listens).take(MAX_LISTENING)
+        table(living, name, looks).take_while(|socket| socket.listens).take(MAX_LISTENING)
     });
-    all.filter(|socket| inodes.contains(&socket.inode)).map(|socket| socket.local).collect()
+    all.map(|socket| (socket.local, socket.inode))
+}
+
+/// Addresses on which one of these sockets listens.
+pub(crate) fn listening(
+    living: &Living,
+    inodes: &HashSet<u64>,
+    looks: &Allowance,
+) -> Vec<SocketAddr> {
+    let mine = listeners(living, looks).filter(|(_, inode)| inodes.contains(inode));
+    mine.map(|(at, _)| at).collect()
 }
 
 /// The inode of the server's end of a connection from `client` to `server` in the same network,
 /// once the server has accepted it.
-pub(crate) fn accepted(living: &Living, server: SocketAddr, client: SocketAddr) -> Option<u64> {
+pub(crate) fn accepted(
+    living: &Living,
+    (server, client): (SocketAddr, SocketAddr),
+    looks: &Allowance,
+) -> Option<u64> {
     let name = if server.is_ipv4() { "net/tcp" } else { "net/tcp6" };
     let is_same =
         |socket: &Socket| (socket.local, socket.remote, socket.listens) == (server, client, false);
-    let found = table(living, name).take(MAX_SOCKETS).find(is_same)?;
+    let found = table(living, name, looks).take(MAX_SOCKETS).find(is_same)?;
     (found.inode != 0).then_some(found.inode)
 }
 
 /// Inodes of the sockets among a process's descriptors.
-pub(crate) fn held(living: &Living) -> impl Iterator<Item = u64> + use<> {
+pub(crate) fn held<'a>(
+    living: &Living,
+    looks: &'a Allowance,
+) -> impl Iterator<Item = u64> + use<'a> {
     let folder = living.open("fd");
     let entries = folder.as_ref().and_then(|folder| Dir::read_from(folder).ok());
     let entries = entries.into_iter().flatten().flatten().take(MAX_DESCRIPTORS);
+    let entries = entries.take_while(|_| looks.take(1));
     entries.filter_map(move |entry| {
         let link = readlinkat(folder.as_ref()?, entry.file_name(), Vec::new()).ok()?;
         link.to_str().ok()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
@@ -132,6 +202,7 @@ fn ip_of(digits: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attribute::fake::FakeHost;
     use std::net::{TcpListener, TcpStream};
 
     #[test]
@@ -159,13 +230,41 @@ mod tests {
             let server = listener.local_addr().unwrap();
             let stream = TcpStream::connect(server).unwrap();
             let client = stream.local_addr().unwrap();
-            assert_eq!(accepted(&living, server, client), None, "nobody has accepted it");
+            let looks = &Allowance::default();
+            assert_eq!(accepted(&living, (server, client), looks), None, "nobody has accepted it");
             let (_accepted, _) = listener.accept().unwrap();
-            let inode = accepted(&living, server, client).unwrap();
-            assert!(held(&living).any(|one| one == inode));
-            let inodes: HashSet<u64> = held(&living).collect();
-            assert!(listening(&living, &inodes).contains(&server));
-            assert_eq!(listening(&living, &HashSet::new()), []);
+            let inode = accepted(&living, (server, client), looks).unwrap();
+            assert!(held(&living, looks).any(|one| one == inode));
+            let inodes: HashSet<u64> = held(&living, looks).collect();
+            assert!(listening(&living, &inodes, looks).contains(&server));
+            assert_eq!(listening(&living, &HashSet::new(), looks), []);
         }
+    }
+
+    #[test]
+    fn no_more_is_read_than_is_allowed_nor_after_the_time() {
+        let host = FakeHost::new();
+        let process = ProcKey { pid: 7, start_ticks: 100 };
+        host.start(process, "python3", "0::/\n");
+        let folder = host.paths.proc.join("7");
+        for name in ["fd", "net"] {
+            fs::create_dir_all(folder.join(name)).unwrap();
+        }
+        for inode in 0..600 {
+            let to = format!("socket:[{inode}]");
+            std::os::unix::fs::symlink(to, folder.join(format!("fd/{inode}"))).unwrap();
+        }
+        let line =
+            "0: 0100007F:1F40 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1 1\n";
+        fs::write(folder.join("net/tcp"), format!("heading\n{}", line.repeat(600))).unwrap();
+        let living = Living::find(&host.paths, 7).unwrap();
+        let looks = Allowance::new(700, None);
+        // Several looks share it.
+        assert_eq!((held(&living, &looks).count(), looks.is_half_used()), (600, true));
+        // The folder's own two names count as descriptors.
+        assert_eq!((listeners(&living, &looks).count(), looks.is_used_up()), (98, true));
+        assert_eq!(held(&living, &looks).count(), 0);
+        let late = Allowance::new(700, Some(Instant::now()));
+        assert_eq!((held(&living, &late).count(), late.is_used_up()), (0, true));
     }
 }

@@ -55,6 +55,12 @@ impl ProcStatus {
         pending.fold(0, |all, set| all | set) & KILL != 0
     }
 
+    /// Whether a capability, by its number, is in effect.
+    pub(crate) fn has(&self, capability: u32) -> bool {
+        let set = self.line("CapEff:").and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+        set.is_some_and(|set| set >> capability & 1 == 1)
+    }
+
     fn numbers(&self, name: &str) -> impl Iterator<Item = u32> {
         let words = self.line(name).unwrap_or_default().split_ascii_whitespace();
         words.map_while(|word| word.parse().ok())

@@ -2,15 +2,26 @@
 //! our own devices, found by UUID and, of a MIG instance, by its GPU instance.
 //!
 //! A device whose performance counters the agent reads itself is left out: the same metric is not
-//! there twice. The exporter's pod labels are not read: the ownership table knows the owners. All other fields are read from NVML by the agent itself.
+//! there twice; and of several exporters one feeds a device. Whatever the page says of a device counts
+//! for whoever works on it, so only an operator's exporter is believed: one of the configuration, or one
+//! that is root of the host with `CAP_SYS_ADMIN`, which DCGM needs for these fields.
+//!
+//! The exporter's pod labels are not read: the ownership table knows the owners. All other fields are read from NVML by the agent itself.
 
 use super::exposition::{self, Line, SampleLine};
+use super::find::Server;
 use super::table::{Engine, Signs};
+use crate::attribute::process::Living;
 use crate::catalog::gpm::{self as metric, Pipe};
 use crate::catalog::link::Direction;
 use crate::ids::{GpuId, GpuUuid, InstanceId};
 use crate::inventory::Inventory;
+use crate::paths::Paths;
 use crate::sample::{Batch, Sample};
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The exporter. Of its page the engine's tables read nothing.
 pub(super) static DCGM: Engine = Engine {
@@ -36,6 +47,55 @@ const PREFIX: &str = "DCGM_FI_";
 /// Samples that are read of a page: 20 fields of 16 devices with 7 instances each.
 const MAX_SAMPLES: usize = 4096;
 
+/// Bytes a second that no link has: five times NVLink's of 2026.
+const MAX_RATE: f64 = 1e13;
+/// `CAP_SYS_ADMIN`.
+const SYS_ADMIN: u32 = 21;
+
+/// Which part feeds each device.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fed(Arc<Mutex<HashMap<GpuId, u32>>>);
+
+impl Fed {
+    /// Pushes what a page says of the devices that no other part feeds.
+    pub(super) fn feed(
+        &self,
+        part: u32,
+        (page, inventory, is_read): (&[u8], &Inventory, &dyn Fn(GpuId) -> bool),
+        out: &mut Batch,
+    ) {
+        let mut fed = self.lock();
+        fed.retain(|_, by| *by != part);
+        let mut mine = HashSet::new();
+        read(page, inventory, &|gpu| is_read(gpu) || fed.contains_key(&gpu), &mut mine, out);
+        fed.extend(mine.into_iter().map(|gpu| (gpu, part)));
+    }
+
+    /// A part feeds nothing any more.
+    pub(super) fn release(&self, part: u32) {
+        self.lock().retain(|_, by| *by != part);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<GpuId, u32>> {
+        // Whole whatever panicked beside it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a server that was found is the exporter of whoever runs the host.
+pub(super) fn is_trusted(paths: &Paths, server: &Server) -> bool {
+    let is_exporter = server.engine.is_some_and(|engine| engine.name == DCGM.name);
+    let users =
+        |process: &str| Some(fs::metadata(paths.proc.join(process).join("ns/user")).ok()?.ino());
+    let is_root = || {
+        let pid = server.process.pid.to_string();
+        let status = Living::same(paths, server.process)?.status()?;
+        let is_host = users(&pid)? == users("self")?;
+        Some(is_host && status.uids()?.iter().all(|uid| *uid == 0) && status.has(SYS_ADMIN))
+    };
+    is_exporter && is_root().unwrap_or(false)
+}
+
 /// Where a sample of the page belongs.
 #[derive(Clone, Copy)]
 enum On {
@@ -43,24 +103,29 @@ enum On {
     Instance(InstanceId),
 }
 
-/// Pushes the profiling fields of the devices for which `is_read` is false; gives their number.
-pub(super) fn read(
+/// Pushes the profiling fields of the devices for which `is_read` is false, each series once; adds
+/// the devices to `fed`.
+fn read(
     page: &[u8],
     inventory: &Inventory,
     is_read: &dyn Fn(GpuId) -> bool,
+    fed: &mut HashSet<GpuId>,
     out: &mut Batch,
-) -> usize {
-    let mut count = 0;
+) {
+    let mut series = HashSet::new();
     for line in page.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"DCGM_FI_PROF_"))
     {
         let Ok(Line::Sample(sample)) = exposition::line(line) else { continue };
-        let Some(on) = place(&sample, inventory, is_read) else { continue };
-        if let Some(sample) = value(&sample, on).filter(|_| count < MAX_SAMPLES) {
+        let Some((gpu, on)) = place(&sample, inventory, is_read) else { continue };
+        let Some(sample) = value(&sample, on).filter(|_| series.len() < MAX_SAMPLES) else {
+            continue;
+        };
+        // Where pods share a device, the exporter has a line for each.
+        if series.insert((sample.metric.name, sample.subject, sample.dims)) {
+            fed.insert(gpu);
             out.push(sample);
-            count += 1;
         }
     }
-    count
 }
 
 /// The device or instance of a sample; nothing where the agent does not know it or reads it itself.
@@ -68,18 +133,18 @@ fn place(
     sample: &SampleLine<'_>,
     inventory: &Inventory,
     is_read: &dyn Fn(GpuId) -> bool,
-) -> Option<On> {
+) -> Option<(GpuId, On)> {
     let uuid = GpuUuid::new(sample.label("UUID")?);
     let gpu = inventory.find(&uuid).filter(|gpu| !is_read(*gpu))?;
     let Some(number) = sample.label("GPU_I_ID").filter(|number| !number.is_empty()) else {
-        return Some(On::Gpu(gpu));
+        return Some((gpu, On::Gpu(gpu)));
     };
     let number: u32 = number.parse().ok()?;
     // Counters belong to the GPU instance: they are on its first compute instance.
     let all = inventory.instances().into_iter();
     let mine = all.filter(|(_, info)| info.gpu == gpu && info.gpu_instance == number);
     let first = mine.min_by_key(|(_, info)| info.compute_instance)?;
-    Some(On::Instance(first.0))
+    Some((gpu, On::Instance(first.0)))
 }
 
 /// A field as a sample. DCGM's fractions are from 0 to 1; its bytes are those of a second.
@@ -91,7 +156,7 @@ fn value(sample: &SampleLine<'_>, on: On) -> Option<Sample> {
     }
     let field = sample.name.strip_prefix("DCGM_FI_PROF_")?;
     let is_fraction = field.ends_with("_ACTIVE") || field == "SM_OCCUPANCY";
-    if is_fraction && value > 1.0 {
+    if value > if is_fraction { 1.0 } else { MAX_RATE } {
         return None;
     }
     let pipe = match field {

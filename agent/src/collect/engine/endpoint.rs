@@ -2,28 +2,31 @@
 //! its series begin and end with it. A server that does not answer holds nothing up but its own
 //! thread, until the deadline.
 
+mod error;
 mod path;
+mod request;
 mod serving;
+mod version;
 
-use super::fetch::{FetchError, Fetcher, Media, Target, WITHIN};
-use super::find::{Server, members_of};
-use super::page::{PageError, PageReader, PageSummary};
+use super::fetch::{Fetcher, Media, Target, WITHIN};
+use super::find::Server;
+use super::page::{PageReader, PageSummary};
 use super::settings::StaticEndpoint;
 use super::status::{Line, drift};
 use super::table::{Engine, Version};
 use super::{ENGINES, NAME, Shared, dcgm};
-use crate::attribute::process::Living;
+use crate::catalog::agent::OwnerLimit;
 use crate::catalog::endpoint::{self as metric, FamilyDrift, PageOutcome};
 use crate::collect::Collector;
-use crate::collect::sockets::{accepted, held, network};
+use crate::collect::schedule::thread_cpu;
 use crate::collect::status::Report;
 use crate::engines::{EngineFacts, EngineId, Serving};
 use crate::sample::Batch;
+use error::ReadError;
 use path::{PagePath, paths};
-use serde_json::Value;
+use request::get;
 use serving::TokenRate;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,8 +34,6 @@ use std::time::{Duration, Instant};
 const QUICK: Duration = Duration::from_millis(100);
 /// Two processes of one server do not begin closer to each other, in seconds.
 const START_TOLERANCE: f64 = 0.001;
-/// Bytes of an engine's version.
-const MAX_VERSION: usize = 64;
 
 /// A server that was found, as long as it is there.
 #[derive(Clone, Debug)]
@@ -81,37 +82,6 @@ pub(super) struct Endpoint {
     has_ended: bool,
 }
 
-/// Why there are no samples.
-#[derive(Debug, thiserror::Error)]
-enum ReadError {
-    #[error("the process that serves it has ended")]
-    Gone,
-    #[error(transparent)]
-    Fetch(#[from] FetchError),
-    #[error(transparent)]
-    Page(#[from] PageError),
-}
-
-impl ReadError {
-    fn outcome(&self) -> PageOutcome {
-        match self {
-            Self::Gone => PageOutcome::Unreachable,
-            Self::Page(PageError::TooLong(_)) => PageOutcome::TooLarge,
-            Self::Page(_) => PageOutcome::NotUnderstood,
-            Self::Fetch(error) => error.outcome(),
-        }
-    }
-
-    fn remedy(&self) -> &'static str {
-        match self {
-            Self::Gone => "",
-            Self::Fetch(error) => error.remedy(),
-            Self::Page(PageError::Empty) => "it has none before its first request",
-            Self::Page(_) => "name the page's own address in engines.endpoints",
-        }
-    }
-}
-
 impl Endpoint {
     /// Of a server that was found.
     pub(super) fn found(part: u32, server: Server, shared: &Shared) -> io::Result<(Self, Link)> {
@@ -150,7 +120,7 @@ impl Endpoint {
             origin,
             path: PagePath::default(),
             fetcher: Fetcher::new(&shared.large, every.min(WITHIN))?,
-            reader: PageReader::new(),
+            reader: PageReader::sharing(&shared.drafting),
             is_version_asked: false,
             started: None,
             rate: TokenRate::default(),
@@ -177,17 +147,19 @@ impl Endpoint {
             Origin::Configured(_) => None,
         };
         let name = self.name(server.as_ref());
-        let read = self.read_page(server.as_ref(), out);
+        let read = self.read_within(server.as_ref(), out);
+        self.fetcher.finish();
         let (line, outcome) = match read {
-            Ok(drift) => (Line { name, problem: None, drift }, PageOutcome::Read),
+            Ok(line) => (Line { name, ..line }, PageOutcome::Read),
             Err(error) => {
+                self.shared.fed.release(self.part);
                 // A page that breaks off in the middle gives nothing.
                 *out = Batch::of(out.of, out.time);
                 self.rate = TokenRate::default();
                 let process = server.as_ref().map(|server| server.owner.process);
                 self.put_serving(Serving { process, ..Serving::default() });
                 let problem = Some((error.to_string(), error.remedy()));
-                (Line { name, problem, drift: String::new() }, error.outcome())
+                (Line { name, problem, ..Line::default() }, error.outcome())
             }
         };
         let is_up = i64::from(outcome == PageOutcome::Read);
@@ -195,7 +167,22 @@ impl Endpoint {
         (line, outcome)
     }
 
-    fn read_page(&mut self, server: Option<&Server>, out: &mut Batch) -> Result<String, ReadError> {
+    /// Reads the page where its owner has not taken too much of the agent's time.
+    fn read_within(&mut self, server: Option<&Server>, out: &mut Batch) -> Result<Line, ReadError> {
+        let owner = server.map(|server| self.shared.ownership.key_of(Some(&server.owner)));
+        // The operator's own endpoints are read in any case.
+        let Some(owner) = owner else { return self.read_page(server, out) };
+        if !self.shared.accounts.is_free(owner, Instant::now()) {
+            return Err(ReadError::Dear);
+        }
+        let before = thread_cpu();
+        let read = self.read_page(server, out);
+        let spent = thread_cpu().saturating_sub(before);
+        self.shared.accounts.charge(owner, Instant::now(), spent);
+        read
+    }
+
+    fn read_page(&mut self, server: Option<&Server>, out: &mut Batch) -> Result<Line, ReadError> {
         let target = self.target(server)?;
         let page = get(&mut self.fetcher, &self.shared, server, &target, Media::Page);
         let page = page.inspect_err(|error| self.path.advance(error, paths(server)))?;
@@ -216,6 +203,7 @@ impl Endpoint {
         } else {
             summary
         };
+        let left_out = summary.left_out;
         let drift = drift(summary.unknown, summary.unknown_count, summary.missing);
         let families = [(FamilyDrift::Unknown, summary.unknown_count)];
         for (word, count) in
@@ -226,10 +214,8 @@ impl Endpoint {
         }
         let engine = engine_of(&summary);
         let models = summary.models.to_vec();
-        if engine.is_some_and(|engine| engine.name == dcgm::DCGM.name) {
-            let counted = self.shared.counted_devices();
-            dcgm::read(page, &self.shared.inventory, &|gpu| counted.contains(&gpu), out);
-        }
+        read_devices(&self.shared, self.part, server, (engine, page), out)?;
+        count_left_out(&self.shared, server, left_out);
         self.update_facts(server, engine);
         let process = server.map(|server| server.owner.process);
         let serving = Serving { process, models, ..self.rate.serving(out) };
@@ -238,7 +224,7 @@ impl Endpoint {
             self.is_version_asked = true;
             self.ask_version(server, &target, engine);
         }
-        Ok(drift)
+        Ok(Line { drift, left_out, ..Line::default() })
     }
 
     fn target(&self, server: Option<&Server>) -> Result<Target, ReadError> {
@@ -281,13 +267,9 @@ impl Endpoint {
         let Some((path, key)) = engine.and_then(|engine| engine.signs.version) else { return };
         let target = Target { path: path.to_owned(), ..page.clone() };
         let answer = get(&mut self.fetcher, &self.shared, server, &target, Media::Json);
-        let answer = answer.ok().and_then(|body| serde_json::from_slice::<Value>(body).ok());
-        let version = answer.as_ref().and_then(|answer| answer.get(key)?.as_str());
-        let is_plain = |text: &&str| {
-            (1..=MAX_VERSION).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_graphic())
-        };
-        let Some(version) = version.filter(is_plain) else { return };
-        self.reader.set_version(Version::parse(version));
+        let version = answer.ok().and_then(|document| version::version(document, key));
+        let Some(version) = version else { return };
+        self.reader.set_version(Version::parse(&version));
         if let Some(known) = self.shared.engines.facts(self.id) {
             let version = Some(version.into());
             self.shared.engines.put(self.id, EngineFacts { version, ..(*known).clone() });
@@ -305,43 +287,33 @@ impl Endpoint {
     }
 }
 
-/// Gets a page or a document.
-fn get<'a>(
-    fetcher: &'a mut Fetcher,
+/// Reads what an exporter's page says of devices.
+fn read_devices(
     shared: &Shared,
+    part: u32,
     server: Option<&Server>,
-    target: &Target,
-    media: Media,
-) -> Result<&'a [u8], ReadError> {
-    let paths = &shared.paths;
-    let namespace = match server {
-        Some(server) if shared.own_network != Some(server.network) => {
-            let entered = network(paths, server.process, server.network);
-            Some(entered.ok_or(ReadError::Gone)?)
-        }
-        _ => None,
-    };
-    let is_server = |at: SocketAddr, client: SocketAddr| {
-        server.map_or(Some(true), |server| has_accepted(shared, server, (at, client)))
-    };
-    Ok(fetcher.get((target, media), namespace.as_ref(), &is_server)?)
+    (engine, page): (Option<&'static Engine>, &[u8]),
+    out: &mut Batch,
+) -> Result<(), ReadError> {
+    if engine.is_none_or(|engine| engine.name != dcgm::DCGM.name) {
+        shared.fed.release(part);
+        return Ok(());
+    }
+    if server.is_some_and(|server| !dcgm::is_trusted(&shared.paths, server)) {
+        return Err(ReadError::UntrustedExporter);
+    }
+    let counted = shared.counted_devices();
+    shared.fed.feed(part, (page, &shared.inventory, &|gpu| counted.contains(&gpu)), out);
+    Ok(())
 }
 
-/// Whether a process of the server's cgroup has accepted this connection: anybody of the same user
-/// and network may share a port (`SO_REUSEPORT`). `None`: not accepted yet.
-fn has_accepted(
-    shared: &Shared,
-    server: &Server,
-    (at, client): (SocketAddr, SocketAddr),
-) -> Option<bool> {
-    let paths = &shared.paths;
-    let Some(living) = Living::same(paths, server.process) else { return Some(false) };
-    let inode = accepted(&living, at, client)?;
-    let holds = |living: &Living| held(living).any(|one| one == inode);
-    let others = || server.cgroup.as_deref().map(members_of).unwrap_or_default();
-    let is_of_others =
-        || others().into_iter().filter_map(|pid| Living::find(paths, pid)).any(|one| holds(&one));
-    Some(holds(&living) || is_of_others())
+/// Counts the series of a page that are too many, by the server's owner.
+fn count_left_out(shared: &Shared, server: Option<&Server>, left_out: usize) {
+    if left_out > 0 {
+        let owner = shared.ownership.key_of(server.map(|server| &*server.owner));
+        let count = u64::try_from(left_out).unwrap_or(u64::MAX);
+        shared.ownership.refuse(owner, OwnerLimit::Series, count);
+    }
 }
 
 /// Whether two processes began at other times, as far as both are known.
@@ -370,6 +342,7 @@ impl Collector for Endpoint {
         if matches!(&self.origin, Origin::Found(link) if link.get().is_none()) {
             self.has_ended = true;
             self.shared.endpoints.remove(self.part);
+            self.shared.fed.release(self.part);
             self.shared.engines.remove(self.id);
             return;
         }

@@ -1,16 +1,19 @@
 //! One GET of a page of metrics, from inside the network namespace of the process that serves it:
 //! nothing is executed there, and no credential of the pod is used.
 //!
-//! The server is somebody's job. So an answer has a limit in bytes ([`MAX_PAGE`]) and in time
-//! ([`WITHIN`]), no redirect is followed, nothing is decompressed, and only the media types of the
+//! The server is somebody's job. So an answer has a limit in bytes ([`Media::limit`]), the connection
+//! one in all bytes that it brings ([`MAX_MORE`]) and in time ([`WITHIN`]), no redirect is followed, nothing is decompressed, and only the media types of the
 //! text formats are read. Nothing is sent before the caller has found out who has accepted the
 //! connection. Each request has a connection of its own: none of the server's sockets is held
 //! between two requests.
 
 mod error;
+mod media;
 
 pub(super) use error::FetchError;
+pub(super) use media::Media;
 
+use crate::collect::sockets::Allowance;
 use crate::export::otlp::settings::TlsFiles;
 use crate::export::otlp::tls;
 use crate::sys::namespace;
@@ -31,10 +34,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// For a whole request, from connecting to the last byte.
 pub(super) const WITHIN: Duration = Duration::from_secs(5);
@@ -43,10 +46,13 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// Between two looks at who has accepted a connection, the first and the longest.
 const FIRST_LOOK: Duration = Duration::from_micros(200);
 const LAST_LOOK: Duration = Duration::from_millis(50);
-/// Bytes of a page; the largest of a real engine has 97 kB.
-pub(super) const MAX_PAGE: usize = 8 << 20;
-/// Bytes of a page above which only one is read at a time of all endpoints together: so many
-/// pages at once have no more memory than [`MAX_PAGE`] and this much each.
+/// Lines and descriptors that a request reads to find out who has accepted its connection: 0.2 s.
+/// Half of them before something is sent: four looks at a table of 19,000 sockets.
+const MAX_LOOKED_AT: usize = 1 << 17;
+/// Bytes that a connection may bring beyond its answer's body: heads, interim answers, chunks' sizes.
+const MAX_MORE: usize = 1 << 20;
+/// Bytes of a page above which only one is held at a time of all endpoints together, until it is
+/// parsed: so many pages at once have no more memory than a page may have and this much each.
 const LARGE_PAGE: usize = 1 << 20;
 /// Bytes that a buffer keeps between two requests.
 const KEPT_BYTES: usize = 256 << 10;
@@ -66,32 +72,6 @@ pub(super) struct Target {
     pub tls: Option<TlsFiles>,
     /// The file with the bearer token.
     pub token: Option<PathBuf>,
-}
-
-/// What is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Media {
-    /// A page of metrics.
-    Page,
-    /// The answer to a question for the version.
-    Json,
-}
-
-impl Media {
-    fn accepted(self) -> &'static str {
-        match self {
-            // The text format of Prometheus, which every engine writes.
-            Self::Page => "text/plain;version=0.0.4,*/*;q=0.1",
-            Self::Json => "application/json",
-        }
-    }
-
-    fn is_it(self, media: &str) -> bool {
-        match self {
-            Self::Page => ["", "text/plain", "application/openmetrics-text"].contains(&media),
-            Self::Json => media == "application/json",
-        }
-    }
 }
 
 /// Whom to connect to.
@@ -125,7 +105,7 @@ impl Default for LargePages {
 
 /// Whether a process of the engine's has accepted a connection, by the server's end of it and the
 /// agent's; `None`: not accepted yet.
-pub(super) type IsServer<'a> = &'a dyn Fn(SocketAddr, SocketAddr) -> Option<bool>;
+pub(super) type IsServer<'a> = &'a dyn Fn(&Allowance, (SocketAddr, SocketAddr)) -> Option<bool>;
 
 /// Gets pages, one at a time; the buffer is kept.
 #[derive(Debug)]
@@ -133,14 +113,32 @@ pub(super) struct Fetcher {
     runtime: Runtime,
     body: Vec<u8>,
     large: LargePages,
+    /// Held as long as the body is large.
+    held: Option<OwnedSemaphorePermit>,
     within: Duration,
+}
+
+/// Where an answer goes.
+struct Answered<'a> {
+    body: &'a mut Vec<u8>,
+    large: &'a LargePages,
+    held: &'a mut Option<OwnedSemaphorePermit>,
+    media: Media,
 }
 
 impl Fetcher {
     pub(super) fn new(large: &LargePages, within: Duration) -> io::Result<Self> {
         // A host's name is looked up in the one blocking thread, which is started only for that.
         let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build()?;
-        Ok(Self { runtime, body: Vec::new(), large: large.clone(), within: within.min(WITHIN) })
+        let (large, within) = (large.clone(), within.min(WITHIN));
+        Ok(Self { runtime, body: Vec::new(), large, held: None, within })
+    }
+
+    /// The last answer is not needed any more: gives its memory back.
+    pub(super) fn finish(&mut self) {
+        self.body.clear();
+        self.body.shrink_to(KEPT_BYTES);
+        self.held = None;
     }
 
     /// Gets a page; `network` is the namespace to connect in where that is not the agent's own.
@@ -150,28 +148,35 @@ impl Fetcher {
         network: Option<&File>,
         is_server: IsServer<'_>,
     ) -> Result<&[u8], FetchError> {
-        self.body.clear();
-        self.body.shrink_to(KEPT_BYTES);
-        let (body, within) = (&mut self.body, self.within);
+        self.finish();
+        let within = self.within;
+        let looks = Allowance::new(MAX_LOOKED_AT, Some(Instant::now() + within));
+        let into =
+            Answered { body: &mut self.body, large: &self.large, held: &mut self.held, media };
         let whole = async {
             let stream = connect(target, network, within).await?;
-            let (server, client) = ends(&stream)?;
+            let ends = ends(&stream)?;
             let request = request(target, media)?;
-            let is_server = || is_server(server, client);
-            let is_known = wait_for_server(&is_server, within / 2).await?;
+            let (reading, writing) = stream.into_split();
+            let most = u64::try_from(media.limit() + MAX_MORE).unwrap_or(u64::MAX);
+            let stream = tokio::io::join(reading.take(most), writing);
+            let is_server = || is_server(&looks, ends);
+            let is_known = wait_for_server(&is_server, &looks, within / 2).await?;
             // Of a server that accepts no connection before there is a request.
             let is_server = || is_known || is_server() == Some(true);
             match &target.tls {
-                None => exchange(stream, request, &is_server, (body, &self.large, media)).await,
+                None => exchange(stream, request, &is_server, into).await,
                 Some(files) => {
                     let stream = secured(stream, &target.place, files).await?;
-                    exchange(stream, request, &is_server, (body, &self.large, media)).await
+                    exchange(stream, request, &is_server, into).await
                 }
             }
         };
         let got = self.runtime.block_on(async { tokio::time::timeout(within, whole).await });
-        got.unwrap_or(Err(FetchError::Late(within)))?;
-        Ok(&self.body)
+        match got.unwrap_or(Err(FetchError::Late(within))) {
+            Err(FetchError::UnknownServer) if looks.is_used_up() => Err(FetchError::TooManySockets),
+            got => got.map(|()| &*self.body),
+        }
     }
 }
 
@@ -219,9 +224,10 @@ fn ends(stream: &TcpStream) -> Result<(SocketAddr, SocketAddr), FetchError> {
 }
 
 /// Waits until the engine's process has accepted the connection, and sends nothing before. False
-/// if it does not in time.
+/// if it does not in time, or for half of what looks may cost.
 async fn wait_for_server(
     is_server: &dyn Fn() -> Option<bool>,
+    looks: &Allowance,
     within: Duration,
 ) -> Result<bool, FetchError> {
     let until = Instant::now() + within;
@@ -229,8 +235,9 @@ async fn wait_for_server(
     loop {
         match is_server() {
             Some(true) => return Ok(true),
+            _ if looks.is_used_up() => return Err(FetchError::UnknownServer),
             Some(false) if is_other => return Err(FetchError::UnknownServer),
-            None if Instant::now() >= until => return Ok(false),
+            None if Instant::now() >= until || looks.is_half_used() => return Ok(false),
             // Between accepting it and having it, nobody has it: looked at again.
             other => is_other = other.is_some(),
         }
@@ -239,11 +246,11 @@ async fn wait_for_server(
     }
 }
 
-async fn secured(
-    stream: TcpStream,
+async fn secured<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
     place: &Place,
     files: &TlsFiles,
-) -> Result<tokio_rustls::client::TlsStream<TcpStream>, FetchError> {
+) -> Result<tokio_rustls::client::TlsStream<S>, FetchError> {
     let failed = |error: &dyn std::fmt::Display| FetchError::Tls(shown(&error.to_string()));
     let config = tls::config(files).map_err(|error| failed(&error))?;
     let name = match place {
@@ -289,7 +296,7 @@ async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<Empty<Bytes>>,
     is_server: &dyn Fn() -> bool,
-    (body, large, media): (&mut Vec<u8>, &LargePages, Media),
+    into: Answered<'_>,
 ) -> Result<(), FetchError> {
     let not_http = |error: hyper::Error| FetchError::NotHttp(shown(&error.to_string()));
     let path = request.uri().path().to_owned();
@@ -302,8 +309,8 @@ async fn exchange(
         if !is_server() {
             return Err(FetchError::UnknownServer);
         }
-        check(&answer, &path, media)?;
-        read(answer.into_body(), body, large).await
+        check(&answer, &path, into.media)?;
+        read(answer.into_body(), into).await
     };
     tokio::pin!(connection, answered);
     tokio::select! {
@@ -337,27 +344,24 @@ fn check(answer: &Response<Incoming>, path: &str, asked: Media) -> Result<(), Fe
         return Err(FetchError::MediaType(shown(&media)));
     }
     let length = field(CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
-    if length.is_some_and(|length| length > MAX_PAGE) {
-        return Err(FetchError::TooLarge);
+    if length.is_some_and(|length| length > asked.limit()) {
+        return Err(FetchError::TooLarge(asked.limit()));
     }
     Ok(())
 }
 
-async fn read(
-    mut page: Incoming,
-    body: &mut Vec<u8>,
-    large: &LargePages,
-) -> Result<(), FetchError> {
-    let mut is_only_large = None;
+async fn read(mut page: Incoming, into: Answered<'_>) -> Result<(), FetchError> {
+    let Answered { body, large, held, media } = into;
     while let Some(frame) = page.frame().await {
         let frame = frame.map_err(|error| FetchError::NotHttp(shown(&error.to_string())))?;
         let Ok(data) = frame.into_data() else { continue };
         let length = body.len() + data.len();
-        if length > MAX_PAGE {
-            return Err(FetchError::TooLarge);
+        if length > media.limit() {
+            return Err(FetchError::TooLarge(media.limit()));
         }
-        if length > LARGE_PAGE && is_only_large.is_none() {
-            is_only_large = Some(large.0.try_acquire().map_err(|_| FetchError::Busy)?);
+        if length > LARGE_PAGE && held.is_none() {
+            let only = Arc::clone(&large.0).try_acquire_owned();
+            *held = Some(only.map_err(|_| FetchError::Busy)?);
         }
         body.extend_from_slice(&data);
     }

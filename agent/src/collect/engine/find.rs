@@ -5,13 +5,17 @@
 //! the port that the engine was given or has by default; where the configuration says so, also where
 //! it listens on the port that its pod's annotations name. Its sockets are looked up in its own
 //! network namespace; nothing is sent to anybody. Processes that hold a device belong to the server
-//! that is the nearest to them in the tree of processes; where two are as near, to neither.
+//! of the same owner and real user that is the nearest to them in the tree of processes; where two are
+//! as near, to neither. A server of whose owner and user nobody holds a device is none.
 //!
 //! A cgroup is looked at when it appears, then after each of twice the time up to [`SELDOM`]: some
-//! 60 µs a process, 15 µs one that is known to be no server, and at most [`LOOK_BUDGET`] an owner and
-//! reading.
+//! 60 µs a process, 15 µs one that is known to be no server, and at most a [`Budget`] an owner and
+//! reading: the next reading goes on where it ended.
 
 mod annotated;
+mod budget;
+mod join;
+mod tree;
 
 pub(super) use annotated::Annotated;
 
@@ -24,22 +28,22 @@ use crate::attribute::ownership::Ownership;
 use crate::attribute::process::Living;
 use crate::attribute::quota::QuotaKey;
 use crate::attribute::slurm::inspect::pids;
-use crate::collect::sockets::{held, listening, network_of, reachable};
+use crate::collect::sockets::{Allowance, held, listeners, network_of, reachable};
 use crate::ids::ProcKey;
 use crate::tenant_files::{ProcFile, TenantFiles};
+use budget::Budget;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tree::Tree;
 
 /// The second look at a cgroup comes after this, each later one after twice the time.
 const SOON: Duration = Duration::from_secs(1);
 /// The longest between two looks: an engine that loads a model for minutes is found this much later.
 const SELDOM: Duration = Duration::from_secs(30);
-/// Time in which the cgroups of one owner are looked at in a reading; the rest comes at the next.
-const LOOK_BUDGET: Duration = Duration::from_millis(100);
 /// How long a process is no server by what it runs, unless it executes another program or names
 /// itself otherwise: a program can write over its arguments without either.
 const NO_SERVER: Duration = Duration::from_mins(5);
@@ -49,8 +53,6 @@ const MAX_OTHERS: usize = 4_096;
 const MAX_PROCESSES: usize = 512;
 /// Bytes of a command line that are read.
 const MAX_COMMAND_LINE: u64 = 32 << 10;
-/// Parents of a process that are followed.
-const MAX_PARENTS: usize = 16;
 
 /// A server of an engine.
 #[derive(Clone, Debug)]
@@ -111,7 +113,12 @@ struct Known {
     next: Instant,
     wait: Duration,
     servers: Vec<Server>,
+    /// The process with which the next look goes on, if the last did not come to the end.
+    goes_on: Option<u32>,
 }
+
+/// Those that listen, by network, while a group is looked at.
+type Listeners = HashMap<u64, Vec<(SocketAddr, u64)>>;
 
 /// Looks for servers.
 #[derive(Debug)]
@@ -161,15 +168,14 @@ impl Finder {
             }
         }
         self.groups.retain(|group, _| groups.contains_key(group));
-        let mut spent: HashMap<QuotaKey, Duration> = HashMap::new();
+        let mut budgets: HashMap<QuotaKey, Budget> = HashMap::new();
         for (group, holders) in groups {
             let Some(first) = holders.first() else { continue };
-            let spent = spent.entry(self.ownership.key_of(Some(first))).or_default();
-            let begun = Instant::now();
-            if *spent < LOOK_BUDGET {
-                self.update(&group, &holders, now);
+            let owner = self.ownership.key_of(Some(first));
+            let budget = budgets.entry(owner).or_insert_with(Budget::new);
+            if !budget.is_used_up() {
+                self.update(&group, &holders, now, budget);
             }
-            *spent += begun.elapsed();
         }
         self.groups.values().flat_map(|known| known.servers.iter().cloned()).collect()
     }
@@ -180,14 +186,22 @@ impl Finder {
     }
 
     /// Looks at a group where it is its time, or who holds a device in it has changed.
-    fn update(&mut self, group: &Group, holders: &[Arc<ProcessAttribution>], now: Instant) {
+    fn update(
+        &mut self,
+        group: &Group,
+        holders: &[Arc<ProcessAttribution>],
+        now: Instant,
+        budget: &mut Budget,
+    ) {
         let mut keys: Vec<ProcKey> = holders.iter().map(|holder| holder.process).collect();
         keys.sort_unstable();
         let known = self.groups.get(group);
         let has_changed = known.is_none_or(|known| known.holders != keys);
         let has_ended = |server: &Server| !Living::is_alive(self.files.paths(), server.process);
         let is_due = has_changed
-            || known.is_some_and(|known| known.next <= now || known.servers.iter().any(has_ended));
+            || known.is_some_and(|known| {
+                known.goes_on.is_some() || known.next <= now || known.servers.iter().any(has_ended)
+            });
         if !is_due {
             return;
         }
@@ -195,18 +209,23 @@ impl Finder {
             Some(known) if !has_changed => (known.wait * 2).min(SELDOM),
             _ => SOON,
         };
-        let servers = self.look(group, holders, now);
-        let known = Known { holders: keys, next: now + wait, wait, servers };
+        let known = self.groups.remove(group);
+        let known = known.map(|known| (known.servers, known.goes_on)).unwrap_or_default();
+        let (servers, goes_on) = self.look((group, holders), known, now, budget);
+        let known = Known { holders: keys, next: now + wait, wait, servers, goes_on };
         self.groups.insert(group.clone(), known);
     }
 
-    /// The servers of a group, each with its processes that hold a device.
+    /// The servers of a group, each with its processes that hold a device; and with which process the
+    /// next look goes on. `known`: what the last look gave.
     fn look(
         &mut self,
-        group: &Group,
-        holders: &[Arc<ProcessAttribution>],
+        (group, holders): (&Group, &[Arc<ProcessAttribution>]),
+        (known, from): (Vec<Server>, Option<u32>),
         now: Instant,
-    ) -> Vec<Server> {
+        budget: &mut Budget,
+    ) -> (Vec<Server>, Option<u32>) {
+        let mut since = Instant::now();
         let cgroup = match group {
             Group::Cgroup(path) => self.directory(path, holders),
             Group::Process(_) => None,
@@ -216,10 +235,38 @@ impl Finder {
             members.extend(members_of(cgroup));
         }
         let tree = Tree::read(&self.files, members.iter().copied());
+        let (mut found, mut listeners) = (Vec::new(), Listeners::new());
+        let (mut is_first, mut goes_on) = (true, None);
+        for pid in members.range(from.unwrap_or(0)..) {
+            let (Some(living), Some(owner)) = (tree.living.get(pid), holders.first()) else {
+                continue;
+            };
+            budget.spend(&mut since);
+            if !is_first && budget.is_used_up() {
+                goes_on = Some(*pid);
+                break;
+            }
+            budget.take_process();
+            let with = (&budget.entries, &mut listeners);
+            found.extend(self.server(living, (owner, cgroup.as_ref()), now, with));
+            if !is_first && budget.entries.is_used_up() {
+                // Perhaps not whole: the next look begins with it.
+                goes_on = Some(*pid);
+                break;
+            }
+            is_first = false;
+        }
+        budget.spend(&mut since);
+        // Those of processes that are looked at another time are there as long as they are.
+        let is_looked_at =
+            |pid: u32| pid >= from.unwrap_or(0) && goes_on.is_none_or(|next| pid < next);
+        let is_there = |server: &Server| {
+            tree.living.get(&server.process.pid).is_some_and(|one| one.key == server.process)
+        };
+        let known = known.into_iter();
+        found.extend(known.filter(|one| !is_looked_at(one.process.pid) && is_there(one)));
         let mut servers: BTreeMap<(u64, u16), Server> = BTreeMap::new();
-        for living in tree.living.values() {
-            let Some(owner) = holders.first() else { continue };
-            let Some(found) = self.server(living, owner, cgroup.as_ref(), now) else { continue };
+        for found in found {
             // Of those that share a port the first one serves: the others are its children.
             let place = (found.network, found.at.port());
             let known = servers.entry(place).or_insert_with(|| found.clone());
@@ -227,16 +274,7 @@ impl Finder {
                 *known = found;
             }
         }
-        let mut servers: Vec<Server> = servers.into_values().collect();
-        let keys: Vec<ProcKey> = servers.iter().map(|server| server.process).collect();
-        for holder in holders {
-            let Some(nearest) = tree.nearest(holder.process, &keys) else { continue };
-            if let Some(server) = servers.iter_mut().find(|server| server.process == nearest) {
-                server.holders.push(holder.process);
-                server.owner = Arc::clone(holder);
-            }
-        }
-        servers
+        (self.joined(servers.into_values(), holders, &tree), goes_on)
     }
 
     /// Whether a process is a server, and where its page is: on the port that its pod names, else on
@@ -244,9 +282,9 @@ impl Finder {
     fn server(
         &mut self,
         living: &Living,
-        owner: &Arc<ProcessAttribution>,
-        cgroup: Option<&PathBuf>,
+        (owner, cgroup): (&Arc<ProcessAttribution>, Option<&PathBuf>),
         now: Instant,
+        (looks, tables): (&Allowance, &mut Listeners),
     ) -> Option<Server> {
         let process = living.key;
         let annotated = self.by_annotations.then(|| Annotated::of(owner)).flatten();
@@ -263,12 +301,22 @@ impl Finder {
         let ports = engine.map(|engine| command.ports(engine)).unwrap_or_default();
         let paths = self.files.paths();
         let network = network_of(paths, process)?;
-        let sockets: HashSet<u64> = held(living).collect();
-        let listening = listening(living, &sockets);
+        // A network's table is the same for all of the group.
+        let table = tables.entry(network).or_insert_with(|| listeners(living, looks).collect());
+        let named = annotated.as_ref().map(|annotated| annotated.port);
+        let is_asked = |port: u16| named == Some(port) || ports.contains(&port);
+        let asked: Vec<_> = table.iter().filter(|(at, _)| is_asked(at.port())).collect();
+        if asked.is_empty() {
+            return None;
+        }
+        let mine: HashSet<u64> = held(living, looks).collect();
         // This very process, still: what was read is about it.
         Living::same(paths, process)?;
-        let on = |port: u16| listening.iter().filter(move |at| at.port() == port).min();
-        let named = annotated.as_ref().and_then(|annotated| on(annotated.port));
+        let on = |port: u16| {
+            let mine = asked.iter().filter(|(_, inode)| mine.contains(inode)).map(|(at, _)| at);
+            mine.filter(|at| at.port() == port).min()
+        };
+        let named = named.and_then(on);
         let at = named.or_else(|| ports.iter().find_map(|port| on(*port)))?;
         Some(Server {
             engine,
@@ -333,118 +381,5 @@ fn order(process: ProcKey) -> (u64, u32) {
     (process.start_ticks, process.pid)
 }
 
-/// The processes of a group, and who started whom.
-struct Tree {
-    living: HashMap<u32, Living>,
-    parents: HashMap<u32, u32>,
-}
-
-impl Tree {
-    fn read(files: &TenantFiles, members: impl Iterator<Item = u32>) -> Self {
-        let living = members.filter_map(|pid| Some((pid, Living::find(files.paths(), pid)?)));
-        let living: HashMap<u32, Living> = living.collect();
-        let parents = living.iter().map(|(pid, living)| (*pid, living.parent)).collect();
-        Self { living, parents }
-    }
-
-    /// A process and its parents, itself first; those outside the group end it.
-    fn path(&self, pid: u32) -> Vec<u32> {
-        path(&self.parents, pid)
-    }
-
-    /// The server that is nearest to a process.
-    fn nearest(&self, process: ProcKey, servers: &[ProcKey]) -> Option<ProcKey> {
-        let paths: Vec<(ProcKey, Vec<u32>)> =
-            servers.iter().map(|server| (*server, self.path(server.pid))).collect();
-        nearest(&self.path(process.pid), &paths)
-    }
-}
-
-fn path(parents: &HashMap<u32, u32>, pid: u32) -> Vec<u32> {
-    let next = |pid: &u32| parents.get(pid).copied();
-    std::iter::successors(Some(pid), next).take(MAX_PARENTS).collect()
-}
-
-/// Of servers with their parents the one whose branch a process is on: the first of its parents,
-/// itself included, below which there is a server has exactly one there. The only server of a group
-/// is everybody's.
-fn nearest(process: &[u32], servers: &[(ProcKey, Vec<u32>)]) -> Option<ProcKey> {
-    if let [(only, _)] = servers {
-        return Some(*only);
-    }
-    let itself = |pid: &u32| servers.iter().find(|(server, _)| server.pid == *pid);
-    for above in process {
-        if let Some((server, _)) = itself(above) {
-            return Some(*server);
-        }
-        let mut below = servers.iter().filter(|(_, path)| path.contains(above));
-        match (below.next(), below.next()) {
-            (Some((only, _)), None) => return Some(*only),
-            (Some(_), Some(_)) => return None,
-            (None, _) => {}
-        }
-    }
-    None
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::attribute::fake::FakeHost;
-
-    fn key(pid: u32) -> ProcKey {
-        ProcKey { pid, start_ticks: 1 }
-    }
-
-    /// The server of each process in a tree of parents.
-    fn servers(parents: &[(u32, u32)], servers: &[u32], of: &[u32]) -> Vec<Option<u32>> {
-        let parents: HashMap<u32, u32> = parents.iter().copied().collect();
-        let servers: Vec<_> = servers.iter().map(|pid| (key(*pid), path(&parents, *pid))).collect();
-        let nearest = |pid: &u32| nearest(&path(&parents, *pid), &servers);
-        of.iter().map(|pid| nearest(pid).map(|server| server.pid)).collect()
-    }
-
-    #[test]
-    fn what_is_no_server_is_looked_at_again_once_it_runs_or_calls_itself_something_else() {
-        let host = FakeHost::new();
-        let process = ProcKey { pid: 7, start_ticks: 100 };
-        host.start(process, "python3", "0::/\n");
-        let ownership = Ownership::new(&host.paths);
-        let settings = Settings::resolve(<_>::default()).unwrap();
-        let mut finder = Finder::new(&TenantFiles::direct(&host.paths), &ownership, &settings);
-        let now = Instant::now();
-        let living = || Living::find(&host.paths, 7).unwrap();
-        finder.remember(&living(), now);
-        let mut is_still = |later| finder.others[&process].is_still(&living(), now + later);
-        assert_eq!([Duration::ZERO, NO_SERVER].map(&mut is_still), [true, false]);
-        let stat = std::fs::read_to_string(host.paths.proc.join("7/stat")).unwrap();
-        let mut fields: Vec<&str> = stat.split(' ').collect();
-        fields[47] = "4711";
-        for other in [stat.replace("python3", "VLLM::APIServer"), fields.join(" ")] {
-            host.write(process, "stat", other);
-            assert!(!is_still(Duration::ZERO));
-        }
-    }
-
-    #[test]
-    fn workers_belong_to_the_server_that_started_them() {
-        // Two API servers in one container, each with an engine core and its workers.
-        let parents = [(10, 1), (11, 10), (12, 11), (13, 11), (20, 1), (21, 20), (22, 21)];
-        let found = servers(&parents, &[10, 20], &[12, 13, 22, 10]);
-        assert_eq!(found, [Some(10), Some(10), Some(20), Some(10)]);
-    }
-
-    #[test]
-    fn siblings_belong_together_below_a_launcher_of_their_own() {
-        // Two launchers, each with a router that listens and a shard that holds the device.
-        let parents = [(10, 1), (11, 10), (12, 10), (20, 1), (21, 20), (22, 20)];
-        assert_eq!(servers(&parents, &[11, 21], &[12, 22]), [Some(11), Some(21)]);
-    }
-
-    #[test]
-    fn a_process_between_two_servers_belongs_to_neither() {
-        let parents = [(10, 1), (11, 10), (12, 10), (13, 10)];
-        assert_eq!(servers(&parents, &[11, 12], &[13]), [None]);
-        assert_eq!(servers(&parents, &[11], &[13, 99]), [Some(11), Some(11)], "the only one");
-    }
-}
+mod tests;

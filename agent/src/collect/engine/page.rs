@@ -3,7 +3,8 @@
 //! The first page is read line by line, and what each line is for is remembered. A later page of the
 //! same shape is compared with it by position: bytes before each value must be the same, and only
 //! values are parsed. What costs then is a comparison and a number a line, and two allocations a
-//! histogram, which are the sample's own. A page of another shape is read line by line again.
+//! histogram, which are the sample's own. A page of another shape is read line by line again, and so
+//! is each that is too long to be remembered.
 
 mod buckets;
 mod draft;
@@ -17,6 +18,7 @@ use crate::labels::LabelSets;
 use crate::sample::Batch;
 use draft::Draft;
 use shape::Shape;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The longest page that is read. SGLang's has 86 kB, TGI's 97.
 pub const MAX_PAGE: usize = 8 << 20;
@@ -24,8 +26,14 @@ pub const MAX_PAGE: usize = 8 << 20;
 pub const MAX_LINES: usize = 1 << 16;
 /// Labels that are read of a page. SGLang's has 3400.
 pub const MAX_LABELS: usize = 1 << 18;
-/// Sets of labels that are kept apart; a model has a few dozen.
-const MAX_LABEL_SETS: usize = 1024;
+/// Series and histograms of a page that are read, the first ones on it: vLLM has 55 a data-parallel
+/// rank.
+const MAX_SERIES: usize = 1 << 12;
+/// Bytes and lines of a page that is remembered: with its series some 1 MB.
+const MAX_KEPT_PAGE: usize = 256 << 10;
+const MAX_KEPT_LINES: usize = 1 << 14;
+/// Sets of labels that are kept apart on a page; a rank of a model has a few dozen.
+const MAX_LABEL_SETS: usize = 3 << 10;
 
 /// Why a page has no samples.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -73,12 +81,19 @@ pub struct PageSummary<'a> {
     pub first_bad: Option<(usize, LineError)>,
     /// Histograms of this page whose counts fall from a bucket to the next, which were left out.
     pub unsound: usize,
+    /// Lines of series beyond those that are read of a page.
+    pub left_out: usize,
 }
 
 /// Names of unknown families that are kept.
 pub const MAX_UNKNOWN: usize = 32;
 /// Names of models that are kept.
 pub const MAX_MODELS: usize = 16;
+
+/// Of all readers that share it one reads a page line by line at a time: that takes some times the
+/// page's memory.
+#[derive(Clone, Debug, Default)]
+pub struct Drafting(Arc<Mutex<()>>);
 
 /// Reads the pages of one endpoint; remembers the last page's shape, so that a steady line costs no
 /// allocation.
@@ -87,12 +102,19 @@ pub struct PageReader {
     version: Option<Version>,
     shape: Option<Shape>,
     labels: LabelSets,
+    drafting: Drafting,
 }
 
 impl PageReader {
     /// Has read nothing yet.
     pub fn new() -> Self {
-        Self { version: None, shape: None, labels: LabelSets::new(MAX_LABEL_SETS) }
+        Self::sharing(&Drafting::default())
+    }
+
+    /// Has read nothing yet, and reads no page line by line while another one does.
+    pub fn sharing(drafting: &Drafting) -> Self {
+        let labels = LabelSets::new(MAX_LABEL_SETS);
+        Self { version: None, shape: None, labels, drafting: drafting.clone() }
     }
 
     /// Takes the engine's version, which says what should be on its page.
@@ -118,19 +140,21 @@ impl PageReader {
         let shape = if let Some(shape) = last.filter(|_| is_same) {
             shape
         } else {
-            let mut shape = Draft::read(page).shape(self.version, &mut self.labels)?;
-            // Every line was just read.
-            shape.read(page);
-            shape
+            // Nothing that it guards is left half done.
+            let _turn = self.drafting.0.lock().unwrap_or_else(PoisonError::into_inner);
+            self.labels.clear();
+            Draft::read(page).shape(self.version, &mut self.labels)?
         };
         let shape = self.shape.insert(shape);
         let before = out.samples.len();
         let unsound = shape.push(subject, out);
+        if !shape.is_kept {
+            shape.forget();
+            self.labels.clear();
+        }
         Ok(shape.summary(out.samples.len() - before, unsound))
     }
 
-    /// Labels that are read of a page. SGLang's has 3400.
-    pub const MAX_LABELS: usize = 1 << 18;
     /// Sets of labels that found no room, since the start.
     pub fn folded(&self) -> u64 {
         self.labels.folded()

@@ -4,6 +4,7 @@ use super::endpoint::Endpoint;
 use super::find::Finder;
 use super::finder::EngineFinder;
 use super::settings::{RawEngines, SECTION, Settings};
+use super::status::TOO_MANY_SERIES;
 use super::{NAME, Shared};
 use crate::attribute::ownership::Ownership;
 use crate::collect::Collector;
@@ -106,6 +107,9 @@ impl Settings {
             readers: <_>::default(),
             endpoints: <_>::default(),
             large: <_>::default(),
+            drafting: <_>::default(),
+            fed: <_>::default(),
+            accounts: <_>::default(),
             own_network: own_network(paths),
             interval,
             every: self.every,
@@ -120,6 +124,9 @@ fn finding(mut endpoint: Endpoint) -> Finding {
     match line.problem {
         Some((reason, remedy)) => {
             Finding::new("engine", "failed", format!("{}: {reason}", line.name), remedy)
+        }
+        None if line.left_out > 0 => {
+            Finding::new("engine", "degraded", line.words_of_left_out(), TOO_MANY_SERIES)
         }
         None if line.drift.is_empty() => {
             let facts = format!("{}: {} samples", line.name, batch.samples.len());

@@ -30,6 +30,18 @@ pub(super) struct Line {
     pub problem: Option<(String, &'static str)>,
     /// How its families differ from what is known; empty where they do not.
     pub drift: String,
+    /// Lines of series beyond those that are read of its page.
+    pub left_out: usize,
+}
+
+/// What can be done where a page has more series than are read.
+pub(super) const TOO_MANY_SERIES: &str = "see which label of the engine has so many values";
+
+impl Line {
+    /// What of the page is not read.
+    pub(super) fn words_of_left_out(&self) -> String {
+        format!("{}: {} lines of its page are too many series", self.name, self.left_out)
+    }
 }
 
 impl Endpoints {
@@ -79,6 +91,11 @@ impl Endpoints {
                 let reason = format!("{all} engines are read, {refused} are too many of one owner");
                 Report::of(SourceState::Degraded, reason, "name those to read in engines.endpoints")
             }
+            None if state.lines.values().any(|line| line.left_out > 0) => {
+                let cut = state.lines.values().filter(|line| line.left_out > 0);
+                let named: Vec<String> = cut.take(MAX_NAMED).map(Line::words_of_left_out).collect();
+                Report::of(SourceState::Degraded, named.join("; "), TOO_MANY_SERIES)
+            }
             None if all == 0 => Report::of(
                 SourceState::Absent,
                 "no process that holds a device serves as a known engine does",
@@ -113,7 +130,7 @@ mod tests {
 
     fn line(name: &str, problem: Option<&str>) -> Line {
         let problem = problem.map(|problem| (problem.to_owned(), "restart it"));
-        Line { name: name.into(), problem, drift: String::new() }
+        Line { name: name.into(), problem, ..Line::default() }
     }
 
     #[test]
@@ -130,6 +147,11 @@ mod tests {
         assert_eq!(endpoints.outcomes()[PageOutcome::Late as usize], 1);
         endpoints.remove(2);
         assert_eq!(endpoints.report(), Report { errors: 1, ..Report::ready() });
+        let cut = Line { left_out: 9, ..line("vllm on port 8000", None) };
+        endpoints.put(1, cut, PageOutcome::Read);
+        let report = endpoints.report();
+        let words = "vllm on port 8000: 9 lines of its page are too many series";
+        assert_eq!((report.state, report.reason.as_str()), (SourceState::Degraded, words));
         endpoints.set_refused(3);
         assert_eq!(endpoints.report().state, SourceState::Degraded);
     }

@@ -1,4 +1,9 @@
 use super::*;
+use crate::attribute::Evidence;
+use crate::attribute::fake::{FakeHost, opened};
+use crate::attribute::ownership::Ownership;
+use crate::collect::engine::ENGINES;
+use crate::ids::ProcKey;
 use crate::inventory::{GpuInfo, InstanceExtent, InstanceInfo};
 use crate::sample::{Subject, Value};
 use std::time::UNIX_EPOCH;
@@ -35,9 +40,19 @@ fn inventory() -> (Inventory, [GpuId; 3], [InstanceId; 3]) {
 
 fn read_page(page: &str, inventory: &Inventory, counted: &[GpuId]) -> Vec<Sample> {
     let mut out = Batch::new("engines", UNIX_EPOCH);
-    let count = read(page.as_bytes(), inventory, &|gpu| counted.contains(&gpu), &mut out);
-    assert_eq!(count, out.samples.len());
+    read_for(&Fed::default(), 1, page, (inventory, counted), &mut out);
     out.samples.into_iter().map(|(_, sample)| sample).collect()
+}
+
+/// What a part reads of a page.
+fn read_for(
+    fed: &Fed,
+    part: u32,
+    page: &str,
+    (inventory, counted): (&Inventory, &[GpuId]),
+    out: &mut Batch,
+) {
+    fed.feed(part, (page.as_bytes(), inventory, &|gpu| counted.contains(&gpu)), out);
 }
 
 /// The values of a metric's series about a subject.
@@ -79,8 +94,12 @@ fn what_the_agent_reads_itself_is_not_there_twice() {
 #[test]
 fn values_out_of_range_are_no_samples() {
     let (inventory, ..) = inventory();
-    for value in ["NaN", "-1", "1.5", "9223372036854775794"] {
-        let line = "DCGM_FI_PROF_SM_ACTIVE{UUID=\"GPU-6d5c0ac5-74d7-3130-46f1-e93ed57f469a\"}";
+    let bad = [("SM_ACTIVE", ["NaN", "-1", "1.5", "9223372036854775794"].as_slice())];
+    let rates = [("PCIE_TX_BYTES", ["1e300", "1e14", "+Inf"].as_slice())];
+    let all = bad.iter().chain(&rates);
+    for (field, value) in all.flat_map(|(field, all)| all.iter().map(move |value| (field, value))) {
+        let line =
+            format!("DCGM_FI_PROF_{field}{{UUID=\"GPU-6d5c0ac5-74d7-3130-46f1-e93ed57f469a\"}}");
         assert_eq!(read_page(&format!("{line} {value}\n"), &inventory, &[]), Vec::<Sample>::new());
     }
 }
@@ -88,6 +107,83 @@ fn values_out_of_range_are_no_samples() {
 #[test]
 fn an_endless_page_has_a_bound() {
     let (inventory, ..) = inventory();
-    let line = "DCGM_FI_PROF_SM_ACTIVE{UUID=\"GPU-6d5c0ac5-74d7-3130-46f1-e93ed57f469a\"} 0.5\n";
-    assert_eq!(read_page(&line.repeat(MAX_SAMPLES + 9), &inventory, &[]).len(), MAX_SAMPLES);
+    let uuid = |n: usize| format!("GPU-00000000-0000-0000-0000-{n:012}");
+    for n in 0..MAX_SAMPLES + 9 {
+        inventory.put(GpuInfo::new(GpuUuid::new(&uuid(n)), "nvidia", 9));
+    }
+    let line = |n| format!("DCGM_FI_PROF_SM_ACTIVE{{UUID=\"{}\"}} 0.5\n", uuid(n));
+    let page: String = (0..MAX_SAMPLES + 9).map(line).collect();
+    assert_eq!(read_page(&page, &inventory, &[]).len(), MAX_SAMPLES);
+}
+
+#[test]
+fn a_series_is_there_once_however_often_the_page_has_it() {
+    let (inventory, [t4, ..], _) = inventory();
+    let line = |pod: &str, value: f64| {
+        let uuid = "GPU-6d5c0ac5-74d7-3130-46f1-e93ed57f469a";
+        format!("DCGM_FI_PROF_SM_ACTIVE{{UUID=\"{uuid}\",pod=\"{pod}\"}} {value}\n")
+    };
+    let samples = read_page(&(line("a", 0.5) + &line("b", 0.25)), &inventory, &[]);
+    assert_eq!(values(&samples, "gpu.sm.active", t4), [0.5]);
+}
+
+#[test]
+fn of_two_exporters_one_feeds_a_device_until_it_ends() {
+    let (inventory, ..) = inventory();
+    let fed = Fed::default();
+    let read = |part| {
+        let mut out = Batch::new("engines", UNIX_EPOCH);
+        read_for(&fed, part, PAGE, (&inventory, &[]), &mut out);
+        out.samples.len()
+    };
+    assert_eq!([read(1), read(2), read(1), read(2)], [44, 0, 44, 0]);
+    fed.release(1);
+    assert_eq!([read(2), read(1)], [44, 0]);
+    // A part whose page has none of the devices any more makes room.
+    fed.feed(2, (b"", &inventory, &|_| false), &mut Batch::new("engines", UNIX_EPOCH));
+    assert_eq!(read(1), 44);
+}
+
+#[test]
+fn only_an_exporter_that_is_root_of_the_host_is_believed() {
+    const ADMIN: &str = "00000000a82425fb";
+    let host = FakeHost::new();
+    let process = ProcKey { pid: 7, start_ticks: 100 };
+    host.start(process, "dcgm-exporter", "0::/\n");
+    let folder = |process: &str| host.paths.proc.join(process).join("ns");
+    for process in ["self", "7", "8"] {
+        fs::create_dir_all(folder(process)).unwrap();
+    }
+    fs::write(folder("self").join("user"), "").unwrap();
+    fs::write(folder("8").join("user"), "").unwrap();
+    let of = |namespace: &str| {
+        let _ = fs::remove_file(folder("7").join("user"));
+        fs::hard_link(folder(namespace).join("user"), folder("7").join("user")).unwrap();
+    };
+    let ownership = Ownership::new(&host.paths);
+    ownership.observe(Evidence::Opened(opened(process, 1, 1_000_000_000)));
+    let server = |engine: &str| Server {
+        engine: ENGINES.iter().copied().find(|one| one.name == engine),
+        annotated: None,
+        process,
+        network: 1,
+        at: ([127, 0, 0, 1], 9400).into(),
+        cgroup: None,
+        owner: ownership.attribution(process).unwrap(),
+        holders: vec![process],
+    };
+    let is_trusted = |engine, (uids, capabilities): (&str, &str), namespace| {
+        host.write(process, "status", format!("Tgid:\t7\nUid:\t{uids}\nCapEff:\t{capabilities}\n"));
+        of(namespace);
+        is_trusted(&host.paths, &server(engine))
+    };
+    let root = ("0\t0\t0\t0", ADMIN);
+    assert!(is_trusted("dcgm-exporter", root, "self"));
+    assert!(!is_trusted("vllm", root, "self"), "another engine's server");
+    assert!(!is_trusted("dcgm-exporter", root, "8"), "root of a user namespace");
+    assert!(
+        !is_trusted("dcgm-exporter", ("0\t0\t0\t0", "00000000a80425fb"), "self"),
+        "a container"
+    );
+    assert!(!is_trusted("dcgm-exporter", ("1000\t0\t0\t0", ADMIN), "self"), "a user");
 }

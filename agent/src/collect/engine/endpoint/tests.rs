@@ -1,8 +1,9 @@
 use super::*;
-use crate::attribute::fake::FakeHost;
+use crate::attribute::Evidence;
+use crate::attribute::fake::{FakeHost, opened};
 use crate::attribute::ownership::Ownership;
 use crate::collect::engine::settings::Settings;
-use crate::ids::GpuUuid;
+use crate::ids::{GpuUuid, ProcKey};
 use crate::inventory::GpuInfo;
 use crate::sample::{SourcePart, Value as SampleValue};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -109,6 +110,38 @@ fn a_tick_waits_for_no_endpoint_that_has_not_answered_yet() {
     let host = FakeHost::new();
     let served = serve(vec![page(1, 100)]);
     assert!(!endpoint(&host, served.port).is_awaited());
+}
+
+#[test]
+fn a_page_of_dcgm_counts_only_from_an_exporter_of_the_hosts_root() {
+    let host = FakeHost::new();
+    let page = include_str!("../../../../../tests/fixtures/dcgm/dcgm-exporter-4-documented.prom");
+    let endpoint = endpoint(&host, 9);
+    let uuid = GpuUuid::new("GPU-6d5c0ac5-74d7-3130-46f1-e93ed57f469a");
+    endpoint.shared.inventory.put(GpuInfo::new(uuid, "nvidia", 0));
+    // Any process that holds a device may call itself an engine.
+    let process = ProcKey { pid: 7, start_ticks: 100 };
+    host.start(process, "vllm", "0::/\n");
+    let ownership = &endpoint.shared.ownership;
+    ownership.observe(Evidence::Opened(opened(process, 1, 1_000_000_000)));
+    let server = Server {
+        engine: ENGINES.iter().copied().find(|engine| engine.name == "vllm"),
+        annotated: None,
+        process,
+        network: 1,
+        at: ([127, 0, 0, 1], 9).into(),
+        cgroup: None,
+        owner: ownership.attribution(process).unwrap(),
+        holders: vec![process],
+    };
+    let mut batch = Batch::of(SourcePart { source: NAME, part: 1 }, UNIX_EPOCH);
+    let mut read = |server| {
+        let page = (Some(&dcgm::DCGM), page.as_bytes());
+        read_devices(&endpoint.shared, 1, server, page, &mut batch)
+    };
+    let refused = read(Some(&server));
+    assert!(matches!(refused, Err(ReadError::UntrustedExporter)), "{refused:?}");
+    assert_eq!(batch.samples.len(), 0);
 }
 
 #[test]

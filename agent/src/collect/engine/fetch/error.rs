@@ -1,6 +1,6 @@
 //! Why there is no page, and what the operator can do.
 
-use super::{LARGE_PAGE, MAX_PAGE};
+use super::LARGE_PAGE;
 use crate::catalog::endpoint::PageOutcome;
 use hyper::StatusCode;
 use std::io;
@@ -41,6 +41,11 @@ pub(in crate::collect::engine) enum FetchError {
     /// Another process than the engine's has the connection.
     #[error("another process than the engine's has accepted the connection")]
     UnknownServer,
+    /// Who has the connection is not found within what a look may cost.
+    #[error(
+        "the engine's processes have too many sockets to find out which accepted the connection"
+    )]
+    TooManySockets,
     /// What answers does not speak HTTP.
     #[error("the answer is no HTTP: {0}")]
     NotHttp(String),
@@ -61,9 +66,9 @@ pub(in crate::collect::engine) enum FetchError {
     /// The answer is no page of metrics.
     #[error("the answer is `{0}`, no page of metrics")]
     MediaType(String),
-    /// The page has too many bytes.
-    #[error("the page has more than {MAX_PAGE} bytes")]
-    TooLarge,
+    /// The answer has too many bytes.
+    #[error("the answer has more than {0} bytes")]
+    TooLarge(usize),
     /// There is no memory for another large page.
     #[error("the page has more than {LARGE_PAGE} bytes, and another such is being read")]
     Busy,
@@ -78,9 +83,10 @@ impl FetchError {
             | Self::Connect(_)
             | Self::Tls(_)
             | Self::Token { .. }
-            | Self::UnknownServer => PageOutcome::Unreachable,
+            | Self::UnknownServer
+            | Self::TooManySockets => PageOutcome::Unreachable,
             Self::Late(_) => PageOutcome::Late,
-            Self::TooLarge | Self::Busy => PageOutcome::TooLarge,
+            Self::TooLarge(_) | Self::Busy => PageOutcome::TooLarge,
             Self::NotHttp(_)
             | Self::Redirect { .. }
             | Self::Status(_)
@@ -101,6 +107,9 @@ impl FetchError {
             }
             Self::Token { .. } => "make the file readable for the agent",
             Self::Late(_) | Self::Busy => "see what keeps the engine; it is asked again",
+            Self::TooManySockets => {
+                "name the engine in engines.endpoints: then it is not looked for"
+            }
             Self::UnknownServer => {
                 "see which other process shares the engine's port (SO_REUSEPORT)"
             }
@@ -112,7 +121,7 @@ impl FetchError {
                 "switch the engine's metrics on (SGLang: --enable-metrics, llama.cpp: --metrics)"
             }
             Self::Compressed(_) => "switch compression of the metrics off in the server or proxy",
-            Self::TooLarge => "see why the engine writes so much: real ones write 0.1 MB",
+            Self::TooLarge(_) => "see why the engine writes so much: real ones write 0.1 MB",
         }
     }
 }

@@ -1,3 +1,4 @@
+use super::media::{MAX_JSON, MAX_PAGE};
 use super::*;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -106,7 +107,35 @@ fn a_page_without_end_is_refused_at_the_bound() {
             stream.write_all(&line)?;
         }
     });
-    assert!(matches!(fetch(&target), Err(FetchError::TooLarge)));
+    assert!(matches!(fetch(&target), Err(FetchError::TooLarge(MAX_PAGE))));
+    server.join().unwrap();
+}
+
+#[test]
+fn a_document_about_the_version_is_no_larger_than_real_ones() {
+    // `[0,0,...]`: as values in memory it would be thirty-two times as much.
+    let document = format!("[{}0]", "0,".repeat(MAX_JSON / 2));
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
+    for length in [String::new(), format!("content-length: {}\r\n", document.len())] {
+        let answer = format!("{head}{length}\r\n{document}");
+        let (target, server) = serve(move |stream| stream.write_all(answer.as_bytes()));
+        let mut fetcher = Fetcher::new(&LargePages::default(), LONG).unwrap();
+        let got = fetcher.get((&target, Media::Json), None, &|_, _| Some(true)).err();
+        assert!(matches!(got, Some(FetchError::TooLarge(MAX_JSON))), "{got:?}");
+        server.join().unwrap();
+    }
+}
+
+#[test]
+fn interim_answers_without_end_are_refused_at_the_bound() {
+    let (target, server) = serve(|stream| {
+        let lines = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1000);
+        loop {
+            stream.write_all(&lines)?;
+        }
+    });
+    // Before its time is up.
+    assert!(matches!(fetch(&target), Err(FetchError::NotHttp(_))));
     server.join().unwrap();
 }
 
@@ -130,10 +159,9 @@ fn of_large_pages_one_is_read_at_a_time() {
         LARGE_PAGE / 4 * 5
     );
     server.join().unwrap();
+    assert_eq!(large.0.available_permits(), 0, "held until it is parsed");
+    fetcher.finish();
     assert_eq!(large.0.available_permits(), 1, "given back");
-    let (target, server) = serve(|stream| stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nup 1\n"));
-    fetcher.get((&target, Media::Page), None, &|_, _| Some(true)).unwrap();
-    server.join().unwrap();
     assert!(fetcher.body.capacity() <= KEPT_BYTES, "{}", fetcher.body.capacity());
 }
 
@@ -172,7 +200,7 @@ fn who_accepts_late_is_waited_for_and_who_does_only_for_a_request_is_looked_up_a
     let page =
         |stream: &mut std::net::TcpStream| stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nup 1\n");
     let looks = std::cell::Cell::new(0);
-    let later = |_, _| {
+    let later = |_: &Allowance, _: (SocketAddr, SocketAddr)| {
         looks.set(looks.get() + 1);
         (looks.get() > 3).then_some(true)
     };
@@ -187,6 +215,35 @@ fn who_accepts_late_is_waited_for_and_who_does_only_for_a_request_is_looked_up_a
     let refused = fetcher.get((&target, Media::Page), None, &|_, _| None).err();
     assert!(matches!(refused, Some(FetchError::UnknownServer)), "{refused:?}");
     server.join().unwrap();
+}
+
+#[test]
+fn looks_at_long_lists_are_few_and_their_end_is_no_server() {
+    let looks = std::cell::Cell::new(0);
+    // Nobody ever accepts it, and there are 19,000 sockets.
+    let never = |allowance: &Allowance, _: (SocketAddr, SocketAddr)| {
+        looks.set(looks.get() + 1);
+        allowance.take(19_000);
+        None
+    };
+    let (target, server) = serve(|_| Ok(()));
+    let mut fetcher = Fetcher::new(&LargePages::default(), LONG).unwrap();
+    let refused = fetcher.get((&target, Media::Page), None, &never).err();
+    assert!(matches!(refused, Some(FetchError::NotHttp(_))), "{refused:?}");
+    assert_eq!(looks.get(), 4);
+    server.join().unwrap();
+    // Its processes have more sockets than are looked at: nothing is sent.
+    let heavy = |allowance: &Allowance, _: (SocketAddr, SocketAddr)| {
+        allowance.take(MAX_LOOKED_AT);
+        Some(false)
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = Target { place: Place::At(listener.local_addr().unwrap()), ..target };
+    let refused = fetcher.get((&target, Media::Page), None, &heavy).err();
+    assert!(matches!(refused, Some(FetchError::TooManySockets)), "{refused:?}");
+    let mut sent = Vec::new();
+    listener.accept().unwrap().0.read_to_end(&mut sent).unwrap();
+    assert_eq!(sent, Vec::<u8>::new());
 }
 
 #[test]

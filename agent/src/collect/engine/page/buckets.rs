@@ -58,6 +58,7 @@ impl Upstream {
 
 /// The page's histograms as series, each line with what becomes of it.
 pub(super) fn plan(upstream: Vec<Upstream>, shape: &mut Shape, actions: &mut Vec<(usize, Action)>) {
+    let mut all_bounds: HashMap<Vec<u64>, Arc<[f64]>> = HashMap::new();
     let mut series: HashMap<(&'static str, Option<LabelSet>), u32> = HashMap::new();
     for mut one in upstream {
         let first = one.buckets.first().map_or(0, |(_, line)| *line);
@@ -81,7 +82,10 @@ pub(super) fn plan(upstream: Vec<Upstream>, shape: &mut Shape, actions: &mut Vec
             }
             Entry::Vacant(entry) => {
                 let Ok(place) = u32::try_from(shape.histograms.len()) else { return };
-                let bounds = shared(&shape.histograms, bounds);
+                // Shared with a histogram that has the same ones.
+                let bits = bounds.iter().map(|bound| bound.to_bits()).collect();
+                let bounds = all_bounds.entry(bits).or_insert_with(|| Arc::from(bounds));
+                let bounds = Arc::clone(bounds);
                 shape.histograms.push(HistogramSeries::new(one.family, one.labels, bounds));
                 *entry.insert(place)
             }
@@ -90,10 +94,4 @@ pub(super) fn plan(upstream: Vec<Upstream>, shape: &mut Shape, actions: &mut Vec
         let buckets = (0..).zip(&one.buckets);
         actions.extend(buckets.map(|(at, (_, line))| (*line, Action::Bucket(place, at))));
     }
-}
-
-/// The bounds, shared with a histogram that has the same ones.
-fn shared(known: &[HistogramSeries], bounds: Vec<f64>) -> Arc<[f64]> {
-    let same = known.iter().find(|known| *known.bounds() == *bounds);
-    same.map_or_else(|| Arc::from(bounds), HistogramSeries::shared_bounds)
 }

@@ -6,7 +6,9 @@ use super::super::table::{Engine, Family, Read, Version};
 use super::buckets::{self, Upstream};
 use super::names::{Part, Place, Types, fits, plain};
 use super::shape::{Action, NumberSeries, PlannedLine, Shape};
-use super::{MAX_LABELS, MAX_LINES, MAX_UNKNOWN, PageError};
+use super::{
+    MAX_KEPT_LINES, MAX_KEPT_PAGE, MAX_LABELS, MAX_LINES, MAX_SERIES, MAX_UNKNOWN, PageError,
+};
 use crate::catalog::MetricDef;
 use crate::catalog::attributes as attr;
 use crate::labels::{Label, LabelSet, LabelSets};
@@ -30,12 +32,17 @@ impl<'p> Draft<'p> {
     /// Reads every line.
     pub(super) fn read(page: &'p [u8]) -> Self {
         let mut draft = Self::default();
+        draft.shape.is_kept = page.len() <= MAX_KEPT_PAGE;
         let mut keys = HashSet::new();
         let mut is_over = false;
-        for (at, line) in page.split_inclusive(|byte| *byte == b'\n').enumerate() {
+        let mut lines = page.split_inclusive(|byte| *byte == b'\n').enumerate();
+        while let Some((at, line)) = lines.next() {
             if at >= MAX_LINES || draft.labels >= MAX_LABELS {
+                let is_series = |(_, line): &(usize, &[u8])| !line.starts_with(b"#");
                 draft.shape.notes.bad(at, LineError::TooMany);
-                draft.shape.is_cut = true;
+                draft.shape.notes.left_out =
+                    std::iter::once((at, line)).chain(lines).filter(is_series).count();
+                draft.shape.is_kept = false;
                 break;
             }
             let read = match line.strip_suffix(b"\n") {
@@ -70,6 +77,10 @@ impl<'p> Draft<'p> {
             Ok(Line::Nothing | Line::End) => {}
             Err(cause) => self.shape.notes.bad(at, cause),
         }
+        self.shape.is_kept &= at < MAX_KEPT_LINES;
+        if !self.shape.is_kept {
+            return;
+        }
         self.shape.keys.extend_from_slice(key);
         let key_end = u32::try_from(self.shape.keys.len()).unwrap_or(u32::MAX);
         self.shape.lines.push(PlannedLine { key_end, actions_end: 0, has_value });
@@ -99,7 +110,7 @@ impl<'p> Draft<'p> {
             plan.take(*line, sample, *place);
         }
         plan.note_missing(engine, version);
-        Ok(plan.finish())
+        Ok(plan.finish(&samples))
     }
 }
 
@@ -204,29 +215,37 @@ impl<'a> Plan<'a> {
             (Read::Label(_) | Read::NewestLabel(_) | Read::NewestNames(_), Part::Value) => {
                 let Some(action) = in_label(family.read, sample) else { return };
                 let number = self.number(sample, engine, family);
-                self.actions.push((line, action(number)));
+                self.actions.extend(number.map(|number| (line, action(number))));
                 return;
             }
             _ => return,
         };
         let number = self.number(sample, engine, family);
-        self.actions.push((line, action(number)));
+        self.actions.extend(number.map(|number| (line, action(number))));
     }
 
-    /// The series of numbers that a series of the page is a part of.
+    /// Whether one more series has room; if not, the line is counted.
+    fn has_room(&mut self) -> bool {
+        let has_room = self.shape.numbers.len() + self.upstream.len() < MAX_SERIES;
+        self.shape.notes.left_out += usize::from(!has_room);
+        has_room
+    }
+
+    /// The series of numbers that a series of the page is a part of; none where there is no room.
     fn number(
         &mut self,
         sample: &SampleLine<'_>,
         engine: &'static Engine,
         family: &'static Family,
-    ) -> u32 {
-        let labels = self.labels(sample, engine, family);
-        let new = u32::try_from(self.shape.numbers.len()).unwrap_or(u32::MAX);
-        let place = *self.numbers.entry((family.metric, labels.clone())).or_insert(new);
-        if place == new {
-            self.shape.numbers.push(NumberSeries::new(family, labels));
+    ) -> Option<u32> {
+        let key = (family.metric, self.labels(sample, engine, family));
+        if let Some(place) = self.numbers.get(&key) {
+            return Some(*place);
         }
-        place
+        let place = u32::try_from(self.shape.numbers.len()).ok().filter(|_| self.has_room())?;
+        self.shape.numbers.push(NumberSeries::new(family, key.1.clone()));
+        self.numbers.insert(key, place);
+        Some(place)
     }
 
     fn histogram(
@@ -239,9 +258,13 @@ impl<'a> Plan<'a> {
         let others = sample.labels.iter().filter(|(name, _)| name != "le");
         let mut others: Vec<_> = others.map(|(name, value)| format!("{name}={value:?}")).collect();
         others.sort_unstable();
-        let new = self.upstream.len();
-        let at = *self.places.entry((family, others.join(","))).or_insert(new);
+        let (key, new) = ((std::ptr::from_ref(family), others.join(",")), self.upstream.len());
+        let at = self.places.get(&key).copied().unwrap_or(new);
         if at == new {
+            if !self.has_room() {
+                return;
+            }
+            self.places.insert(key, new);
             let labels = self.labels(sample, engine, family);
             let buckets = Vec::new();
             self.upstream.push(Upstream { family, labels, buckets, sum: None, count: None });
@@ -316,10 +339,20 @@ impl<'a> Plan<'a> {
         self.shape.notes.missing = missing.map(|family| family.upstream).collect();
     }
 
-    fn finish(self) -> Shape {
+    /// The shape, filled with this page's values.
+    fn finish(self, samples: &[(usize, SampleLine<'_>)]) -> Shape {
         let Self { mut shape, mut actions, upstream, .. } = self;
         buckets::plan(upstream, &mut shape, &mut actions);
         actions.sort_by_key(|(line, _)| *line);
+        let mut next = actions.iter().peekable();
+        for (line, sample) in samples {
+            while let Some((_, action)) = next.next_if(|(of, _)| of == line) {
+                shape.act(*action, sample.value);
+            }
+        }
+        if !shape.is_kept {
+            return shape;
+        }
         let mut done = 0;
         for (at, line) in shape.lines.iter_mut().enumerate() {
             done += actions.iter().skip(done).take_while(|(of, _)| *of == at).count();

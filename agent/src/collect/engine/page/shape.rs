@@ -1,6 +1,6 @@
 //! What each line of a page is for: read once, then matched by position.
 
-use super::super::exposition::{LineError, value_and_rest};
+use super::super::exposition::{LineError, MAX_NAME, value_and_rest};
 use super::super::table::{Family, Scale};
 use super::{MAX_MODELS, PageSummary};
 use crate::catalog::{Kind, MetricDef, NO_DIM};
@@ -20,8 +20,8 @@ pub(super) struct Shape {
     pub(super) numbers: Vec<NumberSeries>,
     pub(super) histograms: Vec<HistogramSeries>,
     pub(super) notes: Notes,
-    /// Lines follow that are not read.
-    pub(super) is_cut: bool,
+    /// Whether lines and keys are there, for the next page.
+    pub(super) is_kept: bool,
     /// Of the last page.
     started: Option<f64>,
 }
@@ -36,11 +36,14 @@ pub(super) struct Notes {
     pub(super) missing: Vec<&'static str>,
     pub(super) bad_lines: usize,
     pub(super) first_bad: Option<(usize, LineError)>,
+    /// Lines of series beyond those that are read.
+    pub(super) left_out: usize,
 }
 
 impl Notes {
-    /// Remembers a model's name.
+    /// Remembers a model's name, or its beginning.
     pub(super) fn note_model(&mut self, name: &str) {
+        let name = name.get(..name.floor_char_boundary(MAX_NAME)).unwrap_or(name);
         let is_known = self.models.iter().any(|known| **known == *name);
         if !is_known && self.models.len() < MAX_MODELS {
             self.models.push(name.into());
@@ -153,10 +156,6 @@ impl HistogramSeries {
         &self.bounds
     }
 
-    pub(super) fn shared_bounds(&self) -> Arc<[f64]> {
-        Arc::clone(&self.bounds)
-    }
-
     /// The histogram; `None` where its counts fall from one bound to the next, or are none.
     fn sample(&self, subject: EngineId) -> Option<Sample> {
         let mut counts = Vec::with_capacity(self.up_to.len());
@@ -185,6 +184,9 @@ fn sample(
 impl Shape {
     /// Takes the values of a page of the same shape; whether it is one.
     pub(super) fn read(&mut self, page: &[u8]) -> bool {
+        if !self.is_kept {
+            return false;
+        }
         self.clear();
         let (mut page, mut key, mut action) = (page, 0, 0);
         for at in 0..self.lines.len() {
@@ -205,12 +207,14 @@ impl Shape {
                 let Ok(value) = value_and_rest(value) else { return false };
                 page = rest.get(1..).unwrap_or_default();
                 for at in action..end {
-                    self.act(at, value);
+                    if let Some(&action) = self.actions.get(at) {
+                        self.act(action, value);
+                    }
                 }
             }
             action = end;
         }
-        self.is_cut || page.is_empty()
+        page.is_empty()
     }
 
     fn clear(&mut self) {
@@ -224,9 +228,9 @@ impl Shape {
         }
     }
 
-    fn act(&mut self, at: usize, value: f64) {
-        let Some(action) = self.actions.get(at) else { return };
-        match *action {
+    /// Takes a value of the page.
+    pub(super) fn act(&mut self, action: Action, value: f64) {
+        match action {
             Action::Started => self.started = Some(value),
             Action::Number(series) => {
                 if let Some(series) = self.numbers.get_mut(series as usize) {
@@ -271,6 +275,15 @@ impl Shape {
         unsound
     }
 
+    /// Keeps what is to be said of the page only.
+    pub(super) fn forget(&mut self) {
+        *self = Self {
+            notes: std::mem::take(&mut self.notes),
+            started: self.started,
+            ..Self::default()
+        };
+    }
+
     pub(super) fn summary(&self, samples: usize, unsound: usize) -> PageSummary<'_> {
         let notes = &self.notes;
         PageSummary {
@@ -284,6 +297,7 @@ impl Shape {
             bad_lines: notes.bad_lines,
             first_bad: notes.first_bad,
             unsound,
+            left_out: notes.left_out,
         }
     }
 }

@@ -1,10 +1,12 @@
 use super::*;
 use crate::attribute::ownership::Ownership;
+use crate::collect::engine::table;
 use crate::export::EnrichedBatch;
 use crate::paths::Paths;
 use crate::sample::{Sample, Value};
 use crate::series::SeriesRegistry;
 use proptest::prelude::*;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -453,26 +455,150 @@ fn a_page_without_end_is_read_up_to_its_bound() {
         let samples = read_by(&mut reader, page.as_bytes()).unwrap();
         assert_eq!(samples, ["inference.requests.running{} 3"]);
     }
-    let shape = reader.shape.as_ref().unwrap();
-    assert_eq!((shape.lines.len(), shape.is_cut), (MAX_LINES, true));
+    // The first line, those of one series, and the last one.
+    assert_eq!(left_out(&mut reader, &page), (1 << 18) + 2 - MAX_LINES);
     // 2^18 labels of 16 a line.
     let labels: Vec<_> = (0..16).map(|n| format!("l{n}=\"\"")).collect();
     let line = |n| format!("vllm:x{n}{{{}}} 1\n", labels.join(","));
     let page: String = (0..20_000).map(line).collect();
     read_by(&mut reader, page.as_bytes()).unwrap();
-    assert_eq!(reader.shape.as_ref().unwrap().lines.len(), MAX_LABELS / 16);
+    assert_eq!(left_out(&mut reader, &page), 20_000 - MAX_LABELS / 16);
+}
+
+/// Lines of a page that are too many.
+fn left_out(reader: &mut PageReader, page: &str) -> usize {
+    let mut out = Batch::new("engine", UNIX_EPOCH);
+    reader.read(page.as_bytes(), ENGINE, &mut out).unwrap().left_out
+}
+
+#[test]
+fn a_long_page_is_read_anew_each_time_and_not_remembered() {
+    let small = "vllm:num_requests_running{model_name=\"m\"} 3\n";
+    let comment = format!("{small}#{}\n", "x".repeat(MAX_PAGE - small.len() - 2));
+    let lines = small.to_owned() + &"\n".repeat(MAX_KEPT_LINES + 1);
+    for page in [comment, lines] {
+        let mut reader = PageReader::new();
+        for _ in 0..2 {
+            assert_eq!(read_by(&mut reader, page.as_bytes()).unwrap(), read(small));
+            let shape = reader.shape.as_ref().unwrap();
+            assert_eq!((shape.keys.capacity(), shape.lines.capacity()), (0, 0));
+            assert_eq!((shape.actions.capacity(), shape.numbers.capacity()), (0, 0));
+        }
+        // The next one is.
+        read_by(&mut reader, small.as_bytes()).unwrap();
+        assert!(reader.shape.as_ref().unwrap().is_kept);
+    }
+}
+
+#[test]
+fn of_readers_that_share_a_turn_one_reads_line_by_line_at_a_time() {
+    let drafting = Drafting::default();
+    let page = fixture("vllm-0.32.0-busy.prom");
+    let mut known = PageReader::sharing(&drafting);
+    read_by(&mut known, page.as_bytes()).unwrap();
+    let turn = drafting.0.lock().unwrap();
+    // A page of the known shape needs none.
+    read_by(&mut known, page.as_bytes()).unwrap();
+    let (sender, read) = std::sync::mpsc::channel();
+    let mut new = PageReader::sharing(&drafting);
+    let thread = std::thread::spawn(move || {
+        let samples = read_by(&mut new, page.as_bytes()).unwrap();
+        sender.send(samples.len()).unwrap();
+    });
+    assert!(read.try_recv().is_err());
+    drop(turn);
+    assert!(read.recv().unwrap() > 40);
+    thread.join().unwrap();
+}
+
+/// A page whose histograms are without end: each of these families has 1,000 models with a bound of
+/// its own.
+fn histograms() -> String {
+    let vllm = super::super::vllm::VLLM.families;
+    let is_one =
+        |family: &&table::Family| family.read == table::Read::Histogram && family.newer.is_none();
+    let families = vllm.iter().filter(is_one);
+    let mut page = String::new();
+    for (at, name) in families.map(|family| family.upstream).enumerate() {
+        writeln!(page, "# TYPE {name} histogram").unwrap();
+        for model in 0..1000 {
+            let labels = format!("model_name=\"{model}\"");
+            let bound = at * 1000 + model;
+            writeln!(page, "{name}_bucket{{{labels},le=\"{bound}\"}} 1").unwrap();
+            writeln!(page, "{name}_sum{{{labels}}} 1\n{name}_count{{{labels}}} 1").unwrap();
+        }
+    }
+    page
+}
+
+#[test]
+fn a_page_of_series_without_end_has_its_first_ones() {
+    let page = histograms();
+    let mut reader = PageReader::new();
+    let samples = read_by(&mut reader, page.as_bytes()).unwrap();
+    let all = page.lines().filter(|line| !line.starts_with('#')).count();
+    assert!(all > 3 * 2 * MAX_SERIES, "{all}");
+    assert!(samples.len() <= MAX_SERIES, "{}", samples.len());
+    let first = histograms()
+        .lines()
+        .take(1 + 3 * 1000)
+        .fold(String::new(), |page, line| page + line + "\n");
+    assert_eq!(samples[..1000], read(&first)[..1000]);
+    assert!(page.lines().count() < MAX_LINES);
+    assert_eq!(left_out(&mut reader, &page), all - 3 * MAX_SERIES);
+    // Numbers as well.
+    let line = |n| {
+        format!(
+            "vllm:num_requests_running{{model_name=\"m\",engine=\"{n}\"}} 1\nvllm:num_requests_waiting{{model_name=\"m\",engine=\"{n}\"}} 1\n"
+        )
+    };
+    let page: String = (0..MAX_SERIES).map(line).collect();
+    assert_eq!(left_out(&mut PageReader::new(), &page), MAX_SERIES);
+}
+
+#[test]
+fn a_page_of_sixty_four_ranks_is_read_whole() {
+    for (name, one) in
+        [("vllm-0.32.0-busy", "engine=\"0\""), ("sglang-0.5.23-busy", "tp_rank=\"0\"")]
+    {
+        let page = fixture(&format!("{name}.prom"));
+        let rank = |n: usize| page.replace(one, &one.replace('0', &n.to_string()));
+        let lines = |page: &str| -> Vec<String> {
+            page.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+        };
+        let types = page.lines().filter(|line| line.starts_with("# TYPE")).map(str::to_owned);
+        let first = lines(&page);
+        let mut all: Vec<String> = types.chain(first.clone()).collect();
+        for n in 1..64 {
+            all.extend(lines(&rank(n)).into_iter().filter(|line| !first.contains(line)));
+        }
+        let all = all.join("\n") + "\n";
+        let mut reader = PageReader::new();
+        let samples = read_by(&mut reader, all.as_bytes()).unwrap();
+        assert!(samples.len() > 64 * 20, "{name}: {}", samples.len());
+        assert_eq!(
+            (left_out(&mut reader, &all), reader.folded()),
+            (0, 0),
+            "{name}: {} lines",
+            all.lines().count()
+        );
+    }
 }
 
 #[test]
 fn models_without_end_are_folded_and_their_total_stays_right() {
     let line = |n| format!("vllm:num_requests_running{{model_name=\"m{n}\"}} 1\n");
-    let page: String = (0..2000).map(line).collect();
+    let page: String = (0..MAX_LABEL_SETS + 976).map(line).collect();
     let mut reader = PageReader::new();
     let samples = read_by(&mut reader, page.as_bytes()).unwrap();
     assert_eq!(samples.len(), MAX_LABEL_SETS + 1);
     let other = samples.iter().find(|sample| sample.contains("=other")).unwrap();
     assert_eq!(other, "inference.requests.running{gen_ai.request.model=other} 976");
     assert_eq!((reader.folded(), reader.shape.unwrap().notes.models.len()), (976, MAX_MODELS));
+    let long = format!("vllm:num_requests_running{{model_name=\"{}\"}} 1\n", "m".repeat(9999));
+    let mut reader = PageReader::new();
+    read_by(&mut reader, long.as_bytes()).unwrap();
+    assert_eq!(reader.shape.unwrap().notes.models[0].len(), 256);
 }
 
 /// Points of a page that was read so many seconds after the epoch: metric, value, start, time.

@@ -5,7 +5,7 @@
 //! millisecond for a process with 500 descriptors, once when it is new and once a round.
 
 use crate::attribute::process::Living;
-use crate::collect::sockets::{held, listening, network_of, reachable};
+use crate::collect::sockets::{Allowance, held, listening, network_of, reachable};
 use crate::ids::ProcKey;
 use crate::tenant_files::{ProcFile, TenantFiles};
 use std::collections::{BTreeSet, HashSet};
@@ -43,10 +43,11 @@ pub(super) fn look(files: &TenantFiles, process: ProcKey) -> Option<RasEndpoint>
     let living = Living::same(paths, process)?;
     let network = network_of(paths, process)?;
     let inside = living.status()?.innermost_pid()?;
-    let mine: HashSet<u64> = held(&living).collect();
+    let looks = Allowance::default();
+    let mine: HashSet<u64> = held(&living, &looks).collect();
     let wanted = wanted_port(files, process);
     let (clients, others): (Vec<SocketAddr>, Vec<SocketAddr>) =
-        listening(&living, &mine).into_iter().partition(|at| Some(at.port()) == wanted);
+        listening(&living, &mine, &looks).into_iter().partition(|at| Some(at.port()) == wanted);
     // Still the same process, so everything read belongs to it.
     Living::same(paths, process)?;
     let hosts = others.iter().map(|at| at.ip().to_canonical()).collect::<BTreeSet<_>>();

@@ -16,7 +16,7 @@ use super::{Answers, Job, Settings};
 use crate::attribute::process::Living;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::RasOutcome;
-use crate::collect::sockets::{accepted, held, network, own_network};
+use crate::collect::sockets::{Allowance, accepted, held, network, own_network};
 use crate::communicators::Communicators;
 use crate::event::aggregator::EventAggregator;
 use crate::host::boot_time_ns;
@@ -295,11 +295,11 @@ impl Rounds {
     /// Identifies the sender: the listening processes of one tenant that have the connection open.
     /// Any process of the same user may share the port, also one unknown to the agent.
     fn server(&self, network: u64, listening: &BTreeSet<ProcKey>, talk: &Talk) -> Option<Server> {
-        let (server, client) = talk.ends()?;
+        let looks = Allowance::default();
         let of = |process: &ProcKey| Living::same(&self.paths, *process);
-        let inode = accepted(&of(listening.first()?)?, server, client)?;
+        let inode = accepted(&of(listening.first()?)?, talk.ends()?, &looks)?;
         let holds = |process: &&ProcKey| {
-            of(process).is_some_and(|living| held(&living).any(|one| one == inode))
+            of(process).is_some_and(|living| held(&living, &looks).any(|one| one == inode))
         };
         let answering: Vec<ProcKey> = listening.iter().filter(holds).copied().collect();
         let tenants: HashSet<Speaker> =
