@@ -376,6 +376,12 @@ pub(super) fn members_of(directory: &Path) -> Vec<u32> {
     pids(&directory.join("cgroup.procs"), MAX_PROCESSES)
 }
 
+/// Whether a pod, a job or a container is the owner: whatever users it has, they are one tenant's.
+pub(super) fn is_one_tenant(owner: &ProcessAttribution) -> bool {
+    let workload = &owner.workload;
+    workload.pod.is_some() || workload.slurm.is_some() || workload.container.is_some()
+}
+
 /// Parents come before their children.
 fn order(process: ProcKey) -> (u64, u32) {
     (process.start_ticks, process.pid)

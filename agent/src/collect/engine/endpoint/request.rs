@@ -5,7 +5,7 @@ use super::ReadError;
 use crate::attribute::process::Living;
 use crate::collect::engine::Shared;
 use crate::collect::engine::fetch::{Fetcher, Media, Target};
-use crate::collect::engine::find::{Server, members_of};
+use crate::collect::engine::find::{Server, is_one_tenant, members_of};
 use crate::collect::sockets::{Allowance, accepted, held, network};
 use crate::paths::Paths;
 use std::net::SocketAddr;
@@ -51,7 +51,8 @@ fn has_accepted(
         return Some(true);
     }
     let user = living.uid();
-    let is_of_user = |one: &Living| user.is_some() && one.uid() == user;
+    let is_one = is_one_tenant(&server.owner);
+    let is_of_user = |one: &Living| is_one || (user.is_some() && one.uid() == user);
     let find = |pid: u32| looks.take(PROCESS_ENTRIES).then(|| Living::find(paths, pid)).flatten();
     let others = server.cgroup.as_deref().map(members_of).unwrap_or_default().into_iter();
     let others = others.filter(|pid| *pid != living.key.pid).filter_map(find);

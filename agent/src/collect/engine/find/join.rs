@@ -1,7 +1,7 @@
 //! Servers and the processes that hold a device: whose they are.
 
 use super::tree::{Branches, Tree};
-use super::{Finder, Server};
+use super::{Finder, Server, is_one_tenant};
 use crate::attribute::ProcessAttribution;
 use crate::ids::ProcKey;
 use std::collections::BTreeMap;
@@ -16,7 +16,11 @@ impl Finder {
         holders: &[Arc<ProcessAttribution>],
         tree: &Tree,
     ) -> Vec<Server> {
+        let is_one = holders.iter().all(|holder| is_one_tenant(holder));
         let user = |process: ProcKey| {
+            if is_one {
+                return Some(0);
+            }
             tree.living.get(&process.pid).filter(|living| living.key == process)?.uid()
         };
         let mut by_user: BTreeMap<u32, Vec<&Arc<ProcessAttribution>>> = BTreeMap::new();
