@@ -20,7 +20,7 @@ use crate::collect::device::reader::ServedValues;
 use crate::collect::device::sysfs::PERCENT;
 use crate::collect::device::wire::{WireValue, push};
 use crate::collect::sockets::{
-    accepted, held, listening, network, network_of, own_network, reachable,
+    Allowance, accepted, held, listening, network, network_of, own_network, reachable,
 };
 use crate::collect::source::Context;
 use crate::ids::ProcKey;
@@ -277,14 +277,19 @@ enum AskError {
     Call(#[from] wire::CallError),
 }
 
+/// Sockets and descriptors that are looked at for one question.
+const MAX_LOOKS: usize = 131_072;
+
 /// Asks a process; `None` if it serves nothing.
 fn ask(
     paths: &Paths,
     process: ProcKey,
 ) -> Result<Option<BTreeMap<&'static str, Numbers>>, AskError> {
     let Some(living) = Living::same(paths, process) else { return Ok(None) };
-    let sockets: HashSet<u64> = held(&living).collect();
-    let ports = listening(&living, &sockets).into_iter().filter(|at| PORTS.contains(&at.port()));
+    let looks = Allowance::new(MAX_LOOKS, Some(Instant::now() + TIMEOUT));
+    let sockets: HashSet<u64> = held(&living, &looks).collect();
+    let ports =
+        listening(&living, &sockets, &looks).into_iter().filter(|at| PORTS.contains(&at.port()));
     let Some(at) = ports.map(reachable).min_by_key(SocketAddr::port) else { return Ok(None) };
     let inode = network_of(paths, process).ok_or(AskError::Namespace)?;
     let connect = || TcpStream::connect_timeout(&at, TIMEOUT);
@@ -296,8 +301,8 @@ fn ask(
     };
     let client = stream.local_addr()?;
     let is_its = || {
-        let inode = accepted(&living, at, client);
-        inode.is_some_and(|inode| held(&living).any(|own| own == inode))
+        let inode = accepted(&living, (at, client), &looks);
+        inode.is_some_and(|inode| held(&living, &looks).any(|own| own == inode))
     };
     Ok(Some(wire::ask(stream, &ASKED, TIMEOUT, is_its)?))
 }
