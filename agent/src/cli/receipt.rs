@@ -1,6 +1,7 @@
 //! `gpuwho receipt`: what a job, pod or unit had of the devices, what it used and what that cost.
 
 use super::{Common, NO_RECEIPT, print, screen, who};
+use crate::catalog::attributes::{self as attr, AttrKey};
 use crate::control::{Reply, Request};
 use crate::cost::receipts::view::{DeviceReceipt, GpuHours, Money};
 use crate::cost::receipts::{Receipt, ReceiptReport};
@@ -117,16 +118,17 @@ fn one(receipt: &Receipt, screen: Screen, out: &mut String) {
 
 /// Whose it is, in a few words.
 fn title(receipt: &Receipt) -> String {
-    let has = |key: &str| receipt.owner.get(key).map(String::as_str);
+    let has = |key: &AttrKey| receipt.owner.get(key.name).map(String::as_str);
     let id = receipt.receipt.split_once('/').map_or("", |(_, id)| id);
     match &*receipt.kind {
         "slurm_job" => {
-            let name = has("slurm.job.name").map(|name| format!(" {name}")).unwrap_or_default();
-            let user = has("process.owner").or_else(|| has("slurm.job.user"));
+            let name =
+                has(&attr::SLURM_JOB_NAME).map(|name| format!(" {name}")).unwrap_or_default();
+            let user = has(&attr::PROCESS_OWNER).or_else(|| has(&attr::SLURM_JOB_USER));
             let user = user.map(|user| format!(" of {user}")).unwrap_or_default();
             format!("Slurm job {id}{name}{user}")
         }
-        "pod" => match (has("k8s.namespace.name"), has("k8s.pod.name")) {
+        "pod" => match (has(&attr::K8S_NAMESPACE_NAME), has(&attr::K8S_POD_NAME)) {
             (Some(namespace), Some(pod)) => format!("pod {namespace}/{pod}"),
             _ => format!("pod {id}"),
         },

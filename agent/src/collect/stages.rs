@@ -42,16 +42,22 @@ mod tests {
     #[test]
     fn a_stage_has_the_time_of_its_own_work() {
         let stages = Stages::default();
-        let began = thread_cpu();
         let busy = stages.time(Stage::Table, || {
+            let began = thread_cpu();
             let since = || thread_cpu().saturating_sub(began);
             while since() < Duration::from_millis(2) {}
             since()
         });
         stages.spend(Stage::Owners, Duration::from_millis(5));
-        let spent = Stage::ALL.iter().map(|stage| stages.seconds(*stage)).collect::<Vec<_>>();
         let table = stages.seconds(Stage::Table);
-        assert!((0.0019..=busy.as_secs_f64() + 0.001).contains(&table), "{table}");
-        assert_eq!(spent, [0.0, 0.005, table, 0.0, 0.0, 0.0, 0.0]);
+        assert!(table >= busy.as_secs_f64(), "{table}, not {busy:?}");
+        for stage in Stage::ALL {
+            let expected = match stage {
+                Stage::Table => table,
+                Stage::Owners => 0.005,
+                _ => 0.0,
+            };
+            assert_eq!(stages.seconds(*stage).to_bits(), f64::to_bits(expected), "{stage:?}");
+        }
     }
 }

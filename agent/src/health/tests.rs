@@ -82,7 +82,7 @@ impl Fleet {
         while self.clock < until {
             reported.extend(self.tick(change));
         }
-        reported.iter().map(told).collect()
+        reported.iter().map(described).collect()
     }
 
     fn event(&mut self, gpu: u16, what: Observation, source: EventSource) {
@@ -123,7 +123,7 @@ impl Fleet {
     }
 }
 
-fn told(what: &Observation) -> (EventKind, &'static str) {
+fn described(what: &Observation) -> (EventKind, &'static str) {
     (what.kind, what.condition.unwrap().condition.as_str())
 }
 
@@ -289,7 +289,7 @@ fn each_condition_starts_after_its_time_is_reported_once_and_ends() {
         let name = condition.as_str();
         // The ramp sees the jump of a reading; it has a test of its own.
         let is_it = |reported: Vec<(EventKind, &'static str)>| -> Vec<_> {
-            reported.into_iter().filter(|(_, told)| *told != "thermal_ramp").collect()
+            reported.into_iter().filter(|(_, described)| *described != "thermal_ramp").collect()
         };
         assert_eq!(fleet.run(30.0, &[]), [], "{name}");
         if after > 0.0 {
@@ -367,7 +367,7 @@ fn throttling_counts_by_its_part_of_the_time() {
             let change = [device::THROTTLE_TIME.sample(GpuId(0), reason, 100.0 + time)];
             started.extend(fleet.tick(&change));
         }
-        let started: Vec<_> = started.iter().map(|what| told(what).1).collect();
+        let started: Vec<_> = started.iter().map(|what| described(what).1).collect();
         assert_eq!(started, expected.into_iter().collect::<Vec<_>>(), "{reason:?} {part}");
     }
 }
@@ -388,7 +388,7 @@ fn a_temperature_that_rises_at_the_same_power_is_a_fault_of_the_cooling() {
         // The pump stops after 25 minutes.
         let celsius = 55.0 + ((time - 1500.0).max(0.0) / 20.0).min(25.0);
         let change = steady(fleet.clock, celsius);
-        reported.extend(fleet.tick(&change).iter().map(told));
+        reported.extend(fleet.tick(&change).iter().map(described));
     }
     let ramp = (EventKind::HealthStarted, "thermal_ramp");
     assert_eq!(reported, [ramp, (EventKind::HealthEnded, "thermal_ramp")]);

@@ -18,6 +18,7 @@ const SUFFIXES: &[&str] = &[
     "_watts",
     "_joules",
     "_celsius",
+    "_grams",
     "_hertz",
     "_ratio",
     "_total",

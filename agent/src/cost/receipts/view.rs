@@ -1,5 +1,6 @@
 //! A receipt as people, JSON and the log get it.
 
+use crate::catalog::attributes::{self as attr, AttrKey};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -179,7 +180,7 @@ impl Receipt {
 
     /// Whether a user other than root may see it: only its own processes were on the devices.
     pub fn is_visible_to(&self, uid: u32) -> bool {
-        let job = || self.owner.get("slurm.job.uid").and_then(|uid| uid.parse().ok());
+        let job = || self.owner.get(attr::SLURM_JOB_UID.name).and_then(|uid| uid.parse().ok());
         match self.users.as_slice() {
             [] => job() == Some(uid),
             users => users.iter().all(|user| *user == uid),
@@ -216,18 +217,18 @@ impl Receipt {
 
 /// Whether a name that a person types means the receipt of an owner.
 pub(super) fn is_named(receipt: &str, owner: &BTreeMap<String, String>, name: &str) -> bool {
-    let has = |key: &str| owner.get(key).map(String::as_str);
+    let has = |key: &AttrKey| owner.get(key.name).map(String::as_str);
     let (kind, id) = receipt.split_once('/').unwrap_or_default();
-    let pod = has("k8s.pod.name");
+    let pod = has(&attr::K8S_POD_NAME);
     let in_namespace = || {
         let (namespace, short) = name.split_once('/')?;
-        Some(has("k8s.namespace.name") == Some(namespace) && pod == Some(short))
+        Some(has(&attr::K8S_NAMESPACE_NAME) == Some(namespace) && pod == Some(short))
     };
     !name.is_empty()
         && (receipt == name
             || id == name
             || pod == Some(name)
-            || has("slurm.job.id") == Some(name)
+            || has(&attr::SLURM_JOB_ID) == Some(name)
             || id.strip_suffix(".service") == Some(name)
             || (kind == "container" && name.len() >= 12 && id.starts_with(name))
             || in_namespace() == Some(true))
