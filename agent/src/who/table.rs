@@ -7,7 +7,7 @@ mod columns;
 use self::columns::Columns;
 use super::engines;
 use super::layout::{self, Screen, Style, clean, left, right};
-use super::{Device, Holder, HostReport, Instance, OwnerView, Process};
+use super::{Device, Holder, HostReport, Instance, OwnerView, Process, Source};
 use crate::collect::device::DEVICES;
 use crate::health::report::ConditionView;
 use std::collections::BTreeSet;
@@ -145,6 +145,23 @@ impl HostReport {
         held
     }
 
+    /// The vendors that were looked for in vain, where no device was found.
+    fn looked_for(&self) -> Option<String> {
+        let vendor = |name: &str| DEVICES.iter().find(|vendor| vendor.name == name);
+        let absent = self.sources.iter().filter(|source| source.state == "absent");
+        let absent = absent.filter_map(|source| Some((source, vendor(&source.name)?)));
+        // A library may be missing; a vendor without one has no device here.
+        let (libraries, files): (Vec<_>, Vec<_>) =
+            absent.partition(|(_, vendor)| vendor.library.is_some());
+        let with_reason =
+            |(source, _): (&Source, _)| format!("{} ({})", source.name, source.reason);
+        let names = files.into_iter().map(|(source, _)| source.name.clone());
+        let parts: Vec<_> = libraries.into_iter().map(with_reason).chain(names).collect();
+        let is_shown = self.totals.devices == 0 && !parts.is_empty();
+        let looked = parts.join(", ");
+        is_shown.then(|| format!("looked for {looked}; `gpuwho doctor --all` says what to do"))
+    }
+
     /// What stands under the table: what is hidden, what has happened, what does not work.
     fn remarks(&self, screen: Screen, now: SystemTime) -> String {
         let mut out = String::new();
@@ -164,17 +181,8 @@ impl HostReport {
             remark(if is_bad { Style::Bad } else { Style::Warning }, &text);
         }
         let is_vendor = |name: &str| DEVICES.iter().any(|vendor| vendor.name == name);
-        if self.totals.devices == 0 {
-            let looked = self
-                .sources
-                .iter()
-                .filter(|source| is_vendor(&source.name) && source.state == "absent");
-            let looked = looked.map(|source| format!("{} ({})", source.name, source.reason));
-            let looked = looked.collect::<Vec<_>>().join(" and ");
-            if !looked.is_empty() {
-                let text = format!("looked for {looked}; `gpuwho doctor --all` says what to do");
-                remark(Style::Plain, &text);
-            }
+        if let Some(text) = self.looked_for() {
+            remark(Style::Plain, &text);
         }
         let all_ok = self.totals.devices_ok == self.totals.devices;
         for source in &self.sources {

@@ -88,7 +88,8 @@ impl Scene {
     /// own nodes of the same name at the same time, and are victims as well.
     pub(super) fn events(&self) -> Vec<Value> {
         let mut seen: Vec<(String, Value)> = Vec::new();
-        for line in self.lines("event") {
+        let is_fault = |line: &Value| line["event"] != "gpuwho.receipt";
+        for line in self.lines("event").into_iter().filter(is_fault) {
             let id = text(&line["attributes"]["gpuwho.event.id"]);
             let is_mine = line["attributes"]["process.pid"] == self.worker.pid();
             match seen.iter_mut().find(|(known, _)| *known == id) {

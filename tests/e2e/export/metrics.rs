@@ -20,15 +20,34 @@ const WITHIN: Duration = Duration::from_secs(30);
 /// What an H100 does not have: boards of this form have no fan and no CPU, and remap rows where older
 /// ones retire pages.
 const NOT_ON_H100: &[&str] = &[
+    // AMD's.
+    "gpu.memory.host.usage",
+    "gpu.memory.host.limit",
     "gpu.module.power",
+    // Only where a driver reports what no table has.
+    "gpu.unknown_code",
     "gpu.fan.speed_ratio",
+    "gpu.ecc.block.errors",
     "gpu.memory.retired_pages",
     "gpu.memory.retirement.pending",
+    "gpu.interconnect.links",
+    "gpu.interconnect.io",
+    "gpu.interconnect.link.active",
+    "gpu.interconnect.link.speed",
+    "gpu.interconnect.link.io",
+    // Only of boards without performance counters, where the configuration asks for it.
+    "gpu.pcie.throughput.sampled",
     // Told where accounting is on.
     "gpu.process.memory.peak",
     "gpu.process.lifetime.utilization",
+    "gpu.process.occupancy",
+    "gpu.process.evicted.time",
+    "gpu.process.memory.evicted",
     // Told where there is a kubelet.
     "gpu.allocatable",
+    // Only where a price is configured.
+    "gpu.price",
+    "gpu.cost",
 ];
 
 /// Real workers in real groups, each alone on the first slot of its GPU.

@@ -281,8 +281,7 @@ fn without_any_device_the_drivers_say_why() {
     let expected = "\
 node1: no accelerator
 
-looked for nvidia (it is so) and amd (it is so); `gpuwho doctor --all` says what
-to do
+looked for nvidia (it is so), amd; `gpuwho doctor --all` says what to do
 ";
     assert_eq!(table, expected);
 }
