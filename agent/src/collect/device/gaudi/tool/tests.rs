@@ -127,7 +127,7 @@ fn a_program_that_hangs_is_killed_with_what_it_started() {
                 break;
             }
             assert!(Instant::now() < end, "{stat}");
-            std::thread::sleep(Duration::from_millis(10));
+            thread::sleep(Duration::from_millis(10));
         }
     }
 }
