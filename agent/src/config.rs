@@ -54,7 +54,7 @@ const MIN_SERIES: usize = 500;
 
 const AGENT_SAMPLE: &str = r#"# Time between readings.
 #: interval = "10s"
-# Largest number of series at a time; a histogram counts as many as it has buckets, and three. Beyond it
+# Largest number of series at a time; an owner's histogram counts as its buckets and three. Beyond it
 # the agent leaves out new ones, those of processes and owners before those of devices, and counts them
 # in gpuwho.dropped. METRICS.md has the number of series that a device can have.
 #: series_limit = 50000

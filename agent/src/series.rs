@@ -94,7 +94,10 @@ impl Key {
 
     fn place(&self, weight: u32, lookup: &mut SubjectLookup<'_>) -> Place {
         let owner = lookup.owner(self.subject);
-        Place { rank: self.subject.class(self.metric), weight, owner }
+        let rank = self.subject.class(self.metric);
+        // The agent's own histograms are few.
+        let weight = if rank < SeriesClass::Device { weight } else { 1 };
+        Place { rank, weight, owner }
     }
 }
 

@@ -147,7 +147,7 @@ metrics! {
     /// Points sent, by outcome.
     EXPORT_POINTS: Counter<i64> of Source, by ExportOutcome = "gpuwho.export.points" ["{point}"]
         from "the sink's answers";
-    /// Number of live series; a histogram counts as many as Prometheus makes of it.
+    /// Number of live series; an owner's histogram counts as its buckets and three.
     SERIES: Gauge<i64> of Agent = "gpuwho.series" ["{series}"]
         from "the series registry";
     /// Number of known processes that hold a device.

@@ -1,8 +1,8 @@
 //! List prices of instances with accelerators: a fallback for a host without a configured price, off by
 //! default. Nobody pays exactly these; money of them carries the price source `list`.
 //!
-//! Linux on demand, us-east-1, as <https://aws.amazon.com/ec2/pricing/on-demand/> had them in March
-//! 2026. Other clouds bill devices in ways that an instance's type does not say, so they are not here.
+//! AWS, Linux on demand, us-east-1, as l9gpu's table of March 2026 has them; not compared with
+//! <https://aws.amazon.com/ec2/pricing/on-demand/>. Other clouds bill devices in ways that an instance's type does not say, so they are not here.
 
 /// The day of the prices.
 pub(super) const DATE: &str = "2026-03-01";

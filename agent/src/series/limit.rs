@@ -8,7 +8,7 @@
 //! except for the last twentieth. If an owner below its share finds no room, the owner with the
 //! most series of collectives loses some of them.
 //!
-//! A histogram counts as many as Prometheus makes of it: one for each bucket, one above them all, a
+//! An owner's histogram counts as many as Prometheus makes of it: one for each bucket, one above them all, a
 //! sum and a count.
 //!
 //! Cost: nothing for a series that continues; a hash lookup for one that starts or ends; a scan of

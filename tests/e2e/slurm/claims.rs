@@ -99,7 +99,7 @@ fn a_container_that_plays_a_slurm_step_stays_its_pods() {
         .iter()
         .filter(|point| {
             let pid = &point["attributes"]["process.pid"];
-            let metric = point["metric"].as_str().unwrap();
+            let metric = point["metric"].as_str().unwrap_or_default();
             listed.iter().any(|metric| is(point, metric, 0))
                 || is(point, PROCESSES, 0) && point["attributes"]["gpuwho.presence"] == "listed"
                 || metric.starts_with("gpu.process.")
