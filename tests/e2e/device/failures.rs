@@ -137,7 +137,7 @@ fn an_old_driver_sends_what_it_has_and_nothing_it_has_not() {
 
 #[test]
 fn no_more_series_are_sent_than_allowed_and_what_is_left_out_is_said() {
-    const LIMIT: usize = 600;
+    const LIMIT: usize = 900;
     let limit = Some(u32::try_from(LIMIT).unwrap());
     let sick = Sick::with("h100x8", Config { series_limit: limit, ..Config::default() });
     let left_out = |point: &&Value| {
