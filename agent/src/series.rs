@@ -23,11 +23,11 @@ use crate::engines::Engines;
 use crate::export::{EnrichedBatch, Point};
 use crate::inventory::Inventory;
 use crate::labels::LabelSet;
-use crate::sample::{Batch, Sample, SourcePart, Subject, Value};
+use crate::sample::{Batch, Sample, SourcePart, Subject};
 use crate::subject::{Identity, Registries, SeriesClass};
 use identity::SubjectLookup;
-use limit::{Needed, Place, SeriesLimit};
-use one::{Cumulative, Series};
+use limit::{Needed, Place, SeriesLimit, weight};
+use one::{Cumulative, Series, first_start};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -94,10 +94,7 @@ impl Key {
 
     fn place(&self, weight: u32, lookup: &mut SubjectLookup<'_>) -> Place {
         let owner = lookup.owner(self.subject);
-        let rank = self.subject.class(self.metric);
-        // The agent's own histograms are few.
-        let weight = if rank < SeriesClass::Device { weight } else { 1 };
-        Place { rank, weight, owner }
+        Place::new(self.subject.class(self.metric), weight, owner)
     }
 }
 
@@ -383,29 +380,6 @@ impl Source {
             }
             stays
         });
-    }
-}
-
-/// How many series Prometheus makes of a value: of a histogram one for each bound, one above them
-/// all, the sum and the count.
-fn weight(value: &Value) -> u32 {
-    match value {
-        Value::Int(_) | Value::Double(_) => 1,
-        Value::Histogram(histogram) => {
-            u32::try_from(histogram.bounds.len()).unwrap_or(u32::MAX).saturating_add(3)
-        }
-    }
-}
-
-/// The start time of a new series. The agent's own counters start at zero with the agent. Counters
-/// that existed before start, for the receiver, with their first point, so that their past does not
-/// count as an increase.
-fn first_start(sample: &Sample, time_ns: u64, agent_start_ns: u64) -> u64 {
-    if sample.subject.begins_with_agent() {
-        // A counter's 0 may be sampled shortly before the pipeline starts.
-        agent_start_ns.min(time_ns)
-    } else {
-        time_ns
     }
 }
 

@@ -17,6 +17,7 @@
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::collect::status::Report;
+use crate::sample::Value;
 use crate::subject::SeriesClass;
 use std::collections::HashMap;
 
@@ -89,8 +90,27 @@ pub(super) struct Place {
     pub(super) owner: Option<QuotaKey>,
 }
 
+impl Place {
+    /// A place; the agent's own histograms are few and count once.
+    pub(super) fn new(rank: SeriesClass, weight: u32, owner: Option<QuotaKey>) -> Self {
+        let weight = if rank < SeriesClass::Device { weight } else { 1 };
+        Self { rank, weight, owner }
+    }
+}
+
 /// Numbers of series by [`SeriesClass`].
 pub(super) type Needed = [usize; 5];
+
+/// How many series Prometheus makes of a value: of a histogram one for each bound, one above them
+/// all, the sum and the count.
+pub(super) fn weight(value: &Value) -> u32 {
+    match value {
+        Value::Int(_) | Value::Double(_) => 1,
+        Value::Histogram(histogram) => {
+            u32::try_from(histogram.bounds.len()).unwrap_or(u32::MAX).saturating_add(3)
+        }
+    }
+}
 
 impl SeriesLimit {
     /// Starts without series.

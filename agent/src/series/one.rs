@@ -5,7 +5,7 @@ use super::identity::{self, SubjectLookup};
 use super::limit::{Place, SeriesLimit};
 use crate::catalog::{Kind, MetricDef};
 use crate::export::{Labels, Point};
-use crate::sample::Value;
+use crate::sample::{Sample, Value};
 use crate::subject::Identity;
 use std::sync::Arc;
 
@@ -78,5 +78,17 @@ impl Cumulative {
             Value::Double(number) => *number,
             Value::Histogram(histogram) => histogram.count() as f64,
         })
+    }
+}
+
+/// The start time of a new series. The agent's own counters start at zero with the agent. Counters
+/// that existed before start, for the receiver, with their first point, so that their past does not
+/// count as an increase.
+pub(super) fn first_start(sample: &Sample, time_ns: u64, agent_start_ns: u64) -> u64 {
+    if sample.subject.begins_with_agent() {
+        // A counter's 0 may be sampled shortly before the pipeline starts.
+        agent_start_ns.min(time_ns)
+    } else {
+        time_ns
     }
 }
