@@ -1,6 +1,6 @@
 //! Runs each collector that may wait on a named thread of its own at its own cadence, so that one that
-//! hangs costs the others nothing. Those whose reading never waits share one thread. A panic costs one
-//! tick of one source.
+//! hangs costs the others nothing. Those whose reading never waits share one thread, and leave it once
+//! they may wait. A panic costs one tick of one source.
 
 use super::Collector;
 use super::status::{Report, StatusRegistry};
@@ -99,7 +99,7 @@ impl Scheduler {
 
     /// Starts the collector's thread.
     pub fn start(&self, collector: Box<dyn Collector>) -> std::io::Result<JoinHandle<()>> {
-        self.start_on(&format!("collect:{}", collector.name()), vec![collector])
+        self.start_on(&thread_name(collector.name()), vec![collector])
     }
 
     /// Starts collectors: each on a thread of its own, but those whose reading never waits on one.
@@ -126,15 +126,20 @@ impl Scheduler {
             let every = collector.every().unwrap_or(self.every);
             Scheduled { collector, part, every, next: now, spent: Duration::ZERO }
         };
-        let mut all: Vec<Scheduled> = collectors.into_iter().map(scheduled).collect();
-        let parts: Vec<SourcePart> = all.iter().map(|one| one.part).collect();
+        let all: Vec<Scheduled> = collectors.into_iter().map(scheduled).collect();
         let running = |one: &Scheduled| {
             (one.part, Running { every: one.every, is_awaited: one.collector.is_awaited() })
         };
         self.running().extend(all.iter().map(running));
+        self.spawn(name, all)
+    }
+
+    fn spawn(&self, name: &str, mut all: Vec<Scheduled>) -> std::io::Result<JoinHandle<()>> {
+        let parts: Vec<SourcePart> = all.iter().map(|one| one.part).collect();
         let scheduler = self.clone();
+        let is_shared = name == SHARED;
         let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            scheduler.run(&mut all);
+            scheduler.run(&mut all, is_shared);
             for one in &all {
                 scheduler.end(one.part);
             }
@@ -142,6 +147,18 @@ impl Scheduler {
         started.inspect_err(|_| {
             self.running().retain(|part, _| !parts.contains(part));
         })
+    }
+
+    /// Gives a collector of the shared thread, which may wait from now on, a thread of its own.
+    fn move_out(&self, mut one: Scheduled) {
+        let part = one.part;
+        one.next = Instant::now();
+        if let Err(error) = self.spawn(&thread_name(part.source), vec![one]) {
+            let reason = format!("no thread for it: {error}");
+            let remedy = "raise the limit of threads (TasksMax, pids.max), then restart the agent";
+            self.board.put(part.source, &Report::of(SourceState::Failed, &reason, remedy));
+            self.end(part);
+        }
     }
 
     fn end(&self, part: SourcePart) {
@@ -163,7 +180,7 @@ impl Scheduler {
     }
 
     /// Reads until the agent stops or every collector has ended; leaves those that have not.
-    fn run(&self, all: &mut Vec<Scheduled>) {
+    fn run(&self, all: &mut Vec<Scheduled>, is_shared: bool) {
         while let Some(next) = all.iter().map(|one| one.next).min() {
             if self.stop.wait_until(next) {
                 return;
@@ -180,6 +197,10 @@ impl Scheduler {
             }
             let ended = all.extract_if(.., |one| one.collector.has_ended());
             ended.for_each(|one| self.end(one.part));
+            if is_shared {
+                let waiting = all.extract_if(.., |one| !one.collector.never_waits());
+                waiting.for_each(|one| self.move_out(one));
+            }
         }
     }
 
@@ -204,6 +225,10 @@ impl Scheduler {
         self.board.measured(name, began.elapsed(), spent.as_secs_f64());
         batch
     }
+}
+
+fn thread_name(source: &str) -> String {
+    format!("collect:{source}")
 }
 
 /// The next start on the grid of `every`; starts that have passed meanwhile are skipped, not made
@@ -363,10 +388,13 @@ mod tests {
         assert_eq!(after(start, every, start + second * 25), start + every * 3);
     }
 
-    /// Sends the name of the thread that reads it.
+    /// Sends the name of the thread that reads it. Ends after its first reading, or after the second
+    /// if it may wait from the first on.
     struct Named {
         name: &'static str,
         quick: bool,
+        found: Option<bool>,
+        has_ended: bool,
         threads: std::sync::mpsc::Sender<(&'static str, String)>,
     }
 
@@ -376,10 +404,12 @@ mod tests {
         }
 
         fn never_waits(&self) -> bool {
-            self.quick
+            self.quick && self.found != Some(true)
         }
 
         fn collect(&mut self, _: &mut Batch) {
+            self.has_ended = self.found != Some(false);
+            self.found = self.found.map(|_| true);
             let thread = std::thread::current().name().unwrap_or_default().to_owned();
             self.threads.send((self.name, thread)).unwrap();
         }
@@ -389,32 +419,46 @@ mod tests {
         }
 
         fn has_ended(&self) -> bool {
-            true
+            self.has_ended
         }
     }
 
-    #[test]
-    fn collectors_that_never_wait_share_a_thread_and_end_one_by_one() {
+    /// Starts the collectors, given by name, whether they never wait, and whether they may later, and
+    /// returns who read them.
+    fn threads_of(given: &[(&'static str, bool, Option<bool>)], readings: usize) -> Vec<String> {
         let (batches, received) = sync_channel(9);
         let (threads, read_by) = std::sync::mpsc::channel();
         let scheduler = Scheduler::new(
-            Duration::from_secs(1),
+            Duration::from_millis(1),
             StatusRegistry::default(),
             batches,
             Stop::default(),
         );
-        let of = |(name, quick)| {
+        let of = |&(name, quick, found)| {
+            let threads = threads.clone();
             let collector: Box<dyn Collector> =
-                Box::new(Named { name, quick, threads: threads.clone() });
+                Box::new(Named { name, quick, found, has_ended: false, threads });
             collector
         };
-        scheduler.start_all([("a", true), ("b", false), ("c", true)].map(of).into()).unwrap();
-        let mut found: Vec<(&str, String)> = read_by.iter().take(3).collect();
+        scheduler.start_all(given.iter().map(of).collect()).unwrap();
+        let read = read_by.iter().take(readings);
+        let mut found: Vec<String> = read.map(|(name, thread)| format!("{name} {thread}")).collect();
         found.sort();
-        let threads = [("a", SHARED), ("b", "collect:b"), ("c", SHARED)];
-        assert_eq!(found, threads.map(|(name, thread)| (name, thread.to_owned())));
         let ended = received.iter().filter(|event| matches!(event, Event::Ended(_)));
-        assert_eq!(ended.take(3).count(), 3);
+        assert_eq!(ended.take(given.len()).count(), given.len());
         assert_eq!(scheduler.in_every_tick(), HashSet::new());
+        found
+    }
+
+    #[test]
+    fn collectors_that_never_wait_share_a_thread_and_end_one_by_one() {
+        let found = threads_of(&[("a", true, None), ("b", false, None), ("c", true, None)], 3);
+        assert_eq!(found, ["a collect:quick", "b collect:b", "c collect:quick"]);
+    }
+
+    #[test]
+    fn a_collector_that_may_wait_from_now_on_leaves_the_shared_thread() {
+        let found = threads_of(&[("a", true, None), ("d", true, Some(false))], 3);
+        assert_eq!(found, ["a collect:quick", "d collect:d", "d collect:quick"]);
     }
 }

@@ -39,8 +39,7 @@ use std::time::{Duration, Instant};
 const DEADLINE: Duration = Duration::from_secs(5);
 /// How often a missing driver or device is searched for, and the devices are counted.
 const RETRY: Duration = Duration::from_secs(30);
-/// Longest pause between restarts of a child that crashes. 42=const MAX_PAUSE: Duration =
-/// Duration::from_mins(1);
+/// Longest pause between restarts of a child that crashes.
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// How long a child may take to exit after its socket is closed before it counts as stuck.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -103,6 +102,9 @@ pub struct DeviceReader {
     session: Option<Connection>,
     leaving: Option<ExitingChild>,
     restarts: Restarts,
+    /// Whether the driver has ever been found. Until then a reading starts no child, and thus waits
+    /// for nothing.
+    is_found: bool,
     tick: u64,
     has_read: bool,
     /// The state of every device while there is no child, and why.
@@ -119,7 +121,8 @@ pub struct DeviceReader {
 }
 
 impl DeviceReader {
-    /// A reader that starts its child at the first reading.
+    /// A reader that starts its child at the first reading, if the driver is there by now; else at
+    /// the reading after the one that finds it.
     pub fn new(
         vendor: &'static Vendor,
         settings: Settings,
@@ -128,7 +131,7 @@ impl DeviceReader {
     ) -> Self {
         let states = DeviceStates::new(vendor, &settings.paths);
         let restarts = Restarts::new(settings.max_pause);
-        Self {
+        let mut reader = Self {
             vendor,
             settings,
             context: ReaderContext {
@@ -145,6 +148,7 @@ impl DeviceReader {
             session: None,
             leaving: None,
             restarts,
+            is_found: false,
             tick: 0,
             has_read: false,
             down: (DeviceState::Failing, "not read yet".to_owned()),
@@ -154,7 +158,9 @@ impl DeviceReader {
             report: Report::of(SourceState::Absent, "not read yet", ""),
             calls: 0,
             library_time: Duration::ZERO,
-        }
+        };
+        reader.is_found = reader.find().is_ok();
+        reader
     }
 
     /// Sets the source of the processes that have the vendor's nodes open, for a driver that does
@@ -276,6 +282,10 @@ impl Collector for DeviceReader {
         self.vendor.name
     }
 
+    fn never_waits(&self) -> bool {
+        !self.is_found
+    }
+
     fn collect(&mut self, out: &mut Batch) {
         if std::mem::replace(&mut self.has_read, true) {
             // Only after the first tick, which knows more about a device than the store does.
@@ -295,5 +305,43 @@ impl Collector for DeviceReader {
 
     fn report(&self) -> Report {
         self.report.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::device::vendor;
+    use std::fs;
+
+    #[test]
+    fn a_reading_waits_for_nothing_until_after_the_driver_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        let settings = Settings {
+            paths: Paths::under(root.path()),
+            retry: Duration::ZERO,
+            ..Settings::new(root.path().join("no-such-program"), Duration::from_secs(1))
+        };
+        let identify = Box::new(|_: &[u32], _| Default::default());
+        let intel = vendor("intel").unwrap();
+        let inventory = Arc::new(Inventory::default());
+        let mut reader = DeviceReader::new(intel, settings, inventory, identify);
+        let mut seen = Vec::new();
+        let mut read = || {
+            let never_waits = reader.never_waits();
+            reader.collect(&mut Batch::new("intel", std::time::SystemTime::now()));
+            seen.push((never_waits, reader.report.state, reader.report.errors));
+        };
+        read();
+        let driver = root.path().join("sys/bus/pci/drivers/xe/0000:03:00.0");
+        fs::create_dir_all(driver).unwrap();
+        read();
+        read();
+        let expected = [
+            (true, SourceState::Absent, 0),
+            (true, SourceState::Absent, 0),
+            (false, SourceState::Failed, 1),
+        ];
+        assert_eq!(seen, expected);
     }
 }

@@ -28,7 +28,14 @@ impl DeviceReader {
             return None;
         }
         match self.find() {
-            Ok(library) => self.spawn(&library),
+            Ok(library) if self.is_found => self.spawn(&library),
+            Ok(_) => {
+                // A child may hang, and this may be the thread of the readers that have none.
+                self.is_found = true;
+                "the driver has just been found".clone_into(&mut self.down.1);
+                self.state(SourceState::Absent, self.down.1.clone(), "");
+                None
+            }
             Err(reason) => {
                 self.restarts.wait(self.settings.retry);
                 let needs_library = |known: &Library| known.substitute == Substitute::None;
@@ -48,7 +55,7 @@ impl DeviceReader {
     }
 
     /// The library to load (empty for a vendor that needs none), or why there is nothing to read.
-    fn find(&self) -> Result<PathBuf, String> {
+    pub(super) fn find(&self) -> Result<PathBuf, String> {
         let Settings { library, paths, .. } = &self.settings;
         let Some(known) = &self.vendor.library else {
             let is_there = !self.driver_devices().is_empty();
