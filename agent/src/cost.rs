@@ -24,6 +24,7 @@ use crate::attribute::owner::{OwnerFacts, OwnerId};
 use crate::attribute::ownership::{Ownership, Version};
 use crate::catalog::attributes as attr;
 use crate::catalog::cost as metric;
+use crate::collect::own;
 use crate::ids::GpuId;
 use crate::inventory::Inventory;
 use crate::labels::{LabelSet, LabelSets};
@@ -104,6 +105,11 @@ impl Costs {
         inventory: &Inventory,
     ) {
         self.charges.clear();
+        // Each vendor has batches of its own; the host's figures go with the agent's, once a tick.
+        if batch.of.source == own::NAME {
+            self.look_up_again(ownership, inventory);
+            self.of_host(batch, inventory);
+        }
         if increments.is_empty() {
             return;
         }
@@ -113,15 +119,14 @@ impl Costs {
             let charge = self.one(increment, ownership, inventory);
             self.charges.push(charge);
         }
-        let gpus = || increments.chunk_by(|a, b| a.gpu == b.gpu).filter_map(|same| same.first());
-        for gpu in gpus().map(|increment| increment.gpu) {
+        let gpus = increments.chunk_by(|a, b| a.gpu == b.gpu).filter_map(|same| same.first());
+        for gpu in gpus.map(|increment| increment.gpu) {
             self.accounts.emit(gpu, batch);
             if let Some(priced) = self.price(gpu, None, inventory) {
                 let amount = priced.nano as f64 / NANO_PER_UNIT;
                 batch.push(metric::PRICE.sample(gpu, (), amount).labelled(priced.shown));
             }
         }
-        self.of_host(gpus().map(|increment| increment.gpu), batch, inventory);
     }
 
     /// What the last batch cost, for the receipts.
@@ -261,13 +266,9 @@ impl Costs {
         }
     }
 
-    fn of_host(
-        &mut self,
-        gpus: impl Iterator<Item = GpuId>,
-        batch: &mut Batch,
-        inventory: &Inventory,
-    ) {
+    fn of_host(&mut self, batch: &mut Batch, inventory: &Inventory) {
         if self.settings.has_prices() {
+            let gpus = inventory.all().into_iter().map(|(gpu, _)| gpu);
             let unpriced = gpus.filter(|gpu| self.price(*gpu, None, inventory).is_none()).count();
             let unpriced = i64::try_from(unpriced).unwrap_or(i64::MAX);
             batch.push(metric::UNPRICED.sample(Agent, (), unpriced));

@@ -442,7 +442,8 @@ mod tests {
         };
         scheduler.start_all(given.iter().map(of).collect()).unwrap();
         let read = read_by.iter().take(readings);
-        let mut found: Vec<String> = read.map(|(name, thread)| format!("{name} {thread}")).collect();
+        let mut found: Vec<String> =
+            read.map(|(name, thread)| format!("{name} {thread}")).collect();
         found.sort();
         let ended = received.iter().filter(|event| matches!(event, Event::Ended(_)));
         assert_eq!(ended.take(given.len()).count(), given.len());

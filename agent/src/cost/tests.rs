@@ -45,9 +45,13 @@ impl Rig {
             .iter()
             .map(|(owner, what)| Increment { gpu, owner: *owner, elapsed_ns: HOUR, what: *what })
             .collect();
-        let mut batch = Batch::new("nvidia", UNIX_EPOCH);
-        self.costs.charge(&increments, &mut batch, &self.ownership, &self.inventory);
-        let named = batch.samples.iter().map(|(_, sample)| {
+        let samples =
+            [("nvidia", &increments[..]), ("amd", &[]), (own::NAME, &[])].map(|(source, of)| {
+                let mut batch = Batch::new(source, UNIX_EPOCH);
+                self.costs.charge(of, &mut batch, &self.ownership, &self.inventory);
+                batch.samples
+            });
+        let named = samples.iter().flatten().map(|(_, sample)| {
             let mut words = vec![sample.metric.name.to_owned()];
             let dims = sample.metric.dims.iter().zip(sample.dims);
             words.extend(dims.map(|(dim, place)| dim.values[usize::from(place)].to_owned()));
@@ -60,7 +64,12 @@ impl Rig {
             };
             (words.join(" "), value)
         });
-        named.collect()
+        let mut values = BTreeMap::new();
+        for (name, value) in named {
+            let is_again = values.insert(name.clone(), value).is_some();
+            assert!(!(is_again && name.starts_with("gpuwho.")), "{name} twice");
+        }
+        values
     }
 }
 
