@@ -119,6 +119,8 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     core.health().finish(&core.context.inventory, (health_clock(), SystemTime::now()));
     notify::notify(NotifyState::Stopping);
     core.receipts.save(Instant::now(), true);
+    // Threads that never end hold the store: it is not dropped.
+    core.context.inventory.register().flush();
     sinks::flush(&mut sinks, Instant::now() + LAST_FLUSH);
     for reader in core.context.readers.all() {
         reader.release(None);

@@ -202,18 +202,23 @@ impl DeviceStore {
         }
     }
 
+    /// Writes the last-seen times, and waits for a bounded time until all files are written.
+    pub fn flush(&self) {
+        let Some(writer) = &self.writer else { return };
+        if let Some(text) = self.state().text() {
+            writer.put(FILE, text);
+        }
+        writer.flush();
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for DeviceStore {
-    /// Writes the last-seen times.
     fn drop(&mut self) {
-        let Some(writer) = self.writer.take() else { return };
-        if let Some(text) = self.state().text() {
-            writer.put(FILE, text);
-        }
+        self.flush();
     }
 }
 
