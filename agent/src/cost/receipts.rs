@@ -202,7 +202,7 @@ impl Receipts {
             let open: Vec<&Open> = state.open.values().collect();
             let text = Stored::text(&open, &state.finished);
             drop(state);
-            files.store(text, now);
+            files.store(&text, now);
         }
         let finished: Vec<Receipt> = self.lock().unwritten.drain(..).collect();
         for receipt in finished {

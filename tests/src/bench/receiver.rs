@@ -26,8 +26,11 @@ impl Receiver {
         let kept = Arc::clone(&last);
         thread::Builder::new().name("receiver".to_owned()).spawn(move || {
             for stream in listener.incoming().flatten() {
+                // An agent has a connection for metrics and one for logs.
+                let (requests, bytes) = (Arc::clone(&counts.0), Arc::clone(&counts.1));
+                let kept = Arc::clone(&kept);
                 // A client that goes in the middle of a request is an agent that was ended.
-                let _ended = answer(stream, (&counts.0, &counts.1), &kept);
+                thread::spawn(move || answer(stream, (&requests, &bytes), &kept));
             }
         })?;
         Ok(Self { endpoint, requests, bytes, last })
@@ -50,7 +53,7 @@ impl Receiver {
     }
 }
 
-/// Answers one connection until it is closed. One at a time: an agent has one.
+/// Answers one connection until it is closed.
 fn answer(
     stream: TcpStream,
     (requests, bytes): (&AtomicU64, &AtomicU64),

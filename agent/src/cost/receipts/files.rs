@@ -10,6 +10,7 @@ use crate::paths::Paths;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
+use std::hash::{DefaultHasher, Hasher as _};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,9 @@ const MAX_STATE_BYTES: u64 = 32 << 20;
 /// A file above this is written less often.
 const LARGE: usize = 1 << 20;
 const LARGE_FACTOR: u32 = 6;
+/// Intervals between two writes, each of which waits for the disk: an agent that is killed loses so
+/// much of its open receipts at most.
+const PERIODS: u32 = 3;
 /// Shortest time between two writes.
 const MIN_PERIOD: Duration = Duration::from_secs(1);
 /// Receipts that wait to be written; a burst of more loses the oldest.
@@ -89,7 +93,7 @@ impl Settings {
             directory: raw.directory,
             max_files,
             state: Some(paths.state.clone()),
-            period: interval.max(MIN_PERIOD),
+            period: (interval * PERIODS).max(MIN_PERIOD),
         })
     }
 }
@@ -122,7 +126,8 @@ impl Stored {
 pub(super) struct Files {
     settings: Settings,
     written: Option<Instant>,
-    last: Vec<u8>,
+    /// Length and hash of the state file's text.
+    last: (usize, u64),
     queue: VecDeque<(String, Vec<u8>)>,
     /// Names in the directory, the oldest first.
     names: Option<VecDeque<String>>,
@@ -144,7 +149,7 @@ impl Files {
         let files = Self {
             settings: settings.clone(),
             written: None,
-            last: Vec::new(),
+            last: (0, 0),
             queue: VecDeque::new(),
             names: None,
             has_warned: false,
@@ -154,22 +159,25 @@ impl Files {
 
     /// Whether the state file should be written.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        let factor = if self.last.len() > LARGE { LARGE_FACTOR } else { 1 };
+        let factor = if self.last.0 > LARGE { LARGE_FACTOR } else { 1 };
         let period = self.settings.period * factor;
         self.written.is_none_or(|written| now.duration_since(written) >= period)
     }
 
     /// Writes the state file, unless it has this text.
-    pub(super) fn store(&mut self, text: Vec<u8>, now: Instant) {
+    pub(super) fn store(&mut self, text: &[u8], now: Instant) {
         self.written = Some(now);
         let Some(folder) = self.settings.state.clone() else { return };
-        if text == self.last {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(text);
+        let print = (text.len(), hasher.finish());
+        if print == self.last {
             return;
         }
         let written =
-            fs::create_dir_all(&folder).and_then(|()| replace(&folder, STATE_FILE, &text));
+            fs::create_dir_all(&folder).and_then(|()| replace(&folder, STATE_FILE, text));
         match written {
-            Ok(()) => self.last = text,
+            Ok(()) => self.last = print,
             Err(error) => self.warn(&folder, &error),
         }
     }
