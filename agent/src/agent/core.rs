@@ -23,7 +23,7 @@ use crate::host::{self, CgroupNamespace};
 use crate::inventory::Inventory;
 use crate::inventory::register::DeviceStore;
 use crate::log_limit;
-use crate::series::{Selection, SeriesRegistry};
+use crate::series::SeriesRegistry;
 use crate::tenant_files::{self, TenantFiles};
 use std::cell::OnceCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,8 +39,6 @@ pub(super) struct Core {
     /// The host's name.
     pub(super) host: String,
     series_limit: usize,
-    /// What the agent exports.
-    pub(super) selection: Selection,
     pub(super) providers: MetadataProviders,
     job_allocations: JobAllocations,
     /// The last events, for `gpuwho events`.
@@ -87,6 +85,7 @@ impl Core {
             paths: settings.paths.clone(),
             interval: settings.interval,
             is_agent,
+            selection: settings.metrics.clone(),
             inventory,
             communicators: Arc::new(Communicators::with_ownership(&ownership)),
             ownership,
@@ -113,7 +112,6 @@ impl Core {
             context,
             host,
             series_limit,
-            selection: settings.metrics.clone(),
             providers,
             job_allocations,
             recent: RecentEvents::default(),

@@ -44,7 +44,7 @@ pub(super) fn run(
     heartbeat: &Heartbeat,
 ) {
     let context = &core.context;
-    let mut registry = core.registry().with_selection(core.selection.clone());
+    let mut registry = core.registry().with_selection(core.context.selection.clone());
     let mut accounting = Accounting::new(context.interval);
     let mut costs = core.costs();
     let mut out = EnrichedBatch::default();

@@ -1,8 +1,8 @@
 //! CPU time, memory, limits, throttling and pressure of the cgroups of owners that hold a device.
 //!
 //! Which directory is an owner's is looked up in memory when somebody's owner changes; at most
-//! [`MAX_OWNERS`] of them are kept open, and each is eight small files a tick (eleven on hybrid
-//! hosts) of four system calls and some 10 µs each. Why not with `cgroups-rs`, and what a tenant with
+//! [`MAX_OWNERS`] of them are kept open. Each is three small files a tick of three system calls, three
+//! more where pressure is exported, and its limits every [`LIMITS_EVERY`]; more on version 1. Why not with `cgroups-rs`, and what a tenant with
 //! cgroups of his own could do: `docs/decisions/0015-owners-cgroups.md`.
 
 mod directory;
@@ -14,12 +14,13 @@ use super::status::Report;
 use crate::attribute::owner::OwnerId;
 use crate::attribute::ownership::{Ownership, Version};
 use crate::catalog::agent::SourceState;
+use crate::catalog::cgroup as metric;
 use crate::config::Settings;
 use crate::diagnosis::Finding;
 use crate::paths::Paths;
 use crate::sample::{Batch, OwnerCgroup};
 use directory::{Directory, Roots};
-use readings::Readings;
+use readings::{Limits, Readings};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::time::{Duration, Instant};
@@ -33,6 +34,8 @@ const MAX_OWNERS: usize = 256;
 /// Processes of an owner whose paths are parsed: a tenant can put each of its processes into another
 /// cgroup.
 const MAX_PATHS: usize = 64;
+/// Time between two readings of an owner's limits, which hardly ever change.
+const LIMITS_EVERY: Duration = Duration::from_secs(30);
 /// Time for a tick; the owners after it are left out. The kernel adds up a cgroup's counters when
 /// they are read, which takes milliseconds with ten thousand cgroups below it.
 const MAX_TIME: Duration = Duration::from_secs(1);
@@ -49,7 +52,9 @@ impl Source for CgroupSource {
     }
 
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
-        Ok(vec![Box::new(CgroupMetrics::new(&context.paths, context.ownership.clone()))])
+        let mut metrics = CgroupMetrics::new(&context.paths, context.ownership.clone());
+        metrics.has_pressure = context.selection.wants(metric::PRESSURE_TIME.def());
+        Ok(vec![Box::new(metrics)])
     }
 
     fn diagnose(&self, settings: &Settings) -> Vec<Finding> {
@@ -77,6 +82,8 @@ pub(super) struct CgroupMetrics {
     left_out: usize,
     roots: Roots,
     is_absent: bool,
+    /// Whether pressure is exported.
+    has_pressure: bool,
 }
 
 /// An owner's cgroup.
@@ -86,6 +93,8 @@ struct Cgroup {
     path: String,
     /// Opened when it is first read, and again after it was gone.
     directory: Option<Directory>,
+    /// When its limits were read.
+    limits: Option<(Instant, Limits)>,
 }
 
 impl CgroupMetrics {
@@ -98,6 +107,7 @@ impl CgroupMetrics {
             left_out: 0,
             roots: Roots::default(),
             is_absent: true,
+            has_pressure: true,
         }
     }
 
@@ -131,7 +141,7 @@ impl CgroupMetrics {
             .filter_map(|(owner, path)| {
                 let path = path?;
                 let known = before.remove(&owner).filter(|known| known.path == path);
-                Some((owner, known.unwrap_or(Cgroup { path, directory: None })))
+                Some((owner, known.unwrap_or(Cgroup { path, directory: None, limits: None })))
             })
             .collect();
         true
@@ -151,7 +161,7 @@ impl CgroupMetrics {
                 break;
             }
             read += 1;
-            cgroup.read(&self.roots).emit(OwnerCgroup(*owner), out);
+            cgroup.read(&self.roots, self.has_pressure, OwnerCgroup(*owner), out);
         }
         self.left_out = all - read;
     }
@@ -159,13 +169,18 @@ impl CgroupMetrics {
 
 impl Cgroup {
     /// Nothing of one that is gone; it is looked for again at the next tick.
-    fn read(&mut self, roots: &Roots) -> Readings {
+    fn read(&mut self, roots: &Roots, has_pressure: bool, owner: OwnerCgroup, out: &mut Batch) {
         let directory = self.directory.get_or_insert_with(|| roots.open(&self.path));
-        let readings = Readings::of(directory);
+        let readings = Readings::of(directory, has_pressure);
+        let known = self.limits.take().filter(|(at, _)| at.elapsed() < LIMITS_EVERY);
+        let (at, limits) = known.unwrap_or_else(|| (Instant::now(), Limits::of(directory)));
         if readings == Readings::default() {
             self.directory = None;
+            return;
         }
-        readings
+        self.limits = Some((at, limits));
+        readings.emit(owner, out);
+        limits.emit(owner, out);
     }
 }
 

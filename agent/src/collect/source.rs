@@ -16,6 +16,7 @@ use crate::event::aggregator::EventAggregator;
 use crate::ids::ProcKey;
 use crate::inventory::Inventory;
 use crate::paths::Paths;
+use crate::series::Selection;
 use crate::tenant_files::TenantFiles;
 use std::fmt;
 use std::io;
@@ -80,6 +81,8 @@ pub struct Context {
     pub interval: Duration,
     /// Whether this is the agent, which also waits for what happens between two readings.
     pub is_agent: bool,
+    /// What is exported: a source need not read what nobody receives.
+    pub selection: Selection,
     /// Devices by identity.
     pub inventory: Arc<Inventory>,
     /// Whose processes are.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// Longer than `memory.stat`, the longest of the files that are read.
 const MAX_FILE: u64 = 64 * 1024;
 
-/// Most of them are shorter, and so read at once.
+/// Most of them are shorter.
 const COMMON_FILE: usize = 4096;
 
 /// Where the hierarchies are mounted.
@@ -84,11 +84,15 @@ fn below(root: &Path, path: &str) -> Option<OwnedFd> {
     Some(directory)
 }
 
-/// A file of a cgroup.
+/// A file of a cgroup. The kernel gives the whole of one that fits: a short read is its end.
 pub(super) fn text(directory: Option<&OwnedFd>, name: &str) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = openat(directory?, name, flags, Mode::empty()).ok()?;
-    let mut text = String::with_capacity(COMMON_FILE);
-    File::from(file).take(MAX_FILE).read_to_string(&mut text).ok()?;
-    Some(text)
+    let mut file = File::from(openat(directory?, name, flags, Mode::empty()).ok()?);
+    let mut text = vec![0; COMMON_FILE];
+    let length = file.read(&mut text).ok()?;
+    text.truncate(length);
+    if length == COMMON_FILE {
+        file.take(MAX_FILE - COMMON_FILE as u64).read_to_end(&mut text).ok()?;
+    }
+    String::from_utf8(text).ok()
 }

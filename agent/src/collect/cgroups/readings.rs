@@ -15,24 +15,60 @@ pub(super) struct Readings {
     pub(super) cpu_user: Option<f64>,
     pub(super) cpu_system: Option<f64>,
     pub(super) cpu_throttled: Option<f64>,
-    pub(super) cpu_limit: Option<f64>,
     pub(super) memory: Option<u64>,
     pub(super) inactive_file: Option<u64>,
     pub(super) rss: Option<u64>,
-    pub(super) memory_limit: Option<u64>,
     pub(super) pressure: Vec<(PressureResource, PressureStall, f64)>,
+}
+
+/// What a cgroup may use.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Limits {
+    cpu: Option<f64>,
+    memory: Option<u64>,
+}
+
+impl Limits {
+    /// Reads the cgroup's limits.
+    pub(super) fn of(directory: &Directory) -> Self {
+        let Directory { unified, memory, cpu, .. } = directory;
+        let cpu = match cpu {
+            Some(_) => text(cpu.as_ref(), "cpu.cfs_quota_us")
+                .zip(text(cpu.as_ref(), "cpu.cfs_period_us"))
+                .and_then(|(quota, period)| cpus(quota.trim(), period.trim())),
+            None => text(unified.as_ref(), "cpu.max").and_then(|max| {
+                let (quota, period) = max.trim().split_once(' ')?;
+                cpus(quota, period)
+            }),
+        };
+        let bytes = |of: &Option<OwnedFd>, name| number(text(of.as_ref(), name)?.trim());
+        let memory = match memory {
+            Some(_) => bytes(memory, "memory.limit_in_bytes").filter(|limit| *limit < NO_LIMIT),
+            None => bytes(unified, "memory.max"),
+        };
+        Self { cpu, memory }
+    }
+
+    /// As samples.
+    pub(super) fn emit(self, subject: OwnerCgroup, out: &mut Batch) {
+        push(out, self.cpu.map(|cpus| metric::CPU_LIMIT.sample(subject, (), cpus)));
+        let memory = self.memory.and_then(|bytes| i64::try_from(bytes).ok());
+        push(out, memory.map(|bytes| metric::MEMORY_LIMIT.sample(subject, (), bytes)));
+    }
 }
 
 impl Readings {
     /// Reads the cgroup once.
-    pub(super) fn of(directory: &Directory) -> Self {
+    pub(super) fn of(directory: &Directory, has_pressure: bool) -> Self {
         let mut readings = Self::default();
         readings.read_cpu(directory);
         match &directory.memory {
             Some(memory) => readings.read_memory_v1(memory),
             None => readings.read_memory(directory.unified.as_ref()),
         }
-        readings.read_pressure(directory.unified.as_ref());
+        if has_pressure {
+            readings.read_pressure(directory.unified.as_ref());
+        }
         readings
     }
 
@@ -49,21 +85,15 @@ impl Readings {
             self.cpu_throttled = seconds("throttled_usec");
         }
         if let Some(cpu) = &directory.cpu {
-            let of = |name| text(Some(cpu), name);
-            let throttled = of("cpu.stat").and_then(|stat| field(&stat, "throttled_time"));
+            let throttled =
+                text(Some(cpu), "cpu.stat").and_then(|stat| field(&stat, "throttled_time"));
             self.cpu_throttled = throttled.map(|time| time as f64 / 1e9);
-            let quota = of("cpu.cfs_quota_us").zip(of("cpu.cfs_period_us"));
-            self.cpu_limit = quota.and_then(|(quota, period)| cpus(quota.trim(), period.trim()));
-        } else if let Some(max) = text(unified, "cpu.max") {
-            self.cpu_limit =
-                max.trim().split_once(' ').and_then(|(quota, period)| cpus(quota, period));
         }
     }
 
     fn read_memory(&mut self, directory: Option<&OwnedFd>) {
         let bytes = |name| number(text(directory, name)?.trim());
         self.memory = bytes("memory.current");
-        self.memory_limit = bytes("memory.max");
         if let Some(stat) = text(directory, "memory.stat") {
             self.rss = field(&stat, "anon");
             self.inactive_file = field(&stat, "inactive_file");
@@ -73,7 +103,6 @@ impl Readings {
     fn read_memory_v1(&mut self, directory: &OwnedFd) {
         let bytes = |name| number(text(Some(directory), name)?.trim());
         self.memory = bytes("memory.usage_in_bytes");
-        self.memory_limit = bytes("memory.limit_in_bytes").filter(|limit| *limit < NO_LIMIT);
         if let Some(stat) = text(Some(directory), "memory.stat") {
             self.rss = field(&stat, "total_rss");
             self.inactive_file = field(&stat, "total_inactive_file");
@@ -107,7 +136,6 @@ impl Readings {
         }
         let throttled = self.cpu_throttled;
         push(out, throttled.map(|time| metric::CPU_THROTTLED.sample(subject, (), time)));
-        push(out, self.cpu_limit.map(|cpus| metric::CPU_LIMIT.sample(subject, (), cpus)));
         let working_set = self.memory.zip(self.inactive_file);
         let working_set = working_set.map(|(all, unused)| all.saturating_sub(unused));
         let usage = |bytes: Option<u64>| bytes.and_then(|bytes| i64::try_from(bytes).ok());
@@ -115,7 +143,6 @@ impl Readings {
             (&metric::MEMORY_USAGE, self.memory),
             (&metric::MEMORY_WORKING_SET, working_set),
             (&metric::MEMORY_RSS, self.rss),
-            (&metric::MEMORY_LIMIT, self.memory_limit),
         ] {
             push(out, usage(bytes).map(|bytes| metric.sample(subject, (), bytes)));
         }

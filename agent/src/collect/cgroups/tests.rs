@@ -85,14 +85,23 @@ impl Scene {
 }
 
 fn without_pressure(owner: OwnerCgroup) -> Vec<Sample> {
+    [usage(owner), limits(owner)].concat()
+}
+
+fn usage(owner: OwnerCgroup) -> Vec<Sample> {
     vec![
         metric::CPU_TIME.sample(owner, CgroupCpuMode::User, 4.25),
         metric::CPU_TIME.sample(owner, CgroupCpuMode::System, 2.25),
         metric::CPU_THROTTLED.sample(owner, (), 1.5),
-        metric::CPU_LIMIT.sample(owner, (), 1.5),
         metric::MEMORY_USAGE.sample(owner, (), 5_000_000),
         metric::MEMORY_WORKING_SET.sample(owner, (), 3_750_000),
         metric::MEMORY_RSS.sample(owner, (), 3_000_000),
+    ]
+}
+
+fn limits(owner: OwnerCgroup) -> Vec<Sample> {
+    vec![
+        metric::CPU_LIMIT.sample(owner, (), 1.5),
         metric::MEMORY_LIMIT.sample(owner, (), 8_000_000),
     ]
 }
@@ -101,12 +110,13 @@ fn with_pressure(owner: OwnerCgroup) -> Vec<Sample> {
     let time = |of: (PressureResource, PressureStall), seconds| {
         metric::PRESSURE_TIME.sample(owner, of, seconds)
     };
-    let mut samples = without_pressure(owner);
+    let mut samples = usage(owner);
     samples.extend([
         time((PressureResource::Cpu, PressureStall::Some), 2.5),
         time((PressureResource::Cpu, PressureStall::Full), 0.5),
         time((PressureResource::Memory, PressureStall::Some), 0.25),
     ]);
+    samples.extend(limits(owner));
     samples
 }
 
@@ -238,4 +248,39 @@ fn a_host_without_cgroups_says_so() {
     let report = scene.metrics.report();
     assert_eq!(report.state, SourceState::Absent);
     assert!(report.reason.contains("no cgroup hierarchy is mounted at "), "{}", report.reason);
+}
+
+#[test]
+fn pressure_that_nobody_receives_is_not_read_and_limits_seldom() {
+    let mut scene = Scene::new();
+    let root = scene.host.paths.cgroup.clone();
+    group(&root, JOB, V2);
+    let owner = scene.holds(KEY, JOB);
+    scene.metrics.has_pressure = false;
+    assert_eq!(scene.read(), without_pressure(owner));
+    group(&root, JOB, &[("memory.max", "9000000\n"), ("memory.current", "6000000\n")]);
+    let memory = |samples: &[Sample]| {
+        let of = |sample: &Sample, metric: &str| {
+            let crate::sample::Value::Int(value) = sample.value else { return None };
+            (sample.metric.name == metric).then_some(value)
+        };
+        ["container.memory.usage", "cgroup.memory.limit"]
+            .map(|metric| samples.iter().find_map(|sample| of(sample, metric)))
+    };
+    assert_eq!(memory(&scene.read()), [Some(6_000_000), Some(8_000_000)]);
+    for cgroup in scene.metrics.owners.values_mut() {
+        let (at, _) = cgroup.limits.as_mut().unwrap();
+        *at = at.checked_sub(LIMITS_EVERY).unwrap();
+    }
+    assert_eq!(memory(&scene.read()), [Some(6_000_000), Some(9_000_000)]);
+}
+
+#[test]
+fn a_file_longer_than_a_buffer_is_read_whole() {
+    let mut scene = Scene::new();
+    let root = scene.host.paths.cgroup.clone();
+    let stat = format!("{}anon 3000000\n", "some_event_of_the_kernel 0\n".repeat(300));
+    group(&root, JOB, &[("memory.stat", &stat)]);
+    let owner = scene.holds(KEY, JOB);
+    assert_eq!(scene.read(), [metric::MEMORY_RSS.sample(owner, (), 3_000_000)]);
 }

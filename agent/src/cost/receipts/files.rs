@@ -174,8 +174,7 @@ impl Files {
         if print == self.last {
             return;
         }
-        let written =
-            fs::create_dir_all(&folder).and_then(|()| replace(&folder, STATE_FILE, text));
+        let written = fs::create_dir_all(&folder).and_then(|()| replace(&folder, STATE_FILE, text));
         match written {
             Ok(()) => self.last = print,
             Err(error) => self.warn(&folder, &error),
