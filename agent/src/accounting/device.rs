@@ -119,7 +119,19 @@ impl Device {
             self.share(Resource::Memory, u128::from(used) * ns, ns, parts);
         }
         self.record_energy(reading, interval, allocations, parts);
+        self.sum_added();
         self.accounts.expire();
+    }
+
+    /// Sums what was added for several processes of an owner: a peak is the owner's.
+    fn sum_added(&mut self) {
+        let key = |added: &Added| (added.resource as u8, added.owner, added.method as u8);
+        self.added.sort_unstable_by_key(key);
+        self.added.dedup_by(|more, sum| {
+            let is_same = key(more) == key(sum);
+            sum.amount += if is_same { more.amount } else { 0 };
+            is_same
+        });
     }
 
     /// Adds every counter to a batch as a sample.

@@ -1,3 +1,4 @@
+use super::Amount;
 use super::fixture::{Read, Reported, Rig, rows};
 use crate::attribute::allocations::DeviceName;
 use crate::attribute::names::{ContainerFacts, Provider};
@@ -47,6 +48,24 @@ fn the_only_owner_has_all_but_the_memory_that_the_driver_reserves() {
     rig.process(1, 7);
     rig.process(2, 7);
     assert_eq!(interval(&mut rig, &read, ENERGY), rows([("job 7", "exclusive", 1000.0)]));
+}
+
+#[test]
+fn an_owner_s_processes_are_one_increment_of_a_resource() {
+    let mut rig = Rig::new();
+    let all = [(1, 7, 300), (2, 8, 50), (3, 7, 200), (4, 7, 100)];
+    let all = all.map(|(pid, job, bytes)| (rig.process(pid, job), bytes, 0.1));
+    let reading = read(&all);
+    interval(&mut rig, &reading, MEMORY);
+    let job = rig.job(7);
+    let of_job = rig.costs.charges().iter().filter(|charge| charge.increment.owner == job);
+    let bytes: Vec<u128> = of_job
+        .filter_map(|charge| match charge.increment.what {
+            Amount::Memory { bytes, .. } => Some(bytes),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(bytes, [600]);
 }
 
 #[test]
@@ -281,7 +300,7 @@ fn a_value_that_is_not_a_number_is_not_read() {
 #[test]
 fn a_batch_of_another_source_stays_as_it_is() {
     let mut rig = Rig::new();
-    let batch = Batch::new("agent", super::fixture::time(0));
+    let batch = Batch::new("host", super::fixture::time(0));
     assert!(rig.account(batch).samples.is_empty());
 }
 

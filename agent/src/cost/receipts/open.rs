@@ -218,7 +218,7 @@ impl Open {
             carbon_grams: total.carbon.map(account::grams),
             utilization_mean: total.mean(total.by_use[TimeUse::Used as usize].into()),
             utilization_peak: total.busy_peak as f64 / 1e9,
-            memory_mean_bytes: total.mean(total.byte_ns),
+            memory_mean_bytes: total.memory_mean(),
             memory_peak_bytes: total.bytes_peak,
             power_mean_watts: total.mean(total.microjoules * 1000),
             power_peak_watts: total.milliwatts_peak as f64 / 1e3,

@@ -126,6 +126,11 @@ impl OnDevice {
         if self.present_ns == 0 { 0.0 } else { sum as f64 / self.present_ns as f64 }
     }
 
+    /// The clocks of the readings and of presence differ by a little.
+    pub(super) fn memory_mean(&self) -> f64 {
+        self.mean(self.byte_ns).min(self.bytes_peak as f64)
+    }
+
     pub(super) fn hours(&self) -> GpuHours {
         let [used, idle, unknown] = self.by_use.map(|ns| ns as f64 / NS_PER_HOUR);
         GpuHours { granted: self.granted_ns as f64 / NS_PER_HOUR, used, idle, unknown }
@@ -142,7 +147,7 @@ impl OnDevice {
             energy_joules: self.microjoules as f64 / 1e6,
             utilization_mean: self.mean(self.by_use[TimeUse::Used as usize].into()),
             utilization_peak: self.busy_peak as f64 / 1e9,
-            memory_mean_bytes: self.mean(self.byte_ns),
+            memory_mean_bytes: self.memory_mean(),
             memory_peak_bytes: self.bytes_peak,
         }
     }
