@@ -3,6 +3,9 @@
 //! its bound and the test here that tries it.
 
 mod claims;
+mod descriptors;
+mod endpoint;
+mod engines;
 mod events;
 mod fairness;
 mod hang;
@@ -11,3 +14,4 @@ mod memory;
 mod packaging;
 mod probes;
 mod ras;
+mod usage;

@@ -4,6 +4,8 @@
 
 mod claims;
 pub mod elf;
+mod endpoint;
+mod engines;
 mod events;
 mod fairness;
 mod fuse;
@@ -32,6 +34,8 @@ pub struct Attack {
 pub fn find(name: &str) -> Option<&'static Attack> {
     let all = [
         claims::ATTACKS,
+        endpoint::ATTACKS,
+        engines::ATTACKS,
         events::ATTACKS,
         fairness::ATTACKS,
         hang::ATTACKS,

@@ -144,10 +144,17 @@ pub fn free_address(folder: &Path) -> Result<String, PrometheusError> {
 
 /// What a server answers, with its head.
 pub fn get(address: &str, path: &str) -> Result<String, PrometheusError> {
+    get_with(address, path, "")
+}
+
+/// The same of a request with more lines in its head, each with its end.
+pub fn get_with(address: &str, path: &str, more: &str) -> Result<String, PrometheusError> {
     let exchange = || {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(ANSWERS_WITHIN))?;
-        stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").as_bytes())?;
+        stream.write_all(
+            format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n{more}\r\n").as_bytes(),
+        )?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)

@@ -7,7 +7,8 @@
 //! says so.
 //!
 //! Bounds: [`MAX_OPEN`] open receipts (the least recently active one ends early), [`MAX_FINISHED`]
-//! finished ones for `gpuwho receipt`, and those of [`open`] and [`files`] within.
+//! finished ones for `gpuwho receipt` (the tenant with the most loses its oldest: thousands of short jobs
+//! take no receipt of another's), and those of [`open`] and [`files`] within.
 //!
 //! Cost: for each owner on a device one look-up and some additions; no look-up of names unless an owner
 //! changed.
@@ -262,8 +263,14 @@ impl State {
             let Some(key) = oldest.map(|(key, _)| Arc::clone(key)) else { break };
             self.end(&key, ReceiptEnd::Evicted);
         }
+        self.bound_finished();
+    }
+
+    fn bound_finished(&mut self) {
         while self.finished.len() > MAX_FINISHED {
-            self.finished.pop_front();
+            let tenants: Vec<_> = self.finished.iter().map(Receipt::tenant).collect();
+            let place = view::makes_way(tenants.iter().map(|tenant| &**tenant));
+            self.finished.remove(place.unwrap_or(0));
         }
     }
 
@@ -275,9 +282,7 @@ impl State {
         }
         let receipt = open.receipt(Some(end));
         self.finished.push_back(receipt.clone());
-        while self.finished.len() > MAX_FINISHED {
-            self.finished.pop_front();
-        }
+        self.bound_finished();
         for waiting in [&mut self.unsent, &mut self.unwritten] {
             if waiting.len() < MAX_UNSENT {
                 waiting.push_back(receipt.clone());

@@ -1,5 +1,6 @@
 //! All attacks on the agent's memory at once.
 
+use super::usage::{Attacker, Peaks, fifo};
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::attacker;
 use gpuwho_tests::nccl::{Rank, is_probed_here, library};
@@ -8,7 +9,6 @@ use gpuwho_tests::or_skip;
 use gpuwho_tests::stage::Stage;
 use gpuwho_tests::until::until;
 use gpuwho_tests::worker::nodes::{open_node, open_to_all};
-use rustix::fs::{CWD, FileType, Mode, chmod, mknodat};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions, Permissions};
@@ -16,7 +16,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -52,16 +52,7 @@ struct MemoryReport {
     /// Each point of [`EVIDENCE`], with its largest value.
     largest: BTreeMap<String, f64>,
     readings: usize,
-    /// Of each of its processes, when all together were the largest.
-    peaks: BTreeMap<u32, Peak>,
-}
-
-/// The most memory that a process has had, in kB.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Peak {
-    all: u64,
-    /// Pages of files: nearly all of the program, which the agent's processes share.
-    of_files: u64,
+    peaks: Peaks,
 }
 
 /// Metrics that show that an attack was met.
@@ -173,9 +164,7 @@ impl Host {
 
     /// The most is from now on what it has now (`proc_pid_clear_refs(5)`, `memory.rst`).
     fn forget_peak(&self) {
-        for pid in peaks(self.agent.pid()).into_keys() {
-            fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
-        }
+        self.reported.lock().unwrap().peaks.forget(self.agent.pid());
         if let Some(file) = self.group.as_deref().and_then(peak_file) {
             // Of cgroup v2 since Linux 6.12, for the writer's own descriptor only; then it counts
             // from the start.
@@ -184,19 +173,13 @@ impl Host {
     }
 
     /// Looks at the memory that the agent and its children have had.
-    fn measure(&self) {
-        let now = peaks(self.agent.pid());
-        let mut report = self.reported.lock().unwrap();
-        if together_kb(&now) > together_kb(&report.peaks) {
-            report.peaks = now;
-        }
+    fn measure(&self) -> u64 {
+        self.reported.lock().unwrap().peaks.measure(self.agent.pid())
     }
 
     fn print_peak(&self, what: &str) {
-        self.measure();
-        let peaks = self.reported.lock().unwrap().peaks.clone();
-        let (peak, charged) = (together_kb(&peaks), self.charged_kb());
-        println!("{what}: {peak} kB, charged {charged:?} kB; {peaks:?}");
+        let (peak, charged) = (self.measure(), self.charged_kb());
+        println!("{what}: {peak} kB, charged {charged:?} kB");
     }
 
     fn readings(&self) -> usize {
@@ -209,36 +192,6 @@ impl Host {
         let peak = fs::read_to_string(peak_file(self.group.as_ref()?)?).ok()?;
         Some(peak.trim().parse::<u64>().ok()? >> 10)
     }
-}
-
-/// A process that attacks; ended when dropped.
-struct Attacker(Child);
-
-impl Attacker {
-    /// Starts it and waits until it has begun.
-    fn start(command: &mut Command) -> Self {
-        let mut child = command.spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        assert!(!said.is_empty(), "{command:?} has ended");
-        Self(child)
-    }
-}
-
-impl Drop for Attacker {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        // Gone already is as good.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn fifo(folder: &Path, name: &str) -> PathBuf {
-    let path = folder.join(name);
-    mknodat(CWD, &path, FileType::Fifo, Mode::empty(), 0).unwrap();
-    chmod(&path, Mode::from_raw_mode(0o666)).unwrap();
-    path
 }
 
 /// Reads what the agent writes, on a thread that ends with the test.
@@ -273,34 +226,6 @@ fn listen(points: &Path) -> Arc<Mutex<MemoryReport>> {
 fn peak_file(group: &Path) -> Option<PathBuf> {
     let all = ["memory.max_usage_in_bytes", "memory.peak"].map(|name| group.join(name));
     all.into_iter().find(|path| path.exists())
-}
-
-/// A process and those that it started.
-fn peaks(pid: u32) -> BTreeMap<u32, Peak> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-    let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).ok();
-    let children: String = tasks.filter_map(of).collect();
-    let pids = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
-    let own = peak(pid).unwrap();
-    let of = |pid| Some((pid, peak(pid)?)).filter(|(_, peak)| *peak != own);
-    // A child with the same figures has not executed its program yet: its memory is its parent's.
-    pids.filter_map(of).chain([(pid, own)]).collect()
-}
-
-/// Of a process that has not ended.
-fn peak(pid: u32) -> Option<Peak> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let kb = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_ascii_whitespace().next()?.parse().ok()
-    };
-    Some(Peak { all: kb("VmHWM:")?, of_files: kb("RssFile:")? })
-}
-
-/// What they have had together, with the pages that they share once.
-fn together_kb(peaks: &BTreeMap<u32, Peak>) -> u64 {
-    let own = peaks.values().map(|peak| peak.all.saturating_sub(peak.of_files)).sum::<u64>();
-    own + peaks.values().map(|peak| peak.of_files).max().unwrap_or(0)
 }
 
 /// Free ports, in order.
@@ -358,8 +283,8 @@ fn all_attacks_at_once_leave_the_agent_below_its_bound() {
     assert!(more.is_some(), "{} of {READINGS} readings", host.readings() - before);
     host.print_peak("all of it");
 
-    let peaks = host.reported.lock().unwrap().peaks.clone();
-    assert!(together_kb(&peaks) < MAX_KB, "{peaks:?}");
+    let peak = host.measure();
+    assert!(peak < MAX_KB, "{peak} kB: {:?}", host.reported.lock().unwrap().peaks);
     if let Some(charged) = host.charged_kb() {
         assert!(charged < MAX_KB, "{charged} kB charged to the agent's group");
     }

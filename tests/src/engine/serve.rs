@@ -18,7 +18,7 @@ pub const PROMPT: u64 = 10;
 pub const GENERATED: u64 = 25;
 
 /// A page of the real engine.
-const PAGE: &str = include_str!("../../fixtures/engines/vllm-0.32.0-busy.prom");
+pub(crate) const PAGE: &str = include_str!("../../fixtures/engines/vllm-0.32.0-busy.prom");
 /// The counters that move, each with what a request adds.
 const MOVING: [(&str, u64); 3] = [
     ("vllm:prompt_tokens_total{", PROMPT),

@@ -248,8 +248,9 @@ impl AmdDevice {
     fn processes(&mut self, parts: &[Part], openers: &[u32], reading: &mut Reading) {
         let out = &mut reading.processes;
         kfd::processes(&self.paths, parts, &mut self.files, out);
-        self.clients.refresh(&self.paths, openers, reading.asked_ns, &mut self.files);
-        self.clients.on(&self.address, out);
+        if self.clients.refresh(&self.paths, openers, reading.asked_ns, &mut self.files) {
+            self.clients.on(&self.address, out);
+        }
         let pids: BTreeSet<u32> = out.iter().map(|on| on.pid).collect();
         let count = i64::try_from(pids.len()).ok();
         push(&mut reading.values, &metric::PROCESS_COUNT, (), count);

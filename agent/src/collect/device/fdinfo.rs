@@ -4,19 +4,26 @@
 //! Read once a tick for all devices of a vendor, only for processes known to have one of its nodes
 //! open: one small file for each of their open DRM nodes. The files of other descriptors are not
 //! opened: the kernel renders all of such a file, however little is read, and that of an epoll
-//! descriptor has a line for each of thousands of entries.
+//! descriptor has a line for each of thousands of entries. A reading takes [`MAX_CPU`] of a processor.
 
-use super::files::{Files, numbered};
+use super::files::{Files, numbered_to};
 use super::wire::{ProcessValue, push};
 use crate::catalog::process::{self as metric, ProcessType};
+use crate::collect::schedule::thread_cpu;
+use crate::host::boot_time_ns;
 use crate::paths::Paths;
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The devices of one tick are read one after the other within this time.
 const FRESH_NS: u64 = 100_000_000;
+/// Processor time of a reading; the processes that are left have no memory in it.
+const MAX_CPU: Duration = Duration::from_millis(50);
+/// How long a device waits for another one's reading of these files.
+const WAIT: Duration = Duration::from_millis(200);
 /// Limit on the processes. Memory beyond this and the other limits is left out.
 const MAX_PROCESSES: usize = 256;
 /// Limit on the descriptors whose type is looked up, a microsecond each.
@@ -43,7 +50,20 @@ impl Share {
 
 /// The clients of a vendor's devices.
 #[derive(Debug, Default)]
-pub(super) struct Clients(Mutex<(u64, Vec<Client>)>);
+pub(super) struct Clients {
+    known: Mutex<Known>,
+    has_read: Condvar,
+}
+
+/// What was read last.
+#[derive(Debug, Default)]
+struct Known {
+    /// When it was read.
+    at_ns: u64,
+    clients: Vec<Client>,
+    /// Whether a device's reading is at it.
+    is_reading: bool,
+}
 
 /// One DRM client; several files of several processes can share a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,24 +107,29 @@ impl EngineTime {
 }
 
 impl Clients {
-    /// Reads the openers' files unless another device's reading in this tick already did. The lock
-    /// is not held meanwhile, because reading a file may hang.
-    pub(super) fn refresh(&self, paths: &Paths, pids: &[u32], now: u64, files: &mut Files) {
-        if self.lock().0.saturating_add(FRESH_NS) > now {
-            return;
+    /// Reads the openers' files, the first ones first, unless another device's reading in this tick
+    /// does. False if what is known is of an earlier tick: a file of another device's may hang.
+    #[must_use]
+    pub(super) fn refresh(
+        &self,
+        paths: &Paths,
+        pids: &[u32],
+        asked_ns: u64,
+        files: &mut Files,
+    ) -> bool {
+        let is_fresh = |known: &Known| known.at_ns.saturating_add(FRESH_NS) > asked_ns;
+        let is_reading = |known: &mut Known| known.is_reading;
+        let waited = self.has_read.wait_timeout_while(self.lock(), WAIT, is_reading);
+        let (mut known, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if known.is_reading || is_fresh(&known) {
+            return is_fresh(&known);
         }
-        let mut clients = Vec::new();
-        let count = pids.len().min(MAX_PROCESSES);
-        for pid in pids.iter().take(count) {
-            let folder = paths.proc.join(pid.to_string());
-            let open = numbered(&folder.join("fd"), "").into_iter().take(LOOKS.of(count));
-            let nodes = open.filter(|(_, path)| is_drm_node(path)).take(READS.of(count));
-            for (number, _) in nodes {
-                let text = files.text(&folder.join(format!("fdinfo/{number}")));
-                clients.extend(text.and_then(|text| client(*pid, &text)));
-            }
-        }
-        *self.lock() = (now, clients);
+        known.is_reading = true;
+        drop(known);
+        let clients = read(paths, pids, files);
+        *self.lock() = Known { at_ns: boot_time_ns(), clients, is_reading: false };
+        self.has_read.notify_all();
+        true
     }
 
     /// Adds the processes on a device that are not in `out` already.
@@ -112,7 +137,7 @@ impl Clients {
         let already: BTreeSet<u32> = out.iter().map(|on| on.pid).collect();
         let mut counted = BTreeSet::new();
         let mut memory: BTreeMap<u32, (i64, Option<i64>)> = BTreeMap::new();
-        for client in self.lock().1.iter().filter(|client| client.device == address) {
+        for client in self.lock().clients.iter().filter(|client| client.device == address) {
             if !already.contains(&client.pid) && counted.insert(client.id) {
                 let (sum, evicted) = memory.entry(client.pid).or_default();
                 *sum = sum.saturating_add(client.memory);
@@ -130,17 +155,38 @@ impl Clients {
 
     /// The engines' times of each client on a device, by client and engine.
     pub(super) fn engines(&self, address: &str) -> Vec<((u64, String), EngineTime)> {
-        let clients = self.lock();
-        let here = clients.1.iter().filter(|client| client.device == address);
+        let known = self.lock();
+        let here = known.clients.iter().filter(|client| client.device == address);
         let times = here.flat_map(|client| {
             client.engines.iter().map(|(name, time)| ((client.id, name.clone()), *time))
         });
         times.collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, (u64, Vec<Client>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The clients of these processes.
+fn read(paths: &Paths, pids: &[u32], files: &mut Files) -> Vec<Client> {
+    let mut clients = Vec::new();
+    let (count, end) = (pids.len().min(MAX_PROCESSES), thread_cpu() + MAX_CPU);
+    for pid in pids.iter().take(count) {
+        let folder = paths.proc.join(pid.to_string());
+        // The kernel lists them in order.
+        let open = numbered_to(LOOKS.of(count), &folder.join("fd"), "").into_iter();
+        let open = open.take_while(|_| thread_cpu() < end);
+        let nodes = open.filter(|(_, path)| is_drm_node(path)).take(READS.of(count));
+        for (number, _) in nodes {
+            let text = files.text(&folder.join(format!("fdinfo/{number}")));
+            clients.extend(text.and_then(|text| client(*pid, &text)));
+        }
+        if thread_cpu() >= end {
+            break;
+        }
+    }
+    clients
 }
 
 /// Whether an open file is a DRM node; asks no remote file system.
@@ -211,8 +257,9 @@ fn bytes(size: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Client, Clients, EngineTime, LOOKS, READS, client};
+    use super::{Client, Clients, EngineTime, FRESH_NS, LOOKS, READS, client};
     use crate::collect::device::files::Files;
+    use crate::host::boot_time_ns;
     use crate::paths::Paths;
     use std::collections::BTreeMap;
     use std::fs;
@@ -229,9 +276,28 @@ mod tests {
         let forged = "drm-client-id: 1\ndrm-pdev: 0000:05:00.0\ndrm-resident-vram: 1 KiB\n";
         fs::write(folder.path().join("7/fdinfo/3"), forged).unwrap();
         let (clients, mut files) = (Clients::default(), Files::default());
-        clients.refresh(&paths, &[7], u64::MAX, &mut files);
-        assert_eq!(clients.lock().1, []);
+        assert!(clients.refresh(&paths, &[7], u64::MAX, &mut files));
+        assert_eq!(clients.lock().clients, []);
         assert_eq!(files.cost().calls, 0, "no file was opened");
+    }
+
+    #[test]
+    fn devices_share_one_reading_and_one_that_hangs_leaves_the_others_without_its_values() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = Paths { proc: folder.path().to_owned(), ..Paths::default() };
+        let (clients, mut files) = (Clients::default(), Files::default());
+        let mut refresh = |asked_ns| clients.refresh(&paths, &[], asked_ns, &mut files);
+        let before = boot_time_ns();
+        assert!(refresh(before));
+        let first = clients.lock().at_ns;
+        assert!(first >= before, "the time when it was read counts, not when it was begun");
+        assert!(refresh(first), "of the same tick");
+        assert_eq!(clients.lock().at_ns, first);
+        clients.lock().is_reading = true;
+        assert!(refresh(first), "while another one reads, those of the same tick are there");
+        assert!(!refresh(first + FRESH_NS), "of an earlier tick");
+        clients.lock().is_reading = false;
+        assert!(refresh(first + FRESH_NS) && clients.lock().at_ns > first);
     }
 
     #[test]

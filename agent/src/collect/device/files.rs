@@ -119,7 +119,12 @@ fn read(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
 
 /// A directory's entries named prefix and number, sorted by number.
 pub(super) fn numbered(folder: &Path, prefix: &str) -> Vec<(u32, PathBuf)> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_ENTRIES);
+    numbered_to(MAX_ENTRIES, folder, prefix)
+}
+
+/// The same of so many entries, the first that the directory lists.
+pub(super) fn numbered_to(most: usize, folder: &Path, prefix: &str) -> Vec<(u32, PathBuf)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(most);
     let mut found: Vec<_> = entries
         .filter_map(|entry| {
             let name = entry.file_name();

@@ -233,9 +233,10 @@ impl ReadFiles for Gpu {
         push(out, &metric::TEMPERATURE, Sensor::Gpu, hwmon.degrees("temp2_input"));
         push(out, &metric::TEMPERATURE, Sensor::Memory, hwmon.degrees("temp3_input"));
         sysfs::pcie(&self.folder, files, out);
-        self.clients.refresh(&self.paths, openers, reading.asked_ns, files);
-        self.utilization(reading.asked_ns, &mut reading.values);
-        self.clients.on(&self.address, &mut reading.processes);
+        if self.clients.refresh(&self.paths, openers, reading.asked_ns, files) {
+            self.utilization(reading.asked_ns, &mut reading.values);
+            self.clients.on(&self.address, &mut reading.processes);
+        }
         let pids: BTreeSet<u32> = reading.processes.iter().map(|on| on.pid).collect();
         let count = i64::try_from(pids.len()).ok();
         let outcome = sysfs::outcome(&reading.values, files);

@@ -21,6 +21,7 @@ use super::snapshot::{Control, ReaderSnapshot};
 use super::states::{DeviceStates, ReaderContext};
 pub use super::states::{Identify, NodeOpeners, OpenNodes, ServedValues};
 use crate::attribute::ownership::Ownership;
+use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::SourceState;
 use crate::catalog::device::DeviceState;
 use crate::collect::Collector;
@@ -29,7 +30,7 @@ use crate::inventory::{Inventory, node_name};
 use crate::paths::Paths;
 use crate::sample::Batch;
 use restart::Restarts;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -259,13 +260,23 @@ impl DeviceReader {
     }
 }
 
-/// Returns a function that lists the processes with nodes of a vendor's devices open.
+/// Returns a function that lists the processes with nodes of a vendor's devices open: one of each
+/// tenant, then the second of each, and so on, since not all of very many are looked at.
 pub fn openers(vendor: &'static Vendor, ownership: Ownership) -> NodeOpeners {
     let is_on = |node: &Arc<str>| (vendor.is_device_node)(node_name(node));
     Box::new(move || {
         let openers = ownership.openers();
         let here = openers.iter().filter(|owner| owner.nodes.iter().any(is_on));
-        here.map(|owner| owner.process.pid).collect()
+        let mut before: HashMap<QuotaKey, u32> = HashMap::new();
+        let mut turns: Vec<(u32, u32)> = here
+            .map(|owner| {
+                let turn = before.entry(ownership.key_of(Some(owner))).or_default();
+                *turn += 1;
+                (*turn, owner.process.pid)
+            })
+            .collect();
+        turns.sort_unstable();
+        turns.into_iter().map(|(_, pid)| pid).collect()
     })
 }
 

@@ -1,10 +1,11 @@
 //! The state file of open receipts, and a file for each finished one.
 //!
 //! The state file is written anew and renamed, so that an agent that is killed leaves the old file or the
-//! new one. A receipt's file is one JSON object; of [`Settings::max_files`] files the oldest is removed.
+//! new one. A receipt's file is one JSON object; beyond [`Settings::max_files`] the oldest one is removed
+//! of the tenant with the most. Files from before the agent's start count as of one tenant.
 
 use super::open::Open;
-use super::view::Receipt;
+use super::view::{Receipt, makes_way};
 use crate::config::{ConfigError, Section, Tables, checks};
 use crate::paths::Paths;
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ use std::hash::{DefaultHasher, Hasher as _};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const NAME: &str = "receipts";
@@ -42,7 +44,8 @@ pub const SECTION: Section = Section::of::<RawReceipts>(
     r#"# Receipts: when a job, pod or unit that held a device ends, a log record of what it had and what it
 # used; `gpuwho receipt JOB` prints it.
 #: enabled = true
-# Also write each one as a JSON file into this directory, at most max_files; the oldest is removed.
+# Also write each one as a JSON file into this directory, at most max_files; then the oldest one is removed
+# of the namespace or user that has the most.
 #: directory = "/var/lib/gpuwho/receipts"
 #: max_files = 10000
 "#,
@@ -121,6 +124,14 @@ impl Stored {
     }
 }
 
+/// A receipt that waits to be written.
+#[derive(Debug)]
+struct Queued {
+    name: String,
+    tenant: Arc<str>,
+    text: Vec<u8>,
+}
+
 /// The files.
 #[derive(Debug)]
 pub(super) struct Files {
@@ -128,9 +139,9 @@ pub(super) struct Files {
     written: Option<Instant>,
     /// Length and hash of the state file's text.
     last: (usize, u64),
-    queue: VecDeque<(String, Vec<u8>)>,
-    /// Names in the directory, the oldest first.
-    names: Option<VecDeque<String>>,
+    queue: VecDeque<Queued>,
+    /// Names in the directory with their tenants, the oldest first.
+    names: Option<VecDeque<(String, Arc<str>)>>,
     has_warned: bool,
 }
 
@@ -188,34 +199,38 @@ impl Files {
         }
         let Ok(mut text) = serde_json::to_vec_pretty(receipt) else { return };
         text.push(b'\n');
-        self.queue.push_back((file_name(receipt), text));
+        let (name, tenant) = (file_name(receipt), receipt.tenant());
+        self.queue.push_back(Queued { name, tenant, text });
         if self.queue.len() > MAX_QUEUED {
-            self.queue.pop_front();
+            let tenants = self.queue.iter().map(|queued| &*queued.tenant);
+            self.queue.remove(makes_way(tenants).unwrap_or(0));
         }
     }
 
     /// Writes the queued receipts.
     pub(super) fn write_receipts(&mut self) {
         let Some(folder) = self.settings.directory.clone() else { return };
-        while let Some((name, text)) = self.queue.pop_front() {
-            if let Err(error) = self.write_one(&folder, name, &text) {
+        while let Some(queued) = self.queue.pop_front() {
+            if let Err(error) = self.write_one(&folder, queued) {
                 self.warn(&folder, &error);
                 return;
             }
         }
     }
 
-    fn write_one(&mut self, folder: &Path, name: String, text: &[u8]) -> io::Result<()> {
+    fn write_one(&mut self, folder: &Path, queued: Queued) -> io::Result<()> {
+        let Queued { name, tenant, text } = queued;
         let mut names = if let Some(names) = self.names.take() {
             names
         } else {
             fs::create_dir_all(folder)?;
-            listed(folder)?
+            listed(folder)?.into_iter().map(|name| (name, "".into())).collect()
         };
-        replace(folder, &name, text)?;
-        names.push_back(name);
+        replace(folder, &name, &text)?;
+        names.push_back((name, tenant));
         while names.len() > self.settings.max_files {
-            let Some(oldest) = names.pop_front() else { break };
+            let place = makes_way(names.iter().map(|(_, tenant)| &**tenant));
+            let Some((oldest, _)) = place.and_then(|place| names.remove(place)) else { break };
             match fs::remove_file(folder.join(oldest)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -234,12 +249,12 @@ impl Files {
 }
 
 /// The receipts' files of a directory, the oldest first: a name begins with its time.
-fn listed(folder: &Path) -> io::Result<VecDeque<String>> {
+fn listed(folder: &Path) -> io::Result<Vec<String>> {
     let names =
         fs::read_dir(folder)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut names: Vec<String> = names.filter(|name| is_ours(name)).collect();
     names.sort_unstable();
-    Ok(names.into())
+    Ok(names)
 }
 
 fn is_ours(name: &str) -> bool {

@@ -184,6 +184,39 @@ fn the_directory_keeps_the_latest_files() {
 }
 
 #[test]
+fn many_receipts_of_one_user_take_none_of_anothers() {
+    let of = |user: u32, second: u32| Receipt {
+        receipt: format!("slurm_job/{second}"),
+        users: vec![user],
+        until: format!("2026-11-23T00:00:{second:02}Z"),
+        ..Receipt::default()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (mut files, _) = Files::open(&settings(folder.path()));
+    let mut state = State::default();
+    let count = u32::try_from(MAX_FINISHED).unwrap() + 9;
+    for number in 0..count {
+        let receipt = of(u32::from(number > 0), number);
+        files.queue(&receipt);
+        if number > 7 {
+            files.write_receipts();
+        }
+        state.finished.push_back(receipt);
+        state.bound_finished();
+    }
+    let names = std::fs::read_dir(folder.path().join("receipts")).unwrap();
+    let mut names: Vec<_> =
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    let ends: Vec<_> = names.iter().map(|name| name.rsplit('_').next().unwrap()).collect();
+    let last = format!("{}.json", count - 1);
+    assert_eq!(ends, ["0.json", &last], "{names:?}");
+    let users = |user| state.finished.iter().filter(|receipt| receipt.users == [user]).count();
+    assert_eq!((users(0), users(1)), (1, MAX_FINISHED - 1));
+    assert_eq!(state.finished.back().map(|last| &*last.receipt), Some("slurm_job/264"));
+}
+
+#[test]
 fn more_open_receipts_than_the_limit_end_the_least_active_ones() {
     let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
     let receipts = agent(folder.path());

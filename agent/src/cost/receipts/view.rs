@@ -2,8 +2,10 @@
 
 use crate::catalog::attributes::{self as attr, AttrKey};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 /// The version of the JSON (`agent/docs/cost.md`).
 pub const SCHEMA: u32 = 1;
@@ -72,6 +74,18 @@ pub struct Receipt {
     pub would_fit: Vec<String>,
     /// Each device.
     pub devices: Vec<DeviceReceipt>,
+}
+
+/// The place of the receipt that makes way: the first of the tenant that has the most.
+pub(super) fn makes_way<'a>(tenants: impl Iterator<Item = &'a str>) -> Option<usize> {
+    // Of each tenant its receipts and the place of its first one.
+    let mut all: HashMap<&str, (usize, usize)> = HashMap::new();
+    for (place, tenant) in tenants.enumerate() {
+        all.entry(tenant).or_insert((0, place)).0 += 1;
+    }
+    // Of two tenants with as many, the one whose first is older.
+    let most = all.into_values().max_by_key(|(count, first)| (*count, Reverse(*first)));
+    most.map(|(_, first)| first)
 }
 
 /// Hours of devices.
@@ -172,6 +186,14 @@ pub struct ReceiptReport {
 }
 
 impl Receipt {
+    /// Who may have many receipts: the Kubernetes namespace, else the first user, else the kind.
+    pub(super) fn tenant(&self) -> Arc<str> {
+        let namespace =
+            self.owner.get(attr::K8S_NAMESPACE_NAME.name).map(|name| format!("namespace/{name}"));
+        let user = || self.users.first().map(|user| format!("user/{user}"));
+        namespace.or_else(user).unwrap_or_else(|| self.kind.clone()).into()
+    }
+
     /// Whether a name that a person types means this receipt: job, pod (by name, NAMESPACE/NAME or UID),
     /// unit, container, or the receipt's own name.
     pub fn is_of(&self, name: &str) -> bool {
