@@ -1,5 +1,6 @@
 // Command collector is the real OpenTelemetry Collector with the few components the end-to-end
-// tests need: it receives OTLP over gRPC and HTTP and writes what it understood as JSON lines.
+// tests need: it receives OTLP over gRPC and HTTP and writes what it understood as JSON lines, or is
+// the node's or the gateway's Collector of deploy/collector.
 // `collector translate` gives the Prometheus names of metrics, as Prometheus' own library has them.
 // `cargo xtask collector` builds it; config.yaml beside this file says how the tests start it.
 package main
@@ -11,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter"
+	"github.com/open-telemetry/opentelemetry-collector-contrib/processor/cumulativetodeltaprocessor"
+	"github.com/open-telemetry/opentelemetry-collector-contrib/processor/filterprocessor"
 	"github.com/prometheus/otlptranslator"
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/confmap"
@@ -19,7 +22,12 @@ import (
 	"go.opentelemetry.io/collector/confmap/provider/yamlprovider"
 	"go.opentelemetry.io/collector/exporter"
 	"go.opentelemetry.io/collector/exporter/debugexporter"
+	"go.opentelemetry.io/collector/exporter/otlpexporter"
+	"go.opentelemetry.io/collector/exporter/otlphttpexporter"
 	"go.opentelemetry.io/collector/otelcol"
+	"go.opentelemetry.io/collector/processor"
+	"go.opentelemetry.io/collector/processor/batchprocessor"
+	"go.opentelemetry.io/collector/processor/memorylimiterprocessor"
 	"go.opentelemetry.io/collector/receiver"
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
 	"go.opentelemetry.io/collector/service/telemetry/otelconftelemetry"
@@ -33,14 +41,26 @@ func factories() (otelcol.Factories, error) {
 	exporters, err := otelcol.MakeFactoryMap[exporter.Factory](
 		fileexporter.NewFactory(),
 		debugexporter.NewFactory(),
+		otlpexporter.NewFactory(),
+		otlphttpexporter.NewFactory(),
+	)
+	if err != nil {
+		return otelcol.Factories{}, err
+	}
+	processors, err := otelcol.MakeFactoryMap[processor.Factory](
+		memorylimiterprocessor.NewFactory(),
+		batchprocessor.NewFactory(),
+		filterprocessor.NewFactory(),
+		cumulativetodeltaprocessor.NewFactory(),
 	)
 	if err != nil {
 		return otelcol.Factories{}, err
 	}
 	return otelcol.Factories{
-		Receivers: receivers,
-		Exporters: exporters,
-		Telemetry: otelconftelemetry.NewFactory(),
+		Receivers:  receivers,
+		Processors: processors,
+		Exporters:  exporters,
+		Telemetry:  otelconftelemetry.NewFactory(),
 	}, nil
 }
 

@@ -1,6 +1,7 @@
 //! Runs the real OpenTelemetry Collector and reads what it received, from its `file` exporter:
 //! one export request a line, in OTLP's JSON.
 
+pub mod deployed;
 pub mod received;
 
 use crate::skip::Lack;
@@ -56,10 +57,14 @@ impl Lack for CollectorError {
     }
 }
 
+/// The process of a Collector; ended when dropped.
+#[derive(Debug)]
+struct Process(Child);
+
 /// A running Collector; ended when dropped.
 #[derive(Debug)]
 pub struct Collector {
-    child: Child,
+    _process: Process,
     folder: PathBuf,
     http: u16,
     grpc: u16,
@@ -167,31 +172,36 @@ impl Collector {
         let log = fs::File::create(&log).map_err(os(&log))?;
         let mut command = Command::new(program);
         command.arg("--config").arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let child = crate::sys::die_with_us(&mut command).spawn().map_err(os(program))?;
-        let mut collector = Self { child, folder: folder.to_owned(), http, grpc };
-        let listens = |port| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
-        let up = until(STARTS_WITHIN, || {
-            let ended = collector.child.try_wait().is_ok_and(|status| status.is_some());
-            (ended || (listens(http) && listens(grpc))).then_some(!ended)
-        });
-        if up == Some(true) {
-            Ok(collector)
-        } else {
-            Err(CollectorError::Deaf { log: collector.log() })
-        }
+        let mut process =
+            Process(crate::sys::die_with_us(&mut command).spawn().map_err(os(program))?);
+        let listens = process.listens([http, grpc]);
+        let collector = Self { _process: process, folder: folder.to_owned(), http, grpc };
+        if listens { Ok(collector) } else { Err(CollectorError::Deaf { log: collector.log() }) }
     }
 }
 
-impl Drop for Collector {
+impl Process {
+    /// Whether it listens in time on both ports, and has not ended.
+    fn listens(&mut self, ports: [u16; 2]) -> bool {
+        let open = |port| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
+        let up = until(STARTS_WITHIN, || {
+            let ended = self.0.try_wait().is_ok_and(|status| status.is_some());
+            (ended || ports.into_iter().all(open)).then_some(!ended)
+        });
+        up == Some(true)
+    }
+}
+
+impl Drop for Process {
     fn drop(&mut self) {
         // It writes what it has when asked politely. One that has ended already is fine too.
-        let pid = rustix::process::Pid::from_child(&self.child);
+        let pid = rustix::process::Pid::from_child(&self.0);
         let _ended = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let ended = until(Duration::from_secs(5), || self.child.try_wait().ok().flatten());
+        let ended = until(Duration::from_secs(5), || self.0.try_wait().ok().flatten());
         if ended.is_none() {
-            let _gone = self.child.kill();
+            let _gone = self.0.kill();
         }
-        let _reaped = self.child.wait();
+        let _reaped = self.0.wait();
     }
 }
 

@@ -9,24 +9,95 @@ use std::path::{Path, PathBuf};
 /// The variable that tells the tests where the Collector is.
 pub(crate) const VARIABLE: &str = "GPUWHO_COLLECTOR";
 
-/// What the binary is made of.
+/// What a binary is made of.
 const SOURCES: &[&str] = &["go.mod", "go.sum", "main.go"];
 
+/// What the tests run.
+const SMALL: &str = "tests/collector";
+
+/// What has all components that `deploy/collector` names.
+const FULL: &str = "tests/collector/full";
+
+/// The configurations, each with those that it needs.
+const DEPLOYED: &[&[&str]] = &[
+    &["node.yaml"],
+    &["node.yaml", "node-host.yaml"],
+    &["cluster.yaml"],
+    &["kubelet.yaml", "yaml:receivers::kubeletstats::auth_type: none"],
+    &["gateway.yaml", "to-clickhouse.yaml"],
+    &["gateway.yaml", "gateway-tls.yaml", "to-datadog.yaml"],
+    &["gateway.yaml", "to-grafana-cloud.yaml"],
+    &["gateway.yaml", "to-last9.yaml"],
+    &["gateway.yaml", "to-new-relic.yaml"],
+    &["gateway.yaml", "to-prometheus.yaml", "to-loki.yaml"],
+    &["gateway.yaml", "to-remote-write.yaml", "to-loki.yaml"],
+];
+
+/// A value for each variable that has no default.
+const VARIABLES: &[(&str, &str)] = &[
+    ("CLICKHOUSE_PASSWORD", "password"),
+    ("CLICKHOUSE_URL", "tcp://127.0.0.1:9000"),
+    ("CLICKHOUSE_USER", "user"),
+    ("CLIENT_CA", "/etc/tls/ca.pem"),
+    ("CLUSTER_NAME", "cluster"),
+    ("DD_API_KEY", "key"),
+    ("DD_SITE", "datadoghq.com"),
+    ("GRAFANA_CLOUD_AUTHORIZATION", "Basic key"),
+    ("GRAFANA_CLOUD_URL", "https://otlp-gateway-prod-eu-west-0.grafana.net/otlp"),
+    ("LAST9_AUTHORIZATION", "Basic key"),
+    ("LAST9_URL", "https://otlp.last9.io"),
+    ("LOGS_URL", "http://127.0.0.1:3100/otlp"),
+    ("METRICS_URL", "http://127.0.0.1:9090/api/v1/otlp"),
+    ("NEW_RELIC_LICENSE_KEY", "key"),
+    ("NODE_NAME", "node"),
+    ("OTLP_GATEWAY", "127.0.0.1:4317"),
+    ("REMOTE_WRITE_URL", "http://127.0.0.1:9090/api/v1/write"),
+    ("TLS_CERT", "/etc/tls/cert.pem"),
+    ("TLS_KEY", "/etc/tls/key.pem"),
+];
+
+/// What `cargo xtask collector` can be asked.
+#[derive(clap::Args)]
+pub(crate) struct Request {
+    /// Build one with more components instead (ten minutes the first time), and let it check the
+    /// configurations of deploy/collector
+    #[arg(long)]
+    check: bool,
+}
+
 /// `cargo xtask collector`.
-pub(crate) fn print_path() -> Result<()> {
+pub(crate) fn collector(request: &Request) -> Result<()> {
     setup::ensure(&["collector"], Want::Must)?;
-    println!("{}", build()?.display());
+    if request.check {
+        return check(&build(FULL)?);
+    }
+    println!("{}", build(SMALL)?.display());
     Ok(())
 }
 
 /// The Collector for a test run, or why there is none.
 pub(crate) fn for_tests() -> Result<PathBuf> {
     setup::ensure(&["collector"], Want::Must)?;
-    build()
+    build(SMALL)
 }
 
-fn build() -> Result<PathBuf> {
-    let source = place::root().join("tests/collector");
+/// Each configuration is one that the Collector would start with.
+fn check(collector: &Path) -> Result<()> {
+    let folder = place::root().join("deploy/collector");
+    for files in DEPLOYED {
+        let mut command = shell::program(collector, ["validate"]);
+        for file in *files {
+            command.args(["--config", file]);
+        }
+        command.current_dir(&folder).envs(VARIABLES.iter().copied());
+        shell::run(&mut command).with_context(|| format!("checking {}", files.join(", ")))?;
+    }
+    println!("{} configurations are valid; not checked: to-google-cloud.yaml", DEPLOYED.len());
+    Ok(())
+}
+
+fn build(folder: &str) -> Result<PathBuf> {
+    let source = place::root().join(folder);
     let binary = place::cache("collector")?.join(format!("collector-{:016x}", key(&source)?));
     if binary.is_file() {
         return Ok(binary);
@@ -61,7 +132,7 @@ mod tests {
 
     #[test]
     fn another_component_list_is_another_collector() {
-        let source = place::root().join("tests/collector");
+        let source = place::root().join(super::SMALL);
         let copy = tempfile::tempdir().unwrap();
         for name in super::SOURCES {
             std::fs::copy(source.join(name), copy.path().join(name)).unwrap();

@@ -78,8 +78,9 @@ enum Task {
     Dist(dist::Request),
     /// Lint the Helm chart and render deploy/kubernetes from it
     Chart(chart::Request),
-    /// Build the OpenTelemetry Collector that the end-to-end tests send to, and print its path
-    Collector,
+    /// Build the OpenTelemetry Collector that the end-to-end tests send to, and print its path; or check
+    /// the configurations of deploy/collector
+    Collector(collector::Request),
 }
 
 /// Arguments handed on as they are.
@@ -118,7 +119,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Vm(request) => vm::vm(&request).map(drop),
         Task::Dist(request) => dist::dist(&request),
         Task::Chart(request) => chart::chart(&request),
-        Task::Collector => collector::print_path(),
+        Task::Collector(request) => collector::collector(&request),
     }
 }
 

@@ -8,6 +8,7 @@ mod documents;
 mod layout;
 mod manifests;
 mod names;
+mod pages;
 mod rust;
 mod tree;
 mod words;
@@ -53,6 +54,7 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     manifests::reasons,
     words::retired,
     documents::source_paths,
+    pages::names,
     alerts::alerts,
     alerts::queries,
 ];

@@ -101,7 +101,7 @@ pub(super) fn dashboards(tree: &Tree) -> Vec<Finding> {
 }
 
 /// The names that the catalogue declares: `NAME = "…"` in an attribute or metric table.
-fn declared(tree: &Tree) -> BTreeSet<String> {
+pub(super) fn declared(tree: &Tree) -> BTreeSet<String> {
     let sources = tree.ending(".rs").filter(|(path, _)| path.starts_with(CATALOG));
     let mut names = BTreeSet::new();
     for (_, text) in sources {
@@ -118,7 +118,7 @@ fn declared(tree: &Tree) -> BTreeSet<String> {
 }
 
 /// Lower-case words joined by dots.
-fn is_name(text: &str) -> bool {
+pub(super) fn is_name(text: &str) -> bool {
     let is_word = |word: &str| {
         let mut chars = word.chars();
         chars.next().is_some_and(|c| c.is_ascii_lowercase())
@@ -132,7 +132,7 @@ fn is_metric_like(word: &str) -> bool {
     word.starts_with("gpu_") || word.starts_with("gpu.") || word.starts_with("gpuwho_")
 }
 
-fn is_known(word: &str, names: &BTreeSet<String>, spelled: &BTreeSet<String>) -> bool {
+pub(super) fn is_known(word: &str, names: &BTreeSet<String>, spelled: &BTreeSet<String>) -> bool {
     if names.contains(word.trim_end_matches('.')) {
         return true;
     }
