@@ -333,7 +333,7 @@ mod tests {
             retry: Duration::ZERO,
             ..Settings::new(root.path().join("no-such-program"), Duration::from_secs(1))
         };
-        let identify = Box::new(|_: &[u32], _| Default::default());
+        let identify = Box::new(|_: &[u32], _| Arc::default());
         let intel = vendor("intel").unwrap();
         let inventory = Arc::new(Inventory::default());
         let mut reader = DeviceReader::new(intel, settings, inventory, identify);
