@@ -13,6 +13,7 @@ mod reset;
 mod sick;
 mod soak;
 mod upgrade;
+mod vendors;
 
 use serde_json::Value;
 use std::fs;

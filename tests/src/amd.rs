@@ -10,7 +10,7 @@ pub mod table;
 mod values;
 
 use crate::agent::Config;
-use crate::fakes::{Fake, FakeVendor};
+use crate::fakes::{self, Fake, FakeVendor};
 use crate::worker::nodes::MAX_NODES;
 use nvidia_ml::scenario::{Device, List, Scenario};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
@@ -121,11 +121,7 @@ impl Tree {
     pub fn new(root: &Path, scenario: &Scenario, seconds: f64) -> io::Result<Self> {
         let tree = Self { root: root.to_owned() };
         // What else the agent looks for in sysfs is the host's.
-        fs::create_dir_all(tree.sys())?;
-        let kernel = tree.sys().join("kernel");
-        if !kernel.exists() {
-            symlink("/sys/kernel", kernel)?;
-        }
+        fakes::kernel(root)?;
         tree.write("sys/module/amdgpu/version", &scenario.driver)?;
         tree.write("sys/class/kfd/kfd/topology/generation_id", "2")?;
         fs::create_dir_all(tree.path("sys/class/kfd/kfd/proc"))?;

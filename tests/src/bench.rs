@@ -4,6 +4,7 @@
 //! The agent is the release binary, the library is the fake one, the processes and their cgroups
 //! are real. What cannot be measured here has a row that says why.
 
+pub mod amd;
 pub mod calls;
 pub mod cost;
 pub mod crowd;
@@ -137,6 +138,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         section(name, &|| stages::measure(churn, options.watch));
     }
     section("engines", &|| engines::measure(options.watch));
+    section("partitions of AMD's", &|| amd::measure(options.watch));
     section("calls into the library", &|| calls::measure(options.watch));
     section("ranks that call without a pause", &|| ranks::measure(options.watch));
     section("opening ordinary files", &|| opens::measure(options.rounds));

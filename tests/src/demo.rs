@@ -82,6 +82,8 @@ pub async fn run(options: &Options) -> Result<(), DemoError> {
     let host = Host::install(&folder, &options.scenario)?;
     let (sink, mut config) = configuration(options, &scenery)?;
     host.configure(&folder, &mut config);
+    // Without the right to make nodes nobody has any.
+    let _made = nodes::host_nodes(&folder);
     println!("{}", welcome(options, &sink));
     let mut cast = Cast::enter(scenery, &host)?;
     let agent = Agent::start(&folder, &config, host.nvml())?;

@@ -7,8 +7,11 @@ use crate::amd;
 use crate::nvml::{FakeNvml, NvmlError, scenario_path};
 use crate::vendors;
 use nvidia_ml::scenario::Scenario;
+use nvidia_ml::scenario::health::Pcie;
 use std::fmt;
+use std::fs;
 use std::io;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Instant;
 
@@ -29,8 +32,14 @@ pub struct FakeVendor {
 }
 
 /// Every vendor but NVIDIA.
-pub static FAKES: &[FakeVendor] =
-    &[amd::VENDOR, vendors::GAUDI, vendors::TENSTORRENT, vendors::TPU];
+pub static FAKES: &[FakeVendor] = &[
+    amd::VENDOR,
+    vendors::GAUDI,
+    vendors::TENSTORRENT,
+    vendors::TPU,
+    vendors::INTEL,
+    vendors::NEURON,
+];
 
 /// The simulated devices of one vendor.
 pub trait Fake: fmt::Debug {
@@ -51,6 +60,37 @@ pub struct Host {
     others: Vec<Box<dyn Fake>>,
     nodes: Vec<String>,
     begun: Instant,
+}
+
+/// Generations of PCIe by what the kernel writes of their speed.
+const SPEEDS: [&str; 6] = ["2.5", "5.0", "8.0", "16.0", "32.0", "64.0"];
+
+/// Makes `sys/kernel` below a folder, unless it is there: the host's, without its groups of devices.
+pub fn kernel(root: &Path) -> io::Result<()> {
+    let kernel = root.join("sys/kernel");
+    if kernel.exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(&kernel)?;
+    for entry in fs::read_dir("/sys/kernel")? {
+        let entry = entry?;
+        if entry.file_name() != "iommu_groups" {
+            symlink(entry.path(), kernel.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// The files of a PCIe link, now and at most.
+pub fn link_files(pcie: &Pcie) -> impl Iterator<Item = (String, String)> + '_ {
+    ["current", "max"].into_iter().enumerate().flat_map(|(n, when)| {
+        let generation = usize::try_from(pcie.generation[n]).unwrap_or_default();
+        let speed = SPEEDS.get(generation.wrapping_sub(1)).copied().unwrap_or("Unknown");
+        [
+            (format!("{when}_link_speed"), format!("{speed} GT/s PCIe")),
+            (format!("{when}_link_width"), pcie.width[n].to_string()),
+        ]
+    })
 }
 
 /// Reads a scenario of the repository.

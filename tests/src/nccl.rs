@@ -17,7 +17,12 @@ pub struct Rank {
 
 /// A copy of the fake library of a stage's own.
 pub fn library(folder: &Path) -> io::Result<PathBuf> {
-    let path = folder.join("libnccl.so.2");
+    library_named(folder, "libnccl.so.2")
+}
+
+/// The same by another name: RCCL has the same functions.
+pub fn library_named(folder: &Path, name: &str) -> io::Result<PathBuf> {
+    let path = folder.join(name);
     std::fs::copy(program::fake_nccl().map_err(io::Error::other)?, &path)?;
     Ok(path)
 }

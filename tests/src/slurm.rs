@@ -113,6 +113,15 @@ pub enum Plugin {
     V2,
 }
 
+/// The GPUs of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gpus {
+    /// Four of NVIDIA's.
+    Nvidia,
+    /// Two of AMD's.
+    Amd,
+}
+
 /// What varies between clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
@@ -124,6 +133,8 @@ pub struct Setup {
     pub constrain: bool,
     /// Whether the prolog and epilog of `deploy/slurm` run.
     pub hooks: bool,
+    /// Whose its GPUs are.
+    pub gpus: Gpus,
     /// Whether there is no other cluster of [`Plugin::V2`] on the host meanwhile. Waits for that.
     pub alone: bool,
 }
@@ -131,7 +142,7 @@ pub struct Setup {
 impl Setup {
     /// What a site does that cares, on one node.
     pub fn of(plugin: Plugin) -> Self {
-        Self { plugin, nodes: 1, constrain: true, hooks: true, alone: false }
+        Self { plugin, nodes: 1, constrain: true, hooks: true, gpus: Gpus::Nvidia, alone: false }
     }
 }
 

@@ -1,23 +1,33 @@
-//! Devices of Gaudi, Tenstorrent and Google without any: the trees that their drivers make in sysfs,
-//! of a scenario in the language of the fake NVIDIA library, and for Gaudi an `hl-smi`. The layouts are
-//! those that the agent's readers name (`drivers/accel/habanalabs`, tt-kmd, tpu-info); the values are
-//! the scenario's.
+//! Devices of Gaudi, Tenstorrent, Google, Intel and AWS without any: the trees that their drivers make in
+//! sysfs, of a scenario in the language of the fake NVIDIA library, and for Gaudi what `hl-smi` or the fake
+//! of its library answers ([`gaudi`]). The layouts are those that the agent's readers name
+//! (`drivers/accel/habanalabs`, tt-kmd, tpu-info, xe, aws-neuron-driver); the values are the scenario's.
 //!
 //! A device's node has the device's index in its name; what a worker's script calls it is [`BASES`].
 
+pub mod gaudi;
+
 use crate::agent::Config;
-use crate::fakes::{Fake, FakeVendor};
+use crate::fakes::{self, Fake, FakeVendor};
+use crate::worker::nodes::number_of;
 use nvidia_ml::curve::Curve;
+use nvidia_ml::scenario::health::Errors;
 use nvidia_ml::scenario::{Device, Scenario};
 use std::fmt::Write as _;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of each vendor's first device in a worker's script, and how its node's name begins.
-pub const BASES: [(u32, &str); 3] =
-    [(1000, "accel/accel"), (2000, "tenstorrent/"), (3000, "vfio/")];
+pub const BASES: [(u32, &str); 5] = [
+    (1000, "accel/accel"),
+    (2000, "tenstorrent/"),
+    (3000, "vfio/"),
+    (4000, "dri/renderD16"),
+    (5000, "neuron"),
+];
 
 /// The node of a device of these vendors, by its number in a worker's script.
 pub fn node_of(number: u32) -> Option<String> {
@@ -25,9 +35,9 @@ pub fn node_of(number: u32) -> Option<String> {
     base.map(|(base, name)| format!("{name}{}", number - base))
 }
 
-/// A row of a vendor: its name, its place in [`BASES`], and what writes a device.
+/// A row of a vendor: its name, its place in [`BASES`], its driver on the bus, and what writes a device.
 macro_rules! vendor {
-    ($name:literal, $place:literal, $write:ident) => {
+    ($name:literal, $place:literal, $driver:literal, $write:path) => {
         FakeVendor {
             name: $name,
             nodes: |scenario| {
@@ -35,8 +45,14 @@ macro_rules! vendor {
                 (0..count).map(|index| format!("{}{index}", BASES[$place].1)).collect()
             },
             install: |root, scenario| {
-                let (place, write) = ($place, $write as Write);
-                let fake = Files { root: root.to_owned(), scenario, place, write };
+                let fake = Files {
+                    root: root.to_owned(),
+                    scenario,
+                    place: $place,
+                    driver: $driver,
+                    write: $write,
+                    plays: AtomicU64::new(0),
+                };
                 fake.begin()?;
                 fake.play(0.0)?;
                 Ok(Box::new(fake))
@@ -45,11 +61,15 @@ macro_rules! vendor {
     };
 }
 /// Intel's Gaudi.
-pub const GAUDI: FakeVendor = vendor!("gaudi", 0, gaudi);
+pub const GAUDI: FakeVendor = vendor!("gaudi", 0, "habanalabs", gaudi::write);
 /// Tenstorrent.
-pub const TENSTORRENT: FakeVendor = vendor!("tenstorrent", 1, tenstorrent);
+pub const TENSTORRENT: FakeVendor = vendor!("tenstorrent", 1, "tenstorrent", tenstorrent);
 /// Google's TPU.
-pub const TPU: FakeVendor = vendor!("tpu", 2, tpu);
+pub const TPU: FakeVendor = vendor!("tpu", 2, "vfio-pci", tpu);
+/// Intel's GPUs.
+pub const INTEL: FakeVendor = vendor!("intel", 3, "xe", intel);
+/// AWS Neuron.
+pub const NEURON: FakeVendor = vendor!("neuron", 4, "neuron-driver", neuron);
 
 /// Writes the files of a device as they are at a second.
 type Write = fn(&Files, &Device<'_>, f64) -> io::Result<()>;
@@ -60,28 +80,23 @@ struct Files {
     root: PathBuf,
     scenario: Scenario,
     place: usize,
+    driver: &'static str,
     write: Write,
+    /// How often the scenario was shown.
+    plays: AtomicU64,
 }
 
 impl Files {
     /// Makes what does not change.
     fn begin(&self) -> io::Result<()> {
-        fs::create_dir_all(self.root.join("sys"))?;
-        // What else the agent looks for in sysfs is the host's, or another vendor has made it.
-        let _exists = symlink("/sys/kernel", self.root.join("sys/kernel"));
+        fakes::kernel(&self.root)?;
         for device in self.scenario.devices() {
             let address = device.text(&device.group.pci);
-            let driver = ["habanalabs", "tenstorrent", "vfio-pci"][self.place];
-            for folder in ["devices".to_owned(), format!("drivers/{driver}")] {
-                let folder = self.root.join("sys/bus/pci").join(folder);
-                fs::create_dir_all(&folder)?;
-                fs::create_dir_all(self.folder(&device))?;
-                symlink(self.folder(&device), folder.join(&address))?;
+            for folder in ["devices".to_owned(), format!("drivers/{}", self.driver)] {
+                self.link(&self.folder(&device), &format!("sys/bus/pci/{folder}/{address}"))?;
             }
-            let driver = self.root.join("sys/bus/pci/drivers").join(driver);
-            symlink(driver, self.folder(&device).join("driver"))?;
-            self.put(&device, "current_link_width", "16")?;
-            self.put(&device, "current_link_speed", "32.0 GT/s PCIe")?;
+            let driver = self.root.join("sys/bus/pci/drivers").join(self.driver);
+            self.link(&driver, &format!("sys/devices/pci0000:00/{address}/driver"))?;
         }
         Ok(())
     }
@@ -90,15 +105,53 @@ impl Files {
         self.root.join("sys/devices/pci0000:00").join(device.text(&device.group.pci))
     }
 
+    /// Writes a file of the device's folder.
     fn put(&self, device: &Device<'_>, file: &str, text: &str) -> io::Result<()> {
-        let path = self.folder(device).join(file);
-        fs::create_dir_all(path.parent().unwrap_or(&self.root))?;
-        fs::write(path, format!("{text}\n"))
+        self.write(&self.folder(device).join(file), text)
     }
 
-    /// The `hl-smi` of the fake.
-    fn program(&self) -> PathBuf {
-        self.root.join("hl-smi")
+    /// Writes a file with the line end that sysfs gives; nobody sees a half of it.
+    fn write(&self, path: &Path, text: &str) -> io::Result<()> {
+        let text = format!("{text}\n");
+        if fs::read(path).is_ok_and(|known| known == text.as_bytes()) {
+            return Ok(());
+        }
+        fs::create_dir_all(path.parent().unwrap_or(&self.root))?;
+        let new = path.with_extension("new");
+        fs::write(&new, text)?;
+        fs::rename(new, path)
+    }
+
+    /// Writes the files of a device.
+    fn show(&self, device: &Device<'_>, seconds: f64) -> io::Result<()> {
+        for (file, text) in device.group.pcie.iter().flat_map(fakes::link_files) {
+            self.put(device, &file, &text)?;
+        }
+        (self.write)(self, device, seconds)
+    }
+
+    /// Makes a link below the root, unless it is there.
+    fn link(&self, to: &Path, place: &str) -> io::Result<()> {
+        let place = self.root.join(place);
+        fs::create_dir_all(place.parent().unwrap_or(&self.root))?;
+        match symlink(to, place) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The number of the device's node: of what stands for it, or one that nothing has.
+    fn number(&self, device: &Device<'_>) -> String {
+        let (_, name) = BASES[self.place];
+        let otherwise = (240 + u32::try_from(self.place).unwrap_or(0), device.index);
+        number_of(&format!("{name}{}", device.index), otherwise)
+    }
+
+    /// Its folder in a class, with its node's number and a link to the device.
+    fn class(&self, device: &Device<'_>, class: &str, name: &str) -> io::Result<()> {
+        let folder = format!("sys/class/{class}/{name}");
+        self.write(&self.root.join(&folder).join("dev"), &self.number(device))?;
+        self.link(&self.folder(device), &format!("{folder}/device"))
     }
 }
 
@@ -110,8 +163,10 @@ impl Fake for Files {
 
     fn configure(&self, config: &mut Config) {
         config.sys = Some(self.root.join("sys"));
-        if self.program().exists() {
-            let _ = write!(config.more, "[gaudi]\nlibrary = \"{}\"\n", self.program().display());
+        let program = gaudi::program(&self.root);
+        if self.place == 0 && program.exists() {
+            // Writing to a string cannot fail.
+            let _ = write!(config.more, "[gaudi]\nlibrary = \"{}\"\n", program.display());
         }
     }
 
@@ -121,67 +176,77 @@ impl Fake for Files {
     }
 
     fn play(&self, seconds: f64) -> io::Result<()> {
-        self.scenario.devices().try_for_each(|device| (self.write)(self, &device, seconds))
+        self.plays.fetch_add(1, Ordering::Relaxed);
+        self.scenario.devices().try_for_each(|device| self.show(&device, seconds))
     }
 }
 
+/// A curve at a second, times a factor, as a whole number.
 fn whole(device: &Device<'_>, curve: Option<&Curve>, seconds: f64, factor: f64) -> Option<String> {
     curve.map(|curve| format!("{:.0}", device.value(curve, seconds) * factor))
 }
 
-/// The driver's files, and a line of `hl-smi`, which answers as recorded from eight Gaudi3.
-fn gaudi(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
-    let group = device.group;
-    files.put(device, "status", "Operational")?;
-    files.put(device, "device_type", "GAUDI3")?;
-    files.put(device, "module_id", &device.index.to_string())?;
-    files.put(device, &format!("accel/accel{}/dev", device.index), "261:0")?;
-    if let Some(mhz) = whole(device, group.clocks.graphics.as_ref(), seconds, 1.0) {
-        files.put(device, "clk_cur_freq_mhz", &mhz)?;
-    }
-    let number = |curve: &Option<Curve>| {
-        whole(device, curve.as_ref(), seconds, 1.0).unwrap_or_else(|| "N/A".to_owned())
-    };
-    let used = device.value(&group.memory.used, seconds) / 1_048_576.0;
-    let serial = group.serial.as_deref().map(|text| device.text(text)).unwrap_or_default();
-    let line = format!(
-        "{}, {}, {}, {}, {} MiB, {used:.0} MiB, {} C, {} %, {} W, {serial}, 0, 0, 0, 0",
-        device.text(&group.pci),
-        device.text(&group.uuid),
-        device.text(&group.name),
-        files.scenario.driver,
-        group.memory.total >> 20,
-        number(&group.temperature),
-        number(&group.utilization),
-        number(&group.power),
-    );
-    fs::write(files.root.join(format!("hl-smi.{}", device.index)), format!("{line}\n"))?;
-    if !files.program().exists() {
-        fs::write(files.program(), "#!/bin/sh\nexec cat \"$0\".[0-9]*\n")?;
-        fs::set_permissions(files.program(), Permissions::from_mode(0o755))?;
-    }
-    Ok(())
+/// Joules since the scenario began.
+fn joules(device: &Device<'_>, seconds: f64) -> Option<f64> {
+    let place = nvidia_ml::curve::Place { device: device.index, slot: 0 };
+    device.group.power.as_ref().map(|power| power.integral(seconds, place))
+}
+
+/// The clock at most, in MHz.
+fn highest(device: &Device<'_>) -> Option<f64> {
+    device.group.clocks.highest.map(|[graphics, ..]| graphics)
 }
 
 fn tenstorrent(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
     let group = device.group;
     let class = format!("tenstorrent/tenstorrent!{}", device.index);
     let put = |file: &str, text: &str| files.put(device, &format!("{class}/{file}"), text);
-    put("dev", "236:0")?;
+    put("dev", &files.number(device))?;
     put("tt_asic_id", &device.text(&group.uuid))?;
     put("tt_card_type", &device.text(&group.name))?;
     // It beats while the scenario is played.
-    if seconds > 0.0 {
-        put("tt_heartbeat", &format!("{:.0}", seconds * 10.0))?;
+    let plays = files.plays.load(Ordering::Relaxed);
+    if plays > 1 {
+        put("tt_heartbeat", &plays.to_string())?;
     }
     if let Some(mhz) = whole(device, group.clocks.graphics.as_ref(), seconds, 1.0) {
         put("tt_aiclk", &mhz)?;
     }
+    if let Some(pcie) = &group.pcie {
+        let counters = [
+            ("mst_posted_wr_data_word_sent", &pcie.transmit),
+            ("mst_nonposted_wr_data_word_sent", &None),
+            ("slv_rd_data_word_sent", &None),
+            ("mst_rd_data_word_received", &pcie.receive),
+            ("slv_posted_wr_data_word_received", &None),
+            ("slv_nonposted_wr_data_word_received", &None),
+        ];
+        for (name, rate) in counters {
+            for network in 0..2 {
+                let bytes = rate.as_ref().filter(|_| network == 0).map_or(0.0, |rate| {
+                    let place = nvidia_ml::curve::Place { device: device.index, slot: 0 };
+                    rate.integral(seconds, place)
+                });
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "the counter has 32 bits of 32 bytes each"
+                )]
+                let flits = (bytes / 32.0) as u64 as u32;
+                put(&format!("pcie_perf_counters/{name}{network}"), &flits.to_string())?;
+            }
+        }
+    }
     let hwmon = format!("hwmon/hwmon{}", device.index);
-    for (file, curve, factor) in
-        [("power1_input", &group.power, 1e6), ("temp1_input", &group.temperature, 1e3)]
-    {
-        if let Some(text) = whole(device, curve.as_ref(), seconds, factor) {
+    let limit = group.power_limits.as_ref().map(|limits| format!("{:.0}", limits.maximum * 1e6));
+    let slowdown = group.temperature_limits.degrees.map(|[_, slowdown, ..]| slowdown * 1000);
+    for (file, text) in [
+        ("power1_input", whole(device, group.power.as_ref(), seconds, 1e6)),
+        ("power1_max", limit),
+        ("temp1_input", whole(device, group.temperature.as_ref(), seconds, 1e3)),
+        ("temp1_max", slowdown.map(|degrees| degrees.to_string())),
+    ] {
+        if let Some(text) = text {
             files.put(device, &format!("{hwmon}/{file}"), &text)?;
         }
     }
@@ -191,12 +256,92 @@ fn tenstorrent(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<(
 fn tpu(files: &Files, device: &Device<'_>, _: f64) -> io::Result<()> {
     files.put(device, "vendor", "0x1ae0")?;
     files.put(device, "device", "0x0063")?;
-    let group = files.folder(device).join("iommu_group");
-    if fs::read_link(&group).is_err() {
-        symlink(
-            Path::new("../../../../kernel/iommu_groups").join(device.index.to_string()),
-            group,
-        )?;
+    vfio(files, device, &device.index.to_string())
+}
+
+/// The device's group, through which processes use it.
+fn vfio(files: &Files, device: &Device<'_>, group: &str) -> io::Result<()> {
+    let address = device.text(&device.group.pci);
+    let groups = format!("sys/kernel/iommu_groups/{group}");
+    files.link(&files.folder(device), &format!("{groups}/devices/{address}"))?;
+    let folder = files.root.join(groups);
+    files.link(&folder, &format!("sys/devices/pci0000:00/{address}/iommu_group"))?;
+    files.class(device, "vfio", group)
+}
+
+/// A Battlemage of xe's: files of the PCI device, `hwmon` and DRM's nodes.
+fn intel(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
+    let group = device.group;
+    let put = |file: &str, text: &str| files.put(device, file, text);
+    put("vendor", "0x8086")?;
+    put("device", &device.text(&group.name))?;
+    put("power/runtime_status", "active")?;
+    let render = format!("renderD16{}", device.index);
+    put(&format!("drm/{render}/dev"), &files.number(device))?;
+    files.class(device, "drm", &render)?;
+    let card = format!("sys/class/drm/card{}/device", device.index);
+    files.link(&files.folder(device), &card)?;
+    let limits = group.power_limits.as_ref();
+    let micro = |number: Option<f64>| number.map(|number| format!("{:.0}", number * 1e6));
+    let held = |curve: &Option<Curve>| {
+        let is_held = curve.as_ref().is_some_and(|curve| device.value(curve, seconds) > 0.0);
+        Some(u8::from(is_held).to_string())
+    };
+    let throttle = "tile0/gt0/freq0/throttle/reason_";
+    for (file, text) in [
+        ("hwmon/hwmon2/energy1_input".to_owned(), micro(joules(device, seconds))),
+        ("hwmon/hwmon2/power1_max".to_owned(), micro(group.power_limit)),
+        ("hwmon/hwmon2/power1_rated_max".to_owned(), micro(limits.map(|limits| limits.default))),
+        (
+            "hwmon/hwmon2/temp2_input".to_owned(),
+            whole(device, group.temperature.as_ref(), seconds, 1e3),
+        ),
+        (
+            "hwmon/hwmon2/temp3_input".to_owned(),
+            whole(device, group.memory_temperature.as_ref(), seconds, 1e3),
+        ),
+        (
+            "tile0/gt0/freq0/act_freq".to_owned(),
+            whole(device, group.clocks.graphics.as_ref(), seconds, 1.0),
+        ),
+        ("tile0/gt0/freq0/rp0_freq".to_owned(), highest(device).map(|mhz| format!("{mhz:.0}"))),
+        (format!("{throttle}pl1"), held(&group.held.power_cap)),
+        (format!("{throttle}thermal"), held(&group.held.thermal)),
+    ] {
+        if let Some(text) = text {
+            put(&file, &text)?;
+        }
     }
     Ok(())
 }
+
+/// The driver's own tree; there is nothing of it in the PCI device's folder.
+fn neuron(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
+    let group = device.group;
+    let chip = files.root.join(format!("sys/devices/virtual/neuron_device/neuron{}", device.index));
+    let put = |file: &str, text: &str| files.write(&chip.join(file), text);
+    put("dev", &files.number(device))?;
+    put("info/architecture/device_name", &device.text(&group.name))?;
+    let serial = group.serial.as_deref().map(|text| device.text(text));
+    put("info/serial_number", &serial.unwrap_or_default())?;
+    let used = device.value(&group.memory.used, seconds) / f64::from(CORES);
+    for core in 0..CORES {
+        let file = format!("neuron_core{core}/stats/memory_usage/device_mem/present");
+        put(&file, &format!("{used:.0}"))?;
+    }
+    let uncorrected = |errors: &Option<Errors>| {
+        let errors = errors.as_ref()?;
+        Some(format!("{:.0}", device.value(&errors.uncorrected, seconds)))
+    };
+    let ecc = group.ecc.as_ref();
+    for (file, count) in [
+        ("mem_ecc_uncorrected", ecc.and_then(|ecc| uncorrected(&ecc.dram))),
+        ("sram_ecc_uncorrected", ecc.and_then(|ecc| uncorrected(&ecc.sram))),
+    ] {
+        put(&format!("stats/hardware/{file}"), &count.unwrap_or_else(|| "0".to_owned()))?;
+    }
+    Ok(())
+}
+
+/// Cores of a Trainium 2.
+const CORES: u32 = 8;

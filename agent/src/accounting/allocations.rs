@@ -263,6 +263,7 @@ fn find(
         DeviceName::Minor(minor) => info.minor == Some(*minor),
         DeviceName::Node(node) => info.has_node(node),
         DeviceName::Index(index) => info.index == *index,
+        DeviceName::IndexOf(vendor, index) => info.vendor == *vendor && info.index == *index,
         DeviceName::Number(number) => is_numbered(info, number),
         DeviceName::Part(..) | DeviceName::Instance { .. } => false,
         DeviceName::Serial(serial) => info.serial.as_deref() == Some(&**serial),

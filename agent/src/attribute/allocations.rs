@@ -15,8 +15,10 @@ pub enum DeviceName {
     Uuid(GpuUuid),
     /// Minor number of its device node (Slurm's device program).
     Minor(u32),
-    /// Index in the driver's order.
+    /// Index in the driver's order, of whatever vendor's driver.
     Index(u32),
+    /// Index in the order of this vendor's driver: a host may have devices of two.
+    IndexOf(&'static str, u32),
     /// PCI address, lower case.
     Pci(Arc<str>),
     /// Serial number.

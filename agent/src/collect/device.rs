@@ -7,6 +7,7 @@
 //! defines the frames between them.
 
 mod amd;
+mod cached;
 pub mod child;
 mod connection;
 pub mod events;

@@ -3,11 +3,15 @@
 
 use gpuwho_common::nccl::Hash;
 use gpuwho_tests::agent::{Agent, Config, Otlp};
+use gpuwho_tests::amd::{On, Tree};
 use gpuwho_tests::collector::Collector;
 use gpuwho_tests::collector::received::{ReceivedPoint, ReceivedRecord as Record, of};
-use gpuwho_tests::nccl::{Rank, is_probed_here, library};
+use gpuwho_tests::fakes::load;
+use gpuwho_tests::nccl::{Rank, is_probed_here, library, library_named};
 use gpuwho_tests::or_skip;
+use gpuwho_tests::stage::Stage;
 use gpuwho_tests::until::until;
+use gpuwho_tests::worker::nodes::host_nodes;
 use rustix::process::geteuid;
 use serde_json::json;
 use std::net::TcpListener;
@@ -72,6 +76,46 @@ fn a_rank_from_before_the_agent_arrives_with_its_number() {
         };
         until(WITHIN, arrives).expect("the rank's series");
     }
+}
+
+#[test]
+fn a_rank_of_rccl_on_an_amd_device_is_counted() {
+    let stage = or_skip!(Stage::new());
+    let folder = stage.folder();
+    let collector = or_skip!(Collector::start(&folder.join("collector")));
+    or_skip!(is_probed_here());
+    let tree = Tree::new(&folder.join("amd"), &load("mi300x8").unwrap(), 100.0).unwrap();
+    host_nodes(folder).unwrap();
+    let library = library_named(folder, "librccl.so.1").unwrap();
+    let below = |name: &str| folder.join("dev").join(name);
+    let mut rank = Rank::holding(&below("dri/renderD128"), &library, &[]).unwrap();
+    tree.compute(&On { pid: rank.pid(), render: 128, bytes: 1 << 30 }).unwrap();
+    let id = rank.order("id").unwrap();
+    assert_eq!(rank.order(&format!("init world 1 0 {id}")).unwrap(), "0");
+    let config = Config {
+        interval: Some("500ms".to_owned()),
+        otlp: Some(Otlp { endpoint: collector.http_endpoint(), protocol: None }),
+        sys: Some(tree.sys()),
+        nodes: Some(["kfd", "dri/renderD12*"].map(|name| below(name).display().to_string()).into()),
+        more: "[nvidia]\nenabled = false\n".to_owned(),
+        ..Config::default()
+    };
+    let agent = Agent::start(folder, &config, None).unwrap();
+    agent.wait_for_log("counting collective calls", WITHIN).unwrap();
+    let pid = rank.pid().to_string();
+    let arrives = || {
+        assert_eq!(rank.order("call 3 ncclAllReduce world 1024 7").unwrap(), "0");
+        let points = collector.points().unwrap();
+        let calls = of(&points, "nccl.collective.calls", &[("process.pid", &pid)]);
+        let is_on = of(
+            &points,
+            "gpu.process.memory.usage",
+            &[("process.pid", &pid), ("gpu.vendor", "amd")],
+        );
+        let counted = calls.iter().filter_map(|point| point.number()).fold(0.0, f64::max);
+        (counted >= 3.0 && !is_on.is_empty()).then_some(())
+    };
+    until(WITHIN, arrives).expect("the calls of a rank whose device is AMD's");
 }
 
 #[test]

@@ -3,12 +3,19 @@
 use crate::points::words;
 use crate::slurm::cluster;
 use crate::slurm::jobs::watch;
+use gpuwho_tests::agent::{Agent, Config};
+use gpuwho_tests::amd::{On, Tree};
+use gpuwho_tests::fakes::load;
 use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::or_skip;
-use gpuwho_tests::slurm::{BOB, JobSpec, Plugin, Setup, Slurm};
+use gpuwho_tests::slurm::{BOB, Gpus, JobSpec, Plugin, Setup, Slurm};
+use gpuwho_tests::until::until;
+use gpuwho_tests::worker::nodes::host_nodes;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
 pub(crate) const ALLOCATION: &str = "gpu.allocation.info";
 
@@ -142,6 +149,64 @@ fn each_gpu_of_a_v2_job_is_granted_to_it_used_or_not_until_it_ends() {
     let points = &reported.points()[from..];
     assert_eq!(granted(points, &ids), BTreeSet::from([first]));
     assert_eq!(grown(points, &ids), rows([["0", &lazy_id, "idle"]]));
+}
+
+/// Points of a file so far.
+fn points_in(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_render_node_as_rsmi_finds_it_is_granted_to_the_job_that_uses_it() {
+    let slurm = or_skip!(cluster(Setup { alone: true, gpus: Gpus::Amd, ..Setup::of(Plugin::V2) }));
+    let folder = slurm.folder();
+    let scenario = load("mi300x8").unwrap();
+    let tree = Tree::new(&folder.join("amd"), &scenario, 100.0).unwrap();
+    host_nodes(folder).unwrap();
+    let below = |name: &str| folder.join("dev").join(name).display().to_string();
+    let file = folder.join("points.jsonl");
+    let config = Config {
+        interval: Some("500ms".to_owned()),
+        passwd: Some(slurm.passwd()),
+        sys: Some(tree.sys()),
+        nodes: Some(vec![below("kfd"), below("dri/renderD12*")]),
+        file: Some(file.clone()),
+        more: format!(
+            "[slurm]\njobs = \"{}\"\n[nvidia]\nenabled = false\n",
+            slurm.prolog_dir().display()
+        ),
+        ..Config::default()
+    };
+    let agent = Agent::start(folder, &config, None).unwrap();
+    let job = slurm.sbatch(&JobSpec::default()).unwrap();
+    let mut tasks = slurm.wait_started(&job, 1).unwrap();
+    let id = job.id.to_string();
+    // What it was granted, and not the other.
+    assert!(tasks[0].open(129).unwrap().is_err());
+    tasks[0].open(128).unwrap().unwrap();
+    tree.compute(&On { pid: tasks[0].pid(), render: 128, bytes: 1 << 30 }).unwrap();
+    let is_there = |name: &str, source: &str| {
+        points_in(&file).iter().any(|point| {
+            let on = &point["attributes"];
+            let is_its = on["gpu.uuid"] == "GPU-e3a98f4e6c9d0100" && on["slurm.job.id"] == *id;
+            let is_from = source.is_empty() || on["gpu.allocation.source"] == source;
+            point["metric"] == name && is_its && is_from && point["value"].as_f64() == Some(1.0)
+        })
+    };
+    let all = || {
+        let is_granted = is_there("gpu.allocation.info", "slurm");
+        (is_granted && is_there("gpu.owner.processes", "")).then_some(())
+    };
+    let found = until(Duration::from_mins(1), all);
+    assert!(found.is_some(), "{:#?} {:#?}", agent.who(), agent.log());
+    let others = points_in(&file).into_iter().filter(|point| {
+        let on = &point["attributes"];
+        let is_other = on["gpu.uuid"] != "GPU-e3a98f4e6c9d0100";
+        point["metric"] == "gpu.allocation.info" && on["slurm.job.id"] == *id && is_other
+    });
+    assert_eq!(others.count(), 0);
 }
 
 #[test]

@@ -2,14 +2,13 @@
 
 use super::table::Table;
 use super::{Tree, address, parts};
+use crate::fakes::link_files;
 use nvidia_ml::curve::Curve;
 use nvidia_ml::scenario::health::Errors;
 use nvidia_ml::scenario::{Device, Scenario};
 use std::fs;
 use std::io;
 
-/// What the kernel writes of the speeds of PCIe's generations.
-const SPEEDS: [&str; 6] = ["2.5", "5.0", "8.0", "16.0", "32.0", "64.0"];
 /// Lanes of an XGMI link, and bytes a second of a Gbit/s.
 const LANES: u32 = 16;
 /// Bytes of a KiB.
@@ -84,14 +83,8 @@ impl Tree {
             "pcie_replay_count",
             &whole(replays.map_or(0.0, |count| device.value(count, seconds))),
         )?;
-        let Some(pcie) = pcie else { return Ok(()) };
-        for (n, when) in ["current", "max"].into_iter().enumerate() {
-            let generation = usize::try_from(pcie.generation[n]).unwrap_or_default();
-            let speed = SPEEDS.get(generation.wrapping_sub(1)).copied().unwrap_or("Unknown");
-            put(&format!("{when}_link_speed"), &format!("{speed} GT/s PCIe"))?;
-            put(&format!("{when}_link_width"), &pcie.width[n].to_string())?;
-        }
-        Ok(())
+        let mut files = pcie.into_iter().flat_map(link_files);
+        files.try_for_each(|(file, text)| put(&file, &text))
     }
 
     /// The blocks' errors and the bad pages.

@@ -20,7 +20,7 @@ struct Arguments {
     #[arg(long)]
     no_encoder: bool,
     /// Only what has this in its name: "time from open to owner", "agent at 10s", "a crowd",
-    /// "engines", "calls into the library", "opening ordinary files" or "encoder against the SDK".
+    /// "engines", "partitions of AMD's", "calls into the library", "opening ordinary files" or "encoder against the SDK".
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Compare CPU, memory, threads and the rest with agent/docs/budgets.json; fails where one is above.

@@ -2,7 +2,7 @@
 //! Slurm's cgroup/v2 plugin run on a hybrid host.
 
 use super::job::{ALICE, BOB};
-use super::{GPUS_PER_NODE, Plugin, Setup, Slurm, SlurmError};
+use super::{GPUS_PER_NODE, Gpus, Plugin, Setup, Slurm, SlurmError};
 use crate::stage::random_bytes;
 use std::fmt::Write as _;
 use std::fs;
@@ -95,7 +95,7 @@ pub(super) fn write(slurm: &Slurm) -> Result<(), SlurmError> {
     let files = [
         ("slurm.conf", slurm_conf(slurm, host.split('.').next().unwrap_or_default())?),
         ("cgroup.conf", cgroup_conf(slurm.setup)),
-        ("gres.conf", gres_conf()),
+        ("gres.conf", gres_conf(slurm.setup)),
         ("passwd", passwd),
         ("group", group),
         // The worker is mounted on it.
@@ -165,13 +165,14 @@ AccountingStorageType=accounting_storage/none
         // The other one needs controllers that a hybrid host has given to v1.
         gather = if slurm.setup.plugin == Plugin::V1 { "cgroup" } else { "linux" },
     );
+    let gpus = if slurm.setup.gpus == Gpus::Amd { ("mi300x", 2) } else { ("h200", GPUS_PER_NODE) };
     for node in &slurm.nodes {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             "NodeName={} NodeHostname={host} NodeAddr=127.0.0.1 Port={} CPUs=16 RealMemory=8000 \
-             Gres=gpu:h200:{GPUS_PER_NODE} State=UNKNOWN",
-            node.name, node.port
+             Gres=gpu:{}:{} State=UNKNOWN",
+            node.name, node.port, gpus.0, gpus.1
         );
     }
     text.push_str(
@@ -207,7 +208,11 @@ ConstrainDevices={devices}
 }
 
 /// The same on every node: Slurm numbers a node's GPUs by position, so that a second node with
-/// `nvidia4` as its first would call it 0, and on this one host there is one `nvidia0`.
-fn gres_conf() -> String {
+/// `nvidia4` as its first would call it 0, and on this one host there is one `nvidia0`. AMD's are as
+/// `AutoDetect=rsmi` finds them with ROCm's library (`gpu_rsmi.c`): by their render nodes.
+fn gres_conf(setup: Setup) -> String {
+    if setup.gpus == Gpus::Amd {
+        return "Name=gpu Type=mi300x File=/dev/dri/renderD[128-129]\n".to_owned();
+    }
     format!("Name=gpu Type=h200 File=/dev/nvidia[0-{}]\n", GPUS_PER_NODE - 1)
 }

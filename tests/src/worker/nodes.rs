@@ -55,13 +55,25 @@ const NVIDIA: [&str; MAX_NODES] = [
     "nvidia-uvm",
 ];
 
-/// AMD's nodes of a host with two, behind NVIDIA's and those of [`open_to_all`], and a Gaudi's on the
-/// last console.
-const AMD: [&str; 4] = ["kfd", "dri/renderD128", "dri/renderD129", "accel/accel0"];
+/// AMD's nodes of a host with two, behind NVIDIA's and those of [`open_to_all`].
+const AMD: [&str; 3] = ["kfd", "dri/renderD128", "dri/renderD129"];
+/// A node of each other vendor's, and two that are no accelerator's: a processor's neural unit and what a
+/// virtual machine has of a network card.
+const OTHER_VENDORS: [&str; 7] = [
+    "accel/accel0",
+    "tenstorrent/0",
+    "vfio/0",
+    "dri/renderD160",
+    "neuron0",
+    "accel/accel9",
+    "vfio/9",
+];
 /// GPU numbers from here on are minors of render nodes, as DRM numbers them.
 const FIRST_RENDER: u32 = 128;
 /// Minor of the first of them.
 const FIRST_AMD_CONSOLE: u32 = 60;
+/// Minor of the first of the other vendors', behind those with a login and before [`OTHERS`].
+const FIRST_OTHER_CONSOLE: u32 = 13;
 
 /// What any program expects to find.
 const USUAL: [(&str, u32, u32); 6] = [
@@ -145,6 +157,14 @@ pub fn open_to_all(folder: &Path, name: &str, which: u32) -> io::Result<()> {
     make_node(folder, name, if consoles { (TTY, first + which) } else { FULL })
 }
 
+/// The number of the device that stands for a node below `/dev`, as sysfs has it; this one, if nothing
+/// stands for it.
+pub fn number_of(name: &str, otherwise: (u32, u32)) -> String {
+    let known = stand_ins().into_iter().find(|(known, _)| *known == name);
+    let (major, minor) = known.map_or(otherwise, |(_, number)| number);
+    format!("{major}:{minor}")
+}
+
 /// The nodes, each with the number of the device that stands for it.
 fn stand_ins() -> Vec<(&'static str, (u32, u32))> {
     let consoles = Path::new("/dev/tty40").exists();
@@ -155,7 +175,8 @@ fn stand_ins() -> Vec<(&'static str, (u32, u32))> {
         return names.zip((chosen.first..).map(number)).collect();
     }
     let nvidia = NVIDIA.into_iter().zip((chosen.first..).map(number));
-    nvidia.chain(AMD.into_iter().zip((FIRST_AMD_CONSOLE..).map(number))).collect()
+    let others = OTHER_VENDORS.into_iter().zip((FIRST_OTHER_CONSOLE..).map(number));
+    nvidia.chain(AMD.into_iter().zip((FIRST_AMD_CONSOLE..).map(number))).chain(others).collect()
 }
 
 fn make_node(folder: &Path, name: &str, (major, minor): (u32, u32)) -> io::Result<()> {
@@ -179,21 +200,26 @@ pub fn open_gpus(script: &Script) -> io::Result<Vec<OwnedFd>> {
     } else {
         Path::new("/dev")
     };
-    let is_other = |gpu: &u32| vendors::node_of(*gpu).is_some();
-    let is_amd = |gpu: &u32| *gpu >= FIRST_RENDER;
-    let always: &[&str] = if script.gpus.iter().all(is_other) {
+    let gpus = script.gpus.iter().map(|gpu| node_of(*gpu));
+    let always = always(&script.gpus).iter().map(|name| (*name).to_owned());
+    always.chain(gpus).map(|name| open(&folder.join(name))).collect()
+}
+
+/// Nodes that a process opens whatever of these GPUs it uses.
+pub(super) fn always(gpus: &[u32]) -> &'static [&'static str] {
+    if gpus.iter().all(|gpu| vendors::node_of(*gpu).is_some()) {
         &[]
-    } else if script.gpus.iter().all(is_amd) {
+    } else if gpus.iter().all(|gpu| *gpu >= FIRST_RENDER) {
         &["kfd"]
     } else {
         &["nvidiactl", "nvidia-uvm"]
-    };
-    let gpus = script.gpus.iter().map(|gpu| {
-        let of_amd = || is_amd(gpu).then(|| format!("dri/renderD{gpu}"));
-        vendors::node_of(*gpu).or_else(of_amd).unwrap_or_else(|| format!("nvidia{gpu}"))
-    });
-    let always = always.iter().map(|name| (*name).to_owned());
-    always.chain(gpus).map(|name| open(&folder.join(name))).collect()
+    }
+}
+
+/// The node of a GPU of a script, below `/dev`.
+pub(super) fn node_of(gpu: u32) -> String {
+    let of_amd = || (gpu >= FIRST_RENDER).then(|| format!("dri/renderD{gpu}"));
+    vendors::node_of(gpu).or_else(of_amd).unwrap_or_else(|| format!("nvidia{gpu}"))
 }
 
 fn open(path: &Path) -> io::Result<OwnedFd> {
@@ -220,6 +246,7 @@ mod tests {
 
     #[test]
     fn consoles_that_a_demo_takes_are_not_those_of_tests() {
+        assert!(FIRST_OTHER_CONSOLE + u32::try_from(OTHER_VENDORS.len()).unwrap() <= OTHERS[0]);
         let count = u32::try_from(NVIDIA.len()).unwrap();
         let all = [OTHERS[0], OTHERS[1], FIRST_CONSOLE, FIRST_AMD_CONSOLE];
         assert!(all.windows(2).all(|two| two[0] + count <= two[1]), "{all:?}");

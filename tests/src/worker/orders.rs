@@ -12,9 +12,6 @@ use std::path::{Path, PathBuf};
 /// What Slurm tells a task about itself, in the order of the greeting.
 pub const WHO: [&str; 4] = ["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_ARRAY_TASK_ID"];
 
-/// Nodes that CUDA opens whatever the GPU.
-const ALWAYS: [&str; 2] = ["nvidiactl", "nvidia-uvm"];
-
 /// Connects, opens what Slurm says it granted, greets with `hello TAG WHO… HELD`, and obeys until
 /// the other end closes.
 pub fn obey(socket: &Path, tag: &str) -> io::Result<()> {
@@ -44,10 +41,10 @@ fn granted() -> Vec<u32> {
     gpus.split(',').filter_map(|gpu| gpu.parse().ok()).collect()
 }
 
-/// Opens what CUDA opens for a GPU and keeps it.
+/// Opens what CUDA or ROCm opens for a GPU and keeps it.
 fn take(gpu: u32, open: &mut Vec<OwnedFd>) -> Result<(), Errno> {
-    let always = ALWAYS.iter().filter(|_| open.is_empty()).map(|name| (*name).to_owned());
-    let names: Vec<_> = always.chain([format!("nvidia{gpu}")]).collect();
+    let always = if open.is_empty() { nodes::always(&[gpu]) } else { &[] };
+    let names = always.iter().map(|name| (*name).to_owned()).chain([nodes::node_of(gpu)]);
     for name in names {
         open.push(nodes::open_node(&PathBuf::from("/dev").join(name))?);
     }

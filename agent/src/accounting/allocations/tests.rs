@@ -39,6 +39,8 @@ fn an_allocation_binds_by_every_name_of_a_device() {
         (DeviceName::Node("nvidia0".into()), false),
         (DeviceName::Index(0), true),
         (DeviceName::Index(9), false),
+        (DeviceName::IndexOf("nvidia", 0), true),
+        (DeviceName::IndexOf("tpu", 0), false),
         (DeviceName::Pci(Arc::from("0000:10:00.0")), true),
         (DeviceName::Pci(Arc::from("00000000:10:00.0")), true),
         (DeviceName::Pci(Arc::from("0001:10:00.0")), false),

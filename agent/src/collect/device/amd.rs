@@ -6,7 +6,6 @@
 //! block (`pcie_bw`) are never read, and no file of a suspended device is: reading it would wake
 //! the device. Units are converted to base units here.
 
-mod cached;
 pub(super) mod gpu_metrics;
 mod kfd;
 mod links;
@@ -17,14 +16,12 @@ mod throttle;
 
 use super::fdinfo::Clients;
 use super::files::Files;
-use super::wire::{
-    InstanceIdentity, InstanceReading, OpenErrorKind, Outcome, Place, Reading, push,
-};
+use super::sysfs;
+use super::wire::{InstanceIdentity, InstanceReading, Outcome, Place, Reading, push};
 use super::{DeviceRead, OpenError, OpenLibrary, OpenOptions, Vendor};
 use crate::catalog::device as metric;
 use crate::catalog::instance;
-use crate::host::boot_time_ns;
-use crate::ids::{GpuUuid, PciAddress};
+use crate::ids::GpuUuid;
 use crate::inventory::facts::Fact;
 use crate::inventory::{GpuInfo, InstanceExtent};
 use crate::paths::Paths;
@@ -33,11 +30,8 @@ use kfd::Part;
 use readings::{Board, Pass, mean};
 use rustix::thread::CapabilitySet;
 use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 const SAMPLE: &str = r#"#: enabled = true
 # There is no library to name. The process that reads the driver's files (amdgpu, KFD) keeps
@@ -61,7 +55,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     switches: &[],
     // To read `fdinfo` of other users' processes.
     keeps: CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH),
-    listed,
+    listed: |paths| sysfs::bound(paths, &[DRIVER]),
     is_device_node: |node| node.starts_with("dri/renderD") || node.starts_with("226:"),
     partition_nodes: kfd::partition_nodes,
     events: None,
@@ -75,8 +69,6 @@ pub(super) const VENDOR: Vendor = Vendor {
 
 /// The driver's name on the PCI bus.
 const DRIVER: &str = "amdgpu";
-/// No host has more devices; a longer listing is not the kernel's.
-const MAX_DEVICES: usize = 256;
 /// Product names by PCI device id, used if the board's own data has none (`amdgpu_drv.c`, AMD's
 /// `amdgpu.ids`).
 const MODELS: &[(&str, &str)] = &[
@@ -91,43 +83,17 @@ const MODELS: &[(&str, &str)] = &[
     ("0x75a3", "AMD Instinct MI355X"),
 ];
 
-/// The driver's devices by their PCI addresses.
-fn listed(paths: &Paths) -> BTreeSet<OsString> {
-    let entries = fs::read_dir(paths.sys.join("bus/pci/drivers").join(DRIVER));
-    let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
-    let is_device = |name: &OsString| name.to_str().and_then(PciAddress::parse).is_some();
-    names.filter(is_device).take(MAX_DEVICES).collect()
-}
-
 fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let paths = opening.paths.clone();
-    let addresses = listed(&paths);
-    if addresses.is_empty() {
-        let text = format!("no device is bound to {DRIVER}");
-        return Err(OpenError { refusal: OpenErrorKind::Absent, text });
-    }
     let clients = Arc::new(Clients::default());
-    let devices = (0..).zip(&addresses).map(|(index, address)| {
-        let address = address.to_string_lossy().into_owned();
-        let folder = paths.sys.join("bus/pci/devices").join(&address);
+    let device = |(index, address, folder)| {
         let (paths, clients) = (paths.clone(), Arc::clone(&clients));
-        let files = Files::default();
-        let device = AmdDevice {
-            paths,
-            folder,
-            address,
-            index,
-            files,
-            known: None,
-            board: Board::default(),
-            clients,
-        };
+        let (files, board, known) = (Files::default(), Board::default(), None);
+        let device = AmdDevice { paths, folder, address, index, files, known, board, clients };
         Box::new(device) as Box<dyn DeviceRead>
-    });
-    let devices = devices.collect();
-    let count = Box::new(move || u32::try_from(listed(&paths).len()).ok());
-    let events = Box::new(|| Err("the driver's files have no events".to_owned()));
-    Ok(OpenLibrary { devices, count, events, close: Box::new(|| {}) })
+    };
+    let devices = sysfs::bound_devices(&paths, &[DRIVER]).map(device).collect();
+    sysfs::library(devices, &paths, VENDOR.listed, &sysfs::unbound(&[DRIVER]))
 }
 
 /// One device.
@@ -156,32 +122,22 @@ struct Known {
 
 impl DeviceRead for AmdDevice {
     fn read(&mut self, openers: &[u32]) -> Reading {
-        let mut reading = Reading { asked_ns: boot_time_ns(), ..Reading::default() };
-        self.files.begin();
+        let mut reading = sysfs::begin(&mut self.files);
         reading.outcome = self.read_into(openers, &mut reading);
         if reading.outcome != Outcome::Ok {
             self.known = None;
-            reading.values.clear();
-            reading.instances.clear();
-            reading.processes.clear();
         }
-        reading.cost = self.files.cost();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        reading.time_ns = u64::try_from(now.as_nanos()).unwrap_or_default();
-        reading
+        sysfs::end(&self.files, reading)
     }
 }
 
 impl AmdDevice {
     fn read_into(&mut self, openers: &[u32], reading: &mut Reading) -> Outcome {
-        let driver = fs::read_link(self.folder.join("driver"));
-        if !driver.is_ok_and(|driver| driver.ends_with(DRIVER)) {
-            return Outcome::Lost(format!("nothing at {} is bound to {DRIVER}", self.address));
+        if let Some(why) = sysfs::lost(&self.folder, &self.address, &[DRIVER]) {
+            return Outcome::Lost(why);
         }
-        // Reading this file does not wake the device, nor do those of KFD and of its identity: the
-        // driver has their text.
-        let power = self.files.text(&self.folder.join("power/runtime_status"));
-        let is_asleep = matches!(power.as_deref(), Some("suspended" | "suspending"));
+        // The files of KFD and of the identity do not wake the device: the driver has their text.
+        let is_asleep = sysfs::is_suspended(&self.folder, &mut self.files);
         let generation = self.files.text(&kfd::generation(&self.paths));
         let is_new = generation.is_none()
             || self.known.as_ref().is_none_or(|known| {
@@ -279,11 +235,7 @@ impl AmdDevice {
             info.facts.set(Fact::ComputePartition, text("current_compute_partition"));
             info.facts.set(Fact::MemoryPartition, text("current_memory_partition"));
         }
-        // The out-of-tree driver has its own version; otherwise the kernel's release is the
-        // version.
-        let own = self.files.text(&self.paths.sys.join("module/amdgpu/version"));
-        let kernel = || self.files.text(&self.paths.proc.join("sys/kernel/osrelease"));
-        info.driver_version = own.or_else(kernel);
+        info.driver_version = sysfs::version(&self.paths, DRIVER, &mut self.files);
         info
     }
 }

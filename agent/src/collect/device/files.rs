@@ -107,9 +107,17 @@ fn is_unsupported(error: &io::Error) -> bool {
 }
 
 fn read(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
     let mut bytes = Vec::new();
-    let length = u64::try_from(limit).unwrap_or(u64::MAX);
-    File::open(path)?.take(length + 1).read_to_end(&mut bytes)?;
+    if limit > MAX_LEN {
+        let length = u64::try_from(limit).unwrap_or(u64::MAX);
+        file.take(length + 1).read_to_end(&mut bytes)?;
+    } else {
+        // The kernel gives an attribute as a whole, so that no second read has to find its end.
+        let mut room = [0; MAX_LEN + 1];
+        let length = file.read(&mut room)?;
+        bytes.extend(room.iter().take(length));
+    }
     match bytes.len() {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
         length if length > limit => Err(io::ErrorKind::FileTooLarge.into()),

@@ -16,7 +16,7 @@ mod tool;
 use super::files::{Files, numbered};
 use super::library::{Library, Substitute};
 use super::partitions::PartitionNodes;
-use super::sysfs::{self, FileDevice, MEGA, MILLI, ReadFiles};
+use super::sysfs::{self, FileDevice, LinkLimits, MEGA, MILLI, ReadFiles};
 use super::wire::{OpenErrorKind, Outcome, Reading, WireValue, push};
 use super::{OpenError, OpenLibrary, OpenOptions, Vendor};
 use crate::catalog::device::{self as metric, Clock, Limit};
@@ -104,16 +104,14 @@ enum Reader {
 
 fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let paths = opening.paths.clone();
-    let addresses = sysfs::bound(&paths, &[DRIVER]);
-    if addresses.is_empty() {
-        let text = format!("no device is bound to {DRIVER}");
-        return Err(OpenError { refusal: OpenErrorKind::Absent, text });
+    let bound: Vec<_> = sysfs::bound_devices(&paths, &[DRIVER]).collect();
+    let why_none = sysfs::unbound(&[DRIVER]);
+    if bound.is_empty() {
+        return sysfs::library(Vec::new(), &paths, VENDOR.listed, &why_none);
     }
-    let all = addresses.iter().map(|address| address.to_string_lossy().into_owned());
-    let reader = reader(opening.library, all.collect())?;
-    let devices = (0..).zip(&addresses).map(|(index, address)| {
-        let address = address.to_string_lossy().into_owned();
-        let folder = sysfs::pci_folder(&paths, &address);
+    let addresses = bound.iter().map(|(_, address, _)| address.clone());
+    let reader = reader(opening.library, addresses.collect())?;
+    let devices = bound.into_iter().map(|(index, address, folder)| {
         let by = match &reader {
             Reader::Library(hlml, ports) => {
                 By::Library(ByLibrary::new(hlml, Arc::clone(ports), index))
@@ -121,14 +119,12 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
             Reader::Tool(tool) => By::Tool(Arc::clone(tool)),
             Reader::None(why) => By::Files(why.clone()),
         };
-        FileDevice::boxed(Gaudi { paths: paths.clone(), folder, address, index, by })
+        let (paths, limits) = (paths.clone(), LinkLimits::default());
+        FileDevice::boxed(Gaudi { paths, folder, address, index, by, limits })
     });
-    let devices = devices.collect();
-    let count = Box::new(move || u32::try_from(sysfs::bound(&paths, &[DRIVER]).len()).ok());
-    let events = Box::new(|| Err("the library's events are not read yet".to_owned()));
     // The process exits next, and the kernel closes what the library holds: shutting it down could
     // wait for a call that hangs.
-    Ok(OpenLibrary { devices, count, events, close: Box::new(|| {}) })
+    sysfs::library(devices.collect(), &paths, VENDOR.listed, &why_none)
 }
 
 /// Loads the library, or runs the tool once.
@@ -167,6 +163,7 @@ struct Gaudi {
     address: String,
     index: u32,
     by: By,
+    limits: LinkLimits,
 }
 
 impl Gaudi {
@@ -228,8 +225,8 @@ impl ReadFiles for Gaudi {
     }
 
     fn is_lost(&mut self, files: &mut Files) -> Option<String> {
-        if sysfs::driver(&self.folder).as_deref() != Some(DRIVER) {
-            return Some(format!("nothing at {} is bound to {DRIVER}", self.address));
+        if let Some(why) = sysfs::lost(&self.folder, &self.address, &[DRIVER]) {
+            return Some(why);
         }
         let status = self.text("status", files)?;
         BROKEN.contains(&status.as_str()).then(|| format!("the driver's status is: {status}"))
@@ -254,8 +251,10 @@ impl ReadFiles for Gaudi {
         if !matches!(self.by, By::Library(_)) {
             self.by_files(files, out);
         }
-        sysfs::pcie(&self.folder, files, out);
-        sysfs::outcome(out, files)
+        sysfs::link(&self.folder, files, out);
+        let outcome = sysfs::outcome(out, files);
+        self.limits.read(&self.folder, files, out);
+        outcome
     }
 }
 

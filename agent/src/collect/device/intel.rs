@@ -10,13 +10,13 @@
 use super::fdinfo::{Clients, EngineTime};
 use super::files::{Files, numbered};
 use super::partitions::PartitionNodes;
-use super::sysfs::{self, FileDevice, Hwmon, MEGA, MICRO, ReadFiles};
-use super::wire::{OpenErrorKind, Outcome, Reading, WireValue, push};
+use super::sysfs::{self, FileDevice, Hwmon, LinkLimits, MEGA, MICRO, ReadFiles, Source};
+use super::wire::{Outcome, Reading, WireValue, push};
 use super::{OpenError, OpenLibrary, OpenOptions, Vendor};
 use crate::catalog::device::{
     self as metric, Clock, Limit, Sensor, Task, ThrottleReason as Reason,
 };
-use crate::catalog::{MetricDef, process, wear};
+use crate::catalog::process;
 use crate::ids::GpuUuid;
 use crate::inventory::GpuInfo;
 use crate::paths::Paths;
@@ -77,22 +77,14 @@ const VIDEO: &[&str] = &["video", "video-enhance", "vcs", "vecs"];
 
 fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let paths = opening.paths.clone();
-    let addresses = sysfs::bound(&paths, DRIVERS);
-    if addresses.is_empty() {
-        let text = "no device is bound to i915 or xe".to_owned();
-        return Err(OpenError { refusal: OpenErrorKind::Absent, text });
-    }
     let clients = Arc::new(Clients::default());
-    let devices = (0..).zip(&addresses).map(|(index, address)| {
-        let address = address.to_string_lossy().into_owned();
-        let folder = sysfs::pci_folder(&paths, &address);
-        let clients = Arc::clone(&clients);
-        FileDevice::boxed(Gpu { paths: paths.clone(), folder, address, index, clients, last: None })
-    });
-    let devices = devices.collect();
-    let count = Box::new(move || u32::try_from(sysfs::bound(&paths, DRIVERS).len()).ok());
-    let events = Box::new(|| Err("the drivers' files have no events".to_owned()));
-    Ok(OpenLibrary { devices, count, events, close: Box::new(|| {}) })
+    let device = |(index, address, folder)| {
+        let (paths, clients) = (paths.clone(), Arc::clone(&clients));
+        let (last, limits) = (None, LinkLimits::default());
+        FileDevice::boxed(Gpu { paths, folder, address, index, clients, last, limits })
+    };
+    let devices = sysfs::bound_devices(&paths, DRIVERS).map(device).collect();
+    sysfs::library(devices, &paths, VENDOR.listed, &sysfs::unbound(DRIVERS))
 }
 
 /// The engines' times of each client, by client and engine.
@@ -108,6 +100,7 @@ struct Gpu {
     clients: Arc<Clients>,
     /// The engines' times at the last reading, in nanoseconds of the boot clock.
     last: Option<(u64, Times)>,
+    limits: LinkLimits,
 }
 
 impl Gpu {
@@ -205,9 +198,7 @@ impl ReadFiles for Gpu {
     }
 
     fn is_lost(&mut self, _: &mut Files) -> Option<String> {
-        let driver = sysfs::driver(&self.folder);
-        let is_here = driver.is_some_and(|driver| DRIVERS.contains(&driver.as_str()));
-        (!is_here).then(|| format!("nothing at {} is bound to i915 or xe", self.address))
+        sysfs::lost(&self.folder, &self.address, DRIVERS)
     }
 
     fn values(&mut self, files: &mut Files, openers: &[u32], reading: &mut Reading) -> Outcome {
@@ -232,7 +223,7 @@ impl ReadFiles for Gpu {
         push(out, &metric::POWER_LIMIT, Limit::Default, rated.filter(|watts| *watts > 0.0));
         push(out, &metric::TEMPERATURE, Sensor::Gpu, hwmon.degrees("temp2_input"));
         push(out, &metric::TEMPERATURE, Sensor::Memory, hwmon.degrees("temp3_input"));
-        sysfs::pcie(&self.folder, files, out);
+        sysfs::link(&self.folder, files, out);
         if self.clients.refresh(&self.paths, openers, reading.asked_ns, files) {
             self.utilization(reading.asked_ns, &mut reading.values);
             self.clients.on(&self.address, &mut reading.processes);
@@ -240,18 +231,17 @@ impl ReadFiles for Gpu {
         let pids: BTreeSet<u32> = reading.processes.iter().map(|on| on.pid).collect();
         let count = i64::try_from(pids.len()).ok();
         let outcome = sysfs::outcome(&reading.values, files);
+        self.limits.read(&self.folder, files, &mut reading.values);
         push(&mut reading.values, &metric::PROCESS_COUNT, (), count);
         outcome
     }
 }
 
 /// The file behind each metric.
-fn sources() -> Vec<(&'static MetricDef, &'static str)> {
-    vec![
+fn sources() -> Vec<Source> {
+    let own = [
         (metric::INFO.def(), "PCI address, `device`"),
         (metric::STATE.def(), "the link `driver`, the reader's deadline"),
-        (metric::UP.def(), "`gpu.status`"),
-        (metric::READ_AGE.def(), "the agent's clock"),
         (
             metric::UTILIZATION.def(),
             "`drm-engine-*`, or `drm-cycles-*` of `drm-total-cycles-*`, of the openers' `fdinfo`, since the last reading: the busiest class of engines",
@@ -269,13 +259,10 @@ fn sources() -> Vec<(&'static MetricDef, &'static str)> {
         ),
         (metric::CLOCK_LIMIT.def(), "`rps_RP0_freq_mhz` (i915), `rp0_freq` (xe)"),
         (metric::PROCESS_COUNT.def(), "the clients of its render node"),
-        (wear::PCIE_WIDTH.def(), "`current_link_width`"),
-        (wear::PCIE_WIDTH_LIMIT.def(), "`max_link_width`"),
-        (wear::PCIE_GENERATION.def(), "`current_link_speed`"),
-        (wear::PCIE_GENERATION_LIMIT.def(), "`max_link_speed`"),
         (process::INFO.def(), "the openers of its render node, the ownership table"),
         (process::MEMORY_USAGE.def(), "`drm-resident-vram0`, `drm-resident-local0` of `fdinfo`"),
-    ]
+    ];
+    own.into_iter().chain(sysfs::link_sources()).collect()
 }
 
 #[cfg(test)]

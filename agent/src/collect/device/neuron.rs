@@ -8,12 +8,11 @@
 
 use super::files::{Files, numbered};
 use super::partitions::PartitionNodes;
-use super::sysfs::{self, FileDevice, ReadFiles};
-use super::wire::{OpenErrorKind, Outcome, Reading, push};
+use super::sysfs::{self, FileDevice, ReadFiles, Source};
+use super::wire::{Outcome, Reading, push};
 use super::{OpenError, OpenLibrary, OpenOptions, Vendor};
 use crate::catalog::device::{self as metric, MemoryState};
 use crate::catalog::wear::{self, EccError, EccLocation};
-use crate::catalog::{MetricDef, process};
 use crate::ids::GpuUuid;
 use crate::inventory::GpuInfo;
 use crate::paths::Paths;
@@ -72,17 +71,10 @@ fn listed(paths: &Paths) -> BTreeSet<OsString> {
 
 fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let paths = opening.paths.clone();
-    let folders = folders(&paths);
-    if folders.is_empty() {
-        let text = "the driver neuron lists no device".to_owned();
-        return Err(OpenError { refusal: OpenErrorKind::Absent, text });
-    }
     let device =
         |(number, folder)| FileDevice::boxed(Chip { paths: paths.clone(), number, folder });
-    let devices = folders.into_iter().map(device).collect();
-    let count = Box::new(move || u32::try_from(listed(&paths).len()).ok());
-    let events = Box::new(|| Err("the driver's files have no events".to_owned()));
-    Ok(OpenLibrary { devices, count, events, close: Box::new(|| {}) })
+    let devices = folders(&paths).into_iter().map(device).collect();
+    sysfs::library(devices, &paths, listed, "the driver neuron lists no device")
 }
 
 /// One device.
@@ -141,20 +133,17 @@ impl ReadFiles for Chip {
 }
 
 /// The file behind each metric.
-fn sources() -> Vec<(&'static MetricDef, &'static str)> {
-    vec![
+fn sources() -> Vec<Source> {
+    let own = [
         (metric::INFO.def(), "`info/serial_number`, `info/architecture/device_name`"),
         (metric::STATE.def(), "the driver's list, the reader's deadline"),
-        (metric::UP.def(), "`gpu.status`"),
-        (metric::READ_AGE.def(), "the agent's clock"),
         (
             metric::MEMORY_USAGE.def(),
             "`neuron_coreN/stats/memory_usage/device_mem/present`, in sum",
         ),
-        (metric::PROCESS_COUNT.def(), "the openers of its node"),
         (wear::ECC_VOLATILE.def(), "`stats/hardware/mem_ecc_uncorrected`, `sram_ecc_uncorrected`"),
-        (process::INFO.def(), "the openers of its node"),
-    ]
+    ];
+    own.into_iter().chain(sysfs::opener_sources()).collect()
 }
 
 #[cfg(test)]

@@ -263,7 +263,10 @@ impl DeviceReader {
 /// Returns a function that lists the processes with nodes of a vendor's devices open: one of each
 /// tenant, then the second of each, and so on, since not all of very many are looked at.
 pub fn openers(vendor: &'static Vendor, ownership: Ownership) -> NodeOpeners {
-    let is_on = |node: &Arc<str>| (vendor.is_device_node)(node_name(node));
+    // Which device each of these has open is found by the device's own nodes, by their numbers too: a
+    // node that is inside a container only has no name here.
+    let is_any = !vendor.lists_processes;
+    let is_on = move |node: &Arc<str>| is_any || (vendor.is_device_node)(node_name(node));
     Box::new(move || {
         let openers = ownership.openers();
         let here = openers.iter().filter(|owner| owner.nodes.iter().any(is_on));

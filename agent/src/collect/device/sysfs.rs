@@ -1,10 +1,12 @@
 //! Shared by the vendors that read the kernel's files: the devices of a driver, the frame of a
 //! reading, and the files that every driver has alike (the PCI link, `hwmon`, node numbers).
 
-use super::DeviceRead;
+use super::cached::Cached;
 use super::files::{Files, numbered};
-use super::wire::{Outcome, Reading, WireValue, push};
-use crate::catalog::{MetricDef, wear};
+use super::wire::{OpenErrorKind, Outcome, Reading, WireValue, push};
+use super::{DeviceRead, OpenError, OpenLibrary};
+use crate::catalog::device as metric;
+use crate::catalog::{MetricDef, process, wear};
 use crate::host::boot_time_ns;
 use crate::ids::PciAddress;
 use crate::inventory::GpuInfo;
@@ -24,9 +26,17 @@ pub(super) const MILLI: f64 = 1e3;
 pub(super) const MEGA: f64 = 1e6;
 /// Percent of a whole.
 pub(super) const PERCENT: f64 = 100.0;
-/// Transfers a second of a lane by PCIe generation, as `current_link_speed` begins.
-const SPEEDS: [(&str, i64); 7] =
-    [("2.5", 1), ("5.0", 2), ("5", 2), ("8.0", 3), ("16.0", 4), ("32.0", 5), ("64.0", 6)];
+/// Largest number of lanes of a PCIe link.
+const MAX_LANES: u64 = 32;
+/// Generations of PCIe by their speed, as the kernel prints it (`pci_speed_string`).
+const GENERATIONS: &[(&str, i64)] = &[
+    ("2.5 GT/s", 1),
+    ("5.0 GT/s", 2),
+    ("8.0 GT/s", 3),
+    ("16.0 GT/s", 4),
+    ("32.0 GT/s", 5),
+    ("64.0 GT/s", 6),
+];
 
 /// The devices bound to one of the drivers, by PCI address.
 pub(super) fn bound(paths: &Paths, drivers: &[&str]) -> BTreeSet<OsString> {
@@ -35,6 +45,49 @@ pub(super) fn bound(paths: &Paths, drivers: &[&str]) -> BTreeSet<OsString> {
     let names = entries.map(|entry| entry.file_name());
     let is_device = |name: &OsString| name.to_str().and_then(PciAddress::parse).is_some();
     names.filter(is_device).take(MAX_DEVICES).collect()
+}
+
+/// The bound devices in the order of their addresses: index, address and folder.
+pub(super) fn bound_devices(
+    paths: &Paths,
+    drivers: &[&str],
+) -> impl Iterator<Item = (u32, String, PathBuf)> {
+    let addresses = bound(paths, drivers).into_iter();
+    let addresses: Vec<_> =
+        addresses.map(|address| address.to_string_lossy().into_owned()).collect();
+    let paths = paths.clone();
+    (0..).zip(addresses).map(move |(index, address)| {
+        let folder = pci_folder(&paths, &address);
+        (index, address, folder)
+    })
+}
+
+/// Why there is nothing to open.
+pub(super) fn unbound(drivers: &[&str]) -> String {
+    format!("no device is bound to {}", drivers.join(" or "))
+}
+
+/// Why a device is gone: none of the drivers has it.
+pub(super) fn lost(folder: &Path, address: &str, drivers: &[&str]) -> Option<String> {
+    let is_here = driver(folder).is_some_and(|driver| drivers.contains(&driver.as_str()));
+    (!is_here).then(|| format!("nothing at {address} is bound to {}", drivers.join(" or ")))
+}
+
+/// The devices as an open library without events and without anything to close; an error if there is
+/// none. `listed` counts them later.
+pub(super) fn library(
+    devices: Vec<Box<dyn DeviceRead>>,
+    paths: &Paths,
+    listed: fn(&Paths) -> BTreeSet<OsString>,
+    why_none: &str,
+) -> Result<OpenLibrary, OpenError> {
+    if devices.is_empty() {
+        return Err(OpenError { refusal: OpenErrorKind::Absent, text: why_none.to_owned() });
+    }
+    let paths = paths.clone();
+    let count = Box::new(move || u32::try_from(listed(&paths).len()).ok());
+    let events = Box::new(|| Err("the driver's files have no events".to_owned()));
+    Ok(OpenLibrary { devices, count, events, close: Box::new(|| {}) })
 }
 
 /// The folder of a PCI device.
@@ -92,8 +145,7 @@ impl<R: ReadFiles + 'static> FileDevice<R> {
 
 impl<R: ReadFiles> DeviceRead for FileDevice<R> {
     fn read(&mut self, openers: &[u32]) -> Reading {
-        let mut reading = Reading { asked_ns: boot_time_ns(), ..Reading::default() };
-        self.files.begin();
+        let mut reading = begin(&mut self.files);
         reading.outcome = if let Some(why) = self.reader.is_lost(&mut self.files) {
             Outcome::Lost(why)
         } else {
@@ -102,16 +154,28 @@ impl<R: ReadFiles> DeviceRead for FileDevice<R> {
             }
             self.reader.values(&mut self.files, openers, &mut reading)
         };
-        if reading.outcome != Outcome::Ok {
-            self.is_identified = false;
-            reading.values.clear();
-            reading.processes.clear();
-        }
-        reading.cost = self.files.cost();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        reading.time_ns = u64::try_from(now.as_nanos()).unwrap_or_default();
-        reading
+        self.is_identified &= reading.outcome == Outcome::Ok;
+        end(&self.files, reading)
     }
+}
+
+/// Begins a reading.
+pub(super) fn begin(files: &mut Files) -> Reading {
+    files.begin();
+    Reading { asked_ns: boot_time_ns(), ..Reading::default() }
+}
+
+/// Ends a reading: adds its cost and its time, and drops the values of one that failed.
+pub(super) fn end(files: &Files, mut reading: Reading) -> Reading {
+    if reading.outcome != Outcome::Ok {
+        reading.values.clear();
+        reading.instances.clear();
+        reading.processes.clear();
+    }
+    reading.cost = files.cost();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    reading.time_ns = u64::try_from(now.as_nanos()).unwrap_or_default();
+    reading
 }
 
 /// The outcome of a reading with these values, of which the first says only that there is a device.
@@ -122,29 +186,58 @@ pub(super) fn outcome(values: &[WireValue], files: &Files) -> Outcome {
     Outcome::Failing(files.why().unwrap_or("no file can be read").to_owned())
 }
 
-/// Whether the device is suspended: reading its files would wake it. Reading this one does not.
+/// Whether the device is suspended, or about to be: reading its files would wake it. Reading this one
+/// does not.
 pub(super) fn is_suspended(folder: &Path, files: &mut Files) -> bool {
-    files.text(&folder.join("power/runtime_status")).as_deref() == Some("suspended")
+    let status = files.text(&folder.join("power/runtime_status"));
+    matches!(status.as_deref(), Some("suspended" | "suspending"))
 }
 
-/// The PCIe link, from the files that the kernel has for every PCI device.
-pub(super) fn pcie(folder: &Path, files: &mut Files, out: &mut Vec<WireValue>) {
-    for (file, metric) in
-        [("current_link_width", &wear::PCIE_WIDTH), ("max_link_width", &wear::PCIE_WIDTH_LIMIT)]
-    {
-        let lanes = files.number(&folder.join(file)).filter(|lanes| (1..=32).contains(lanes));
-        push(out, metric, (), lanes.and_then(|lanes| i64::try_from(lanes).ok()));
+/// The PCIe link as it is, from the files that the kernel has for every PCI device.
+pub(super) fn link(folder: &Path, files: &mut Files, out: &mut Vec<WireValue>) {
+    push(out, &wear::PCIE_WIDTH, (), lanes(files, &folder.join("current_link_width")));
+    let speed = generation(files, &folder.join("current_link_speed"));
+    push(out, &wear::PCIE_GENERATION, (), speed);
+}
+
+/// What the PCIe link can have: read every thirtieth time. So it comes after [`outcome`], for which it
+/// counts as nothing.
+#[derive(Debug, Default)]
+pub(super) struct LinkLimits(Cached<30>);
+
+impl LinkLimits {
+    /// Adds the limits.
+    pub(super) fn read(&mut self, folder: &Path, files: &mut Files, out: &mut Vec<WireValue>) {
+        self.0.read(out, |out| limits(folder, files, out));
     }
-    for (file, metric) in [
-        ("current_link_speed", &wear::PCIE_GENERATION),
-        ("max_link_speed", &wear::PCIE_GENERATION_LIMIT),
-    ] {
-        // `16.0 GT/s PCIe`; `Unknown` where the link is down.
-        let speed = files.text(&folder.join(file));
-        let speed = speed.as_deref().and_then(|text| text.split(' ').next());
-        let generation = SPEEDS.iter().find(|(known, _)| speed == Some(known));
-        push(out, metric, (), generation.map(|(_, generation)| *generation));
-    }
+}
+
+/// What both ends of the link can have.
+fn limits(folder: &Path, files: &mut Files, out: &mut Vec<WireValue>) {
+    // The slot is the end of the link at the parent of the device. The path names the folder itself:
+    // a folder of the bus is a link to it.
+    let slot = folder.canonicalize().ok().and_then(|path| Some(path.parent()?.to_owned()));
+    let ends = [Some(folder.to_owned()), slot];
+    let ends: Vec<_> = ends.into_iter().flatten().collect();
+    let width = ends.iter().filter_map(|end| lanes(files, &end.join("max_link_width"))).min();
+    push(out, &wear::PCIE_WIDTH_LIMIT, (), width);
+    let speed = ends.iter().filter_map(|end| generation(files, &end.join("max_link_speed"))).min();
+    push(out, &wear::PCIE_GENERATION_LIMIT, (), speed);
+}
+
+fn lanes(files: &mut Files, path: &Path) -> Option<i64> {
+    let lanes = files.number(path).filter(|lanes| (1..=MAX_LANES).contains(lanes));
+    lanes.and_then(|lanes| i64::try_from(lanes).ok())
+}
+
+/// Parses `16.0 GT/s PCIe`; older kernels write `16 GT/s`.
+fn generation(files: &mut Files, path: &Path) -> Option<i64> {
+    let text = files.text(path)?;
+    let speed = text.trim_end_matches(" PCIe");
+    let is_same = |known: &str| speed == known || speed == known.replacen(".0", "", 1);
+    let found = GENERATIONS.iter().find(|(known, _)| is_same(known)).map(|(_, number)| *number);
+    // A link that is down has an unknown speed.
+    found.or_else(|| (text != "Unknown").then(|| files.count_implausible(None))?)
 }
 
 /// The sensors of a device.
@@ -175,13 +268,38 @@ impl<'a> Hwmon<'a> {
     }
 }
 
+/// The file behind a metric.
+pub(super) type Source = (&'static MetricDef, &'static str);
+
+/// What the agent itself has of every device.
+pub(super) fn own_sources() -> [Source; 2] {
+    [(metric::UP.def(), "`gpu.status`"), (metric::READ_AGE.def(), "the agent's clock")]
+}
+
+/// What [`link`] and [`LinkLimits`] read.
+pub(super) fn link_sources() -> [Source; 4] {
+    [
+        (wear::PCIE_GENERATION.def(), "`current_link_speed`"),
+        (wear::PCIE_WIDTH.def(), "`current_link_width`"),
+        (wear::PCIE_GENERATION_LIMIT.def(), "`max_link_speed` of the device and of its slot"),
+        (wear::PCIE_WIDTH_LIMIT.def(), "`max_link_width` of the device and of its slot"),
+    ]
+}
+
+/// The processes of a driver that lists none.
+pub(super) fn opener_sources() -> [Source; 2] {
+    let openers = "the openers of its node";
+    [(metric::PROCESS_COUNT.def(), openers), (process::INFO.def(), openers)]
+}
+
 /// A vendor's column of METRICS.md: the file behind a metric, else why it has none.
 pub(super) fn source_of(
-    rows: &[(&'static MetricDef, &'static str)],
+    rows: &[Source],
     def: &'static MetricDef,
     otherwise: &'static str,
 ) -> Result<&'static str, &'static str> {
-    let known = rows.iter().find(|(known, _)| std::ptr::eq(*known, def));
+    let own = own_sources();
+    let known = rows.iter().chain(&own).find(|(known, _)| std::ptr::eq(*known, def));
     known.map(|(_, file)| *file).ok_or(match def.subject {
         "xid" => "the driver has no such codes",
         "instance" => "the driver has no partitions",
@@ -315,5 +433,55 @@ pub(super) mod fake {
     pub(in crate::collect::device) fn expected(rows: &[(&str, f64)]) -> BTreeMap<String, f64> {
         let all = rows.iter().chain(&LINK).chain(&[("gpu.info", 1.0)]);
         all.map(|(name, value)| ((*name).to_owned(), *value)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fake::Tree;
+    use super::{Files, LinkLimits, is_suspended};
+    use crate::collect::device::wire::WireValue;
+
+    fn link(limits: &mut LinkLimits, tree: &Tree, folder: &str) -> Vec<(String, f64)> {
+        let mut out: Vec<WireValue> = Vec::new();
+        let (folder, mut files) = (tree.at(folder), Files::default());
+        super::link(&folder, &mut files, &mut out);
+        limits.read(&folder, &mut files, &mut out);
+        super::fake::values(&out).into_iter().collect()
+    }
+
+    #[test]
+    fn a_links_limit_is_that_of_its_weaker_end_and_is_not_read_every_time() {
+        let tree = Tree::new();
+        let folder = tree.pci("0000:19:00.0", "xe");
+        tree.put_all(
+            "sys/devices/pci0000:00",
+            &[("max_link_width", "8"), ("max_link_speed", "8 GT/s")],
+        );
+        tree.put(&format!("{folder}/current_link_speed"), "Unknown");
+        // The bus has a link to the folder; the slot is at the folder's own parent.
+        let folder = "sys/bus/pci/devices/0000:19:00.0";
+        let mut reader = LinkLimits::default();
+        let expected = [
+            ("gpu.pcie.link.generation.limit".to_owned(), 3.0),
+            ("gpu.pcie.link.width".to_owned(), 16.0),
+            ("gpu.pcie.link.width.limit".to_owned(), 8.0),
+        ];
+        assert_eq!(link(&mut reader, &tree, folder), expected);
+        tree.put("sys/devices/pci0000:00/max_link_width", "4");
+        assert_eq!(link(&mut reader, &tree, folder), expected, "as it was read last");
+        let later = (0..29).map(|_| link(&mut reader, &tree, folder)).last().unwrap();
+        assert_eq!(later.last(), Some(&("gpu.pcie.link.width.limit".to_owned(), 4.0)));
+    }
+
+    #[test]
+    fn a_device_that_is_about_to_be_suspended_counts_as_suspended() {
+        let tree = Tree::new();
+        let folder = tree.pci("0000:19:00.0", "xe");
+        let states = ["active", "resuming", "suspending", "suspended"].map(|state| {
+            tree.put(&format!("{folder}/power/runtime_status"), state);
+            is_suspended(&tree.at(&folder), &mut Files::default())
+        });
+        assert_eq!(states, [false, false, true, true]);
     }
 }

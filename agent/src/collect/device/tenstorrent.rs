@@ -8,12 +8,12 @@
 
 use super::files::{Files, numbered};
 use super::partitions::PartitionNodes;
-use super::sysfs::{self, FileDevice, Hwmon, MEGA, MICRO, ReadFiles};
-use super::wire::{OpenErrorKind, Outcome, Reading, WireValue, push};
+use super::sysfs::{self, FileDevice, Hwmon, LinkLimits, MEGA, MICRO, ReadFiles, Source};
+use super::wire::{Outcome, Reading, WireValue, push};
 use super::{OpenError, OpenLibrary, OpenOptions, Vendor};
 use crate::catalog::device::{self as metric, Clock, Limit, Sensor, TemperatureLimit};
 use crate::catalog::link::Direction;
-use crate::catalog::{MetricDef, wear};
+use crate::catalog::wear;
 use crate::ids::GpuUuid;
 use crate::inventory::GpuInfo;
 use crate::inventory::facts::Fact;
@@ -71,14 +71,7 @@ const MAX_STILL_NS: u64 = 20_000_000_000;
 
 fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let paths = opening.paths.clone();
-    let addresses = sysfs::bound(&paths, &[DRIVER]);
-    if addresses.is_empty() {
-        let text = format!("no device is bound to {DRIVER}");
-        return Err(OpenError { refusal: OpenErrorKind::Absent, text });
-    }
-    let devices = (0..).zip(&addresses).map(|(index, address)| {
-        let address = address.to_string_lossy().into_owned();
-        let folder = sysfs::pci_folder(&paths, &address);
+    let device = |(index, address, folder)| {
         FileDevice::boxed(Card {
             paths: paths.clone(),
             folder,
@@ -86,12 +79,11 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
             index,
             io: [Flits::default(), Flits::default()],
             heartbeat: Heartbeat::default(),
+            limits: LinkLimits::default(),
         })
-    });
-    let devices = devices.collect();
-    let count = Box::new(move || u32::try_from(sysfs::bound(&paths, &[DRIVER]).len()).ok());
-    let events = Box::new(|| Err("the driver's files have no events".to_owned()));
-    Ok(OpenLibrary { devices, count, events, close: Box::new(|| {}) })
+    };
+    let devices = sysfs::bound_devices(&paths, &[DRIVER]).map(device).collect();
+    sysfs::library(devices, &paths, VENDOR.listed, &sysfs::unbound(&[DRIVER]))
 }
 
 /// One device.
@@ -102,6 +94,7 @@ struct Card {
     index: u32,
     io: [Flits; 2],
     heartbeat: Heartbeat,
+    limits: LinkLimits,
 }
 
 /// The last heartbeat of the firmware, and when it was first read, in nanoseconds of the boot clock.
@@ -197,8 +190,7 @@ impl ReadFiles for Card {
     }
 
     fn is_lost(&mut self, _: &mut Files) -> Option<String> {
-        let is_here = sysfs::driver(&self.folder).as_deref() == Some(DRIVER);
-        (!is_here).then(|| format!("nothing at {} is bound to {DRIVER}", self.address))
+        sysfs::lost(&self.folder, &self.address, &[DRIVER])
     }
 
     fn values(&mut self, files: &mut Files, _: &[u32], reading: &mut Reading) -> Outcome {
@@ -222,31 +214,25 @@ impl ReadFiles for Card {
         let limit = hwmon.degrees("temp1_max");
         push(out, &metric::TEMPERATURE_LIMIT, TemperatureLimit::Slowdown, limit);
         let outcome = sysfs::outcome(out, files);
-        sysfs::pcie(&self.folder, files, out);
+        sysfs::link(&self.folder, files, out);
+        self.limits.read(&self.folder, files, out);
         outcome
     }
 }
 
 /// The file behind each metric.
-fn sources() -> Vec<(&'static MetricDef, &'static str)> {
-    vec![
+fn sources() -> Vec<Source> {
+    let own = [
         (metric::INFO.def(), "`tt_asic_id`, `tt_card_type`, `tt_serial`, `tt_fw_bundle_ver`"),
         (metric::STATE.def(), "the link `driver`, `tt_heartbeat`, the reader's deadline"),
-        (metric::UP.def(), "`gpu.status`"),
-        (metric::READ_AGE.def(), "the agent's clock"),
         (metric::POWER.def(), "hwmon `power1_input` (µW)"),
         (metric::POWER_LIMIT.def(), "hwmon `power1_max` (µW)"),
         (metric::TEMPERATURE.def(), "hwmon `temp1_input` (m°C)"),
         (metric::TEMPERATURE_LIMIT.def(), "hwmon `temp1_max` (m°C)"),
         (metric::CLOCK_SPEED.def(), "`tt_aiclk` (MHz)"),
-        (metric::PROCESS_COUNT.def(), "the openers of its node"),
         (wear::PCIE_IO.def(), "`pcie_perf_counters/*` (32 bytes; 32 bits, counted on)"),
-        (wear::PCIE_WIDTH.def(), "`current_link_width`"),
-        (wear::PCIE_WIDTH_LIMIT.def(), "`max_link_width`"),
-        (wear::PCIE_GENERATION.def(), "`current_link_speed`"),
-        (wear::PCIE_GENERATION_LIMIT.def(), "`max_link_speed`"),
-        (crate::catalog::process::INFO.def(), "the openers of its node"),
-    ]
+    ];
+    own.into_iter().chain(sysfs::link_sources()).chain(sysfs::opener_sources()).collect()
 }
 
 #[cfg(test)]

@@ -10,11 +10,10 @@ mod runtime;
 
 use super::files::Files;
 use super::partitions::PartitionNodes;
-use super::sysfs::{self, FileDevice, ReadFiles};
-use super::wire::{OpenErrorKind, Outcome, Reading, push};
+use super::sysfs::{self, FileDevice, LinkLimits, ReadFiles, Source};
+use super::wire::{Outcome, Reading, push};
 use super::{OpenError, OpenLibrary, OpenOptions, Vendor};
 use crate::catalog::device as metric;
-use crate::catalog::{MetricDef, process, wear};
 use crate::ids::{GpuUuid, PciAddress};
 use crate::inventory::GpuInfo;
 use crate::paths::Paths;
@@ -156,18 +155,12 @@ fn listed(paths: &Paths) -> BTreeSet<OsString> {
 
 fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let paths = opening.paths.clone();
-    let chips = chips(&paths);
-    if chips.is_empty() {
-        let text = "there is no TPU on the PCI bus".to_owned();
-        return Err(OpenError { refusal: OpenErrorKind::Absent, text });
-    }
     let device = |(index, (folder, chip)): (u32, (PathBuf, Chip))| {
-        FileDevice::boxed(Tpu { paths: paths.clone(), folder, chip, index })
+        let (paths, limits) = (paths.clone(), LinkLimits::default());
+        FileDevice::boxed(Tpu { paths, folder, chip, index, limits })
     };
-    let devices = (0..).zip(chips).map(device).collect();
-    let count = Box::new(move || u32::try_from(listed(&paths).len()).ok());
-    let events = Box::new(|| Err("the kernel's files have no events".to_owned()));
-    Ok(OpenLibrary { devices, count, events, close: Box::new(|| {}) })
+    let devices = (0..).zip(chips(&paths)).map(device).collect();
+    sysfs::library(devices, &paths, listed, "there is no TPU on the PCI bus")
 }
 
 /// One chip.
@@ -176,6 +169,7 @@ struct Tpu {
     folder: PathBuf,
     chip: Chip,
     index: u32,
+    limits: LinkLimits,
 }
 
 impl Tpu {
@@ -216,18 +210,17 @@ impl ReadFiles for Tpu {
 
     fn values(&mut self, files: &mut Files, _: &[u32], reading: &mut Reading) -> Outcome {
         push(&mut reading.values, &metric::INFO, (), Some(1));
-        sysfs::pcie(&self.folder, files, &mut reading.values);
+        sysfs::link(&self.folder, files, &mut reading.values);
+        self.limits.read(&self.folder, files, &mut reading.values);
         Outcome::Ok
     }
 }
 
 /// The file behind each metric.
-fn sources() -> Vec<(&'static MetricDef, &'static str)> {
-    vec![
+fn sources() -> Vec<Source> {
+    let own = [
         (metric::INFO.def(), "PCI address, `device`, `subsystem_device`"),
         (metric::STATE.def(), "the PCI bus, the reader's deadline"),
-        (metric::UP.def(), "`gpu.status`"),
-        (metric::READ_AGE.def(), "the agent's clock"),
         (
             metric::UTILIZATION.def(),
             "libtpu's `tpu.runtime.tensorcore.dutycycle.percent`, while a process uses the chip",
@@ -244,13 +237,8 @@ fn sources() -> Vec<(&'static MetricDef, &'static str)> {
             metric::MEMORY_LIMIT.def(),
             "libtpu's `tpu.runtime.hbm.memory.total.bytes`, while a process uses the chip",
         ),
-        (metric::PROCESS_COUNT.def(), "the openers of its node"),
-        (process::INFO.def(), "the openers of its node"),
-        (wear::PCIE_WIDTH.def(), "`current_link_width`"),
-        (wear::PCIE_WIDTH_LIMIT.def(), "`max_link_width`"),
-        (wear::PCIE_GENERATION.def(), "`current_link_speed`"),
-        (wear::PCIE_GENERATION_LIMIT.def(), "`max_link_speed`"),
-    ]
+    ];
+    own.into_iter().chain(sysfs::link_sources()).chain(sysfs::opener_sources()).collect()
 }
 
 #[cfg(test)]

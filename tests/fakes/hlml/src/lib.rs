@@ -3,10 +3,9 @@
 //! the library, read at every call.
 //!
 //! A line is a function's name and what it answers: numbers, in the order in which the function writes
-//! them; `code N`, which it returns; `hang` or `crash`. A function with a number as argument has it
+//! them; `code N`, which it returns; `hang`, as long as the line says so, or `crash`. A function with a number as argument has it
 //! behind a `/`: `hlml_device_get_temperature/3 41`. What has no line is not supported. `devices` lists
-//! the PCI addresses. `{index}` is added to the last number of a line as `+`: `226000+` is 226000 of
-//! the first device and 226001 of the second.
+//! the PCI addresses. A word with `|` has one word for each device: `226000|226001`.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs;
@@ -14,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::OnceLock;
 use std::thread;
+use std::time::Duration;
 
 const NOT_SUPPORTED: c_int = 3;
 const INVALID_ARGUMENT: c_int = 2;
@@ -48,17 +48,25 @@ fn answer(name: &str, device: Device) -> Result<Vec<String>, c_int> {
     let words = words(name).ok_or(NOT_SUPPORTED)?;
     match words.first().map(String::as_str) {
         Some("code") => Err(words.get(1).and_then(|code| code.parse().ok()).unwrap_or(49)),
-        Some("hang") => loop {
-            thread::park();
-        },
-        Some("crash") => process::abort(),
+        Some("hang") => {
+            // As a driver's, it may end.
+            while self::words(name).is_some_and(|words| words == ["hang"]) {
+                thread::sleep(Duration::from_millis(50));
+            }
+            answer(name, device)
+        }
+        Some("crash") => {
+            let nowhere = std::ptr::without_provenance_mut::<u64>(8);
+            // SAFETY: none; nothing is mapped there, and the process ends by the fault.
+            unsafe { nowhere.write_volatile(1) };
+            process::abort()
+        }
         _ => {
             let index = device.addr().saturating_sub(1);
-            let one = |word: String| match word.strip_suffix('+') {
-                Some(text) => text
-                    .parse::<usize>()
-                    .map_or(text.to_owned(), |number| (number + index).to_string()),
-                None => word,
+            let one = |word: String| {
+                let mut words = word.split('|');
+                let of_all = words.clone().count() == 1;
+                words.nth(if of_all { 0 } else { index }).unwrap_or_default().to_owned()
             };
             Ok(words.into_iter().map(one).collect())
         }
@@ -182,10 +190,16 @@ extern "C" fn hlml_device_get_ecc_mode(
     now: *mut c_uint,
     then: *mut c_uint,
 ) -> c_int {
-    let code = write("hlml_device_get_ecc_mode", device, now);
-    // SAFETY: the caller's place for the second number.
-    unsafe { then.write(1) };
-    code
+    let words = match answer("hlml_device_get_ecc_mode", device) {
+        Ok(words) => words,
+        Err(code) => return code,
+    };
+    let mut numbers = words.iter().map(|word| word.parse().unwrap_or(c_uint::MAX));
+    for to in [now, then] {
+        // SAFETY: the caller's places for a number each.
+        unsafe { to.write(numbers.next().unwrap_or(c_uint::MAX)) };
+    }
+    0
 }
 
 #[unsafe(no_mangle)]

@@ -73,11 +73,11 @@ const RESOURCES: &[(&str, Naming)] = &[
     // intel-device-plugins-for-kubernetes cmd/gpu_plugin: `cardN-REPLICA`.
     ("gpu.intel.com/", intel),
     // Google's plugin for TPUs and Tenstorrent's count devices.
-    ("google.com/tpu", plain),
-    ("tenstorrent.com/", plain),
+    ("google.com/tpu", |_, id| counted("tpu", id)),
+    ("tenstorrent.com/", |_, id| counted("tenstorrent", id)),
     // AWS's plugin counts devices, or the cores of all devices.
     ("aws.amazon.com/neuroncore", part),
-    ("aws.amazon.com/neuron", plain),
+    ("aws.amazon.com/neuron", |_, id| counted("neuron", id)),
 ];
 
 /// Dynamic resource allocation drivers with accelerators, by prefix of `DRIVER/DEVICE`.
@@ -201,6 +201,12 @@ fn plain(_: &NameContext<'_>, id: &str) -> Named {
     (device.ok_or(Unnamed::Form), GrantKind::Exclusive, None)
 }
 
+/// A number in the order of a vendor's driver.
+fn counted(vendor: &'static str, id: &str) -> Named {
+    let device = number(id).map(|number| DeviceName::IndexOf(vendor, number));
+    (device.ok_or(Unnamed::Form), GrantKind::Exclusive, None)
+}
+
 /// A part of a device, by a number that does not name the device.
 fn part(_: &NameContext<'_>, _: &str) -> Named {
     (Err(Unnamed::Partition), GrantKind::Instance, None)
@@ -241,7 +247,7 @@ fn by_cdi(qualified: &str) -> Option<DeviceName> {
     let minor = || name.strip_prefix("gpu-").and_then(number).map(DeviceName::Minor);
     uuid(name).or_else(|| match kind {
         "k8s.gpu.nvidia.com/device" => minor(),
-        "nvidia.com/gpu" => number(name).map(DeviceName::Index),
+        "nvidia.com/gpu" => number(name).map(|number| DeviceName::IndexOf("nvidia", number)),
         _ => None,
     })
 }

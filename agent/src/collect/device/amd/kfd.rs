@@ -3,6 +3,7 @@
 
 use super::super::files::{Files, numbered};
 use super::super::partitions::{Partition, PartitionNodes};
+use super::super::sysfs::{self, MILLI};
 use super::super::wire::{ProcessValue, WireValue, push};
 use super::place;
 use crate::catalog::process::{self as metric, ProcessType};
@@ -11,8 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Divides milliseconds.
-const MILLI: f64 = 1e3;
 /// DRM's major number.
 const DRM: u32 = 226;
 
@@ -97,9 +96,9 @@ fn properties(files: &mut Files, path: &Path) -> BTreeMap<String, u64> {
 /// The render nodes of the partitions of every partitioned device.
 pub(super) fn partition_nodes(paths: &Paths) -> PartitionNodes {
     let mut nodes = Vec::new();
-    for address in super::listed(paths) {
+    for address in sysfs::bound(paths, &[super::DRIVER]) {
         let address = address.to_string_lossy();
-        let folder = paths.sys.join("bus/pci/devices").join(&*address);
+        let folder = sysfs::pci_folder(paths, &address);
         let parts = parts(paths, &folder, &address);
         let [first, _, ..] = parts.as_slice() else { continue };
         let [device, _] = first.nodes();

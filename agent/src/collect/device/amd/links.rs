@@ -1,61 +1,17 @@
-//! The links of a device: PCIe to the host, XGMI to other devices.
+//! The links of a device as the driver's table has them: PCIe to the host, XGMI to other devices.
 //!
 //! The file `pcie_bw` is never read, because reading it takes a second.
 
-use super::super::files::Files;
 use super::gpu_metrics::{Field, Table};
 use crate::catalog::interconnect::{self as metric, PeerLink};
 use crate::catalog::link::{Direction, LinkState};
 use crate::catalog::wear::{self, PcieError};
 use crate::collect::device::wire::{WireValue, push};
-use std::path::Path;
 
-/// Largest number of lanes of a PCIe link.
-const MAX_LANES: u64 = 32;
-/// Generations by their speed, as the kernel prints it (`pci_speed_string`).
-const GENERATIONS: &[(&str, i64)] = &[
-    ("2.5 GT/s", 1),
-    ("5.0 GT/s", 2),
-    ("8.0 GT/s", 3),
-    ("16.0 GT/s", 4),
-    ("32.0 GT/s", 5),
-    ("64.0 GT/s", 6),
-];
 /// Bits of a byte, and bytes of a KiB and a GB.
 const BITS: f64 = 8.0;
 const KIB: u64 = 1024;
 const GIGA: f64 = 1e9;
-
-/// Reads the files of the PCIe link.
-pub(super) fn pcie(device: &Path, files: &mut Files, out: &mut Vec<WireValue>) {
-    let lanes = |files: &mut Files, path: &Path| {
-        let lanes = files.number(path).filter(|lanes| (1..=MAX_LANES).contains(lanes));
-        lanes.and_then(|lanes| i64::try_from(lanes).ok())
-    };
-    let width = lanes(files, &device.join("current_link_width"));
-    push(out, &wear::PCIE_WIDTH, (), width);
-    let speed = generation(files, &device.join("current_link_speed"));
-    push(out, &wear::PCIE_GENERATION, (), speed);
-    // The slot is the end of the link at the parent of the device. The path names the folder itself:
-    // a folder of the bus is a link to it.
-    let slot = device.canonicalize().ok().and_then(|path| Some(path.parent()?.to_owned()));
-    let ends = [Some(device.to_owned()), slot];
-    let ends: Vec<_> = ends.into_iter().flatten().collect();
-    let width = ends.iter().filter_map(|end| lanes(files, &end.join("max_link_width"))).min();
-    push(out, &wear::PCIE_WIDTH_LIMIT, (), width);
-    let speed = ends.iter().filter_map(|end| generation(files, &end.join("max_link_speed"))).min();
-    push(out, &wear::PCIE_GENERATION_LIMIT, (), speed);
-}
-
-/// Parses `16.0 GT/s PCIe`; older kernels write `16 GT/s`.
-fn generation(files: &mut Files, path: &Path) -> Option<i64> {
-    let text = files.text(path)?;
-    let speed = text.trim_end_matches(" PCIe");
-    let is_same = |known: &str| speed == known || speed == known.replacen(".0", "", 1);
-    let found = GENERATIONS.iter().find(|(known, _)| is_same(known)).map(|(_, number)| *number);
-    // A link that is down has an unknown speed.
-    found.or_else(|| (text != "Unknown").then(|| files.count_implausible(None))?)
-}
 
 /// Counters of the PCIe link in the driver's table. `replays` are those of the file, if it has any.
 pub(super) fn pcie_counters(table: &Table, replays: Option<i64>, out: &mut Vec<WireValue>) {

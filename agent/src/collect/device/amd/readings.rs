@@ -1,8 +1,9 @@
 //! The readings of a board: load, memory, power, temperatures, clocks, fan; one small file each, and the
 //! driver's table for what has no file.
 
+use super::super::cached::Cached;
 use super::super::files::{Files, numbered};
-use super::cached::Cached;
+use super::super::sysfs::{self, LinkLimits, MEGA, MICRO, MILLI, PERCENT};
 use super::gpu_metrics::{Field, Table, Unreadable};
 use super::links;
 use super::ras;
@@ -16,11 +17,6 @@ use std::path::{Path, PathBuf};
 
 /// Joules per step of the energy counter in the table: 2^-16.
 const ENERGY_STEP: f64 = 1.0 / 65536.0;
-/// Divisors for files in millionths, thousandths and hundredths; multiplies MHz.
-const MICRO: f64 = 1e6;
-const MILLI: f64 = 1e3;
-const PERCENT: f64 = 100.0;
-const MEGA: f64 = 1e6;
 /// Largest value of a fan's setting.
 const MAX_PWM: f64 = 255.0;
 /// Beyond these a temperature in degrees or a clock in MHz is no reading.
@@ -36,6 +32,7 @@ pub(super) struct Board {
     throttle: Throttle,
     ras: Cached<6>,
     limits: Cached<30>,
+    link: LinkLimits,
     /// The folder of its sensors, and their numbers.
     hwmon: Option<(PathBuf, Vec<(Sensor, u32)>)>,
 }
@@ -66,7 +63,7 @@ impl Board {
         memory(pass);
         let table = table(pass);
         let replays = pass.number("pcie_replay_count").and_then(whole);
-        links::pcie(pass.folder, pass.files, pass.out);
+        sysfs::link(pass.folder, pass.files, pass.out);
         self.sensors(pass, table.as_ref());
         if let Some(table) = &table {
             links::pcie_counters(table, replays, pass.out);
@@ -84,6 +81,7 @@ impl Board {
         if let Some((hwmon, sensors)) = &self.hwmon {
             self.limits.read(out, |out| limits(folder, files, (hwmon, sensors), out));
         }
+        self.link.read(folder, files, out);
         self.ras.read(out, |out| ras::read(folder, files, out));
         Ok(table)
     }

@@ -2,13 +2,16 @@
 
 use crate::catalog::device as metric;
 use crate::catalog::{MetricDef, board, gpm, instance, interconnect, link, process, wear};
+use crate::collect::device::sysfs::{self, Source};
 
 /// The file of a metric.
 pub(super) fn of(def: &'static MetricDef) -> Result<&'static str, &'static str> {
-    let find = |table: Vec<(&'static MetricDef, &'static str)>| {
+    let find = |table: Vec<Source>| {
         table.into_iter().find(|(known, _)| *known == def).map(|(_, text)| text)
     };
-    if let Some(file) = find(of_devices()).or_else(|| find(of_the_rest())) {
+    let shared = || sysfs::own_sources().into_iter().chain(sysfs::link_sources()).collect();
+    let file = find(of_devices()).or_else(|| find(of_the_rest())).or_else(|| find(shared()));
+    if let Some(file) = file {
         return Ok(file);
     }
     Err(find(without()).unwrap_or_else(|| match def.subject {
@@ -21,7 +24,7 @@ pub(super) fn of(def: &'static MetricDef) -> Result<&'static str, &'static str> 
     }))
 }
 
-fn of_devices() -> Vec<(&'static MetricDef, &'static str)> {
+fn of_devices() -> Vec<Source> {
     vec![
         (
             metric::INFO.def(),
@@ -29,8 +32,6 @@ fn of_devices() -> Vec<(&'static MetricDef, &'static str)> {
              `current_memory_partition`, `xgmi_hive_info`, KFD `properties`",
         ),
         (metric::STATE.def(), "the link `driver`, the reader's deadline"),
-        (metric::UP.def(), "`gpu.status`"),
-        (metric::READ_AGE.def(), "the agent's clock"),
         (
             metric::UTILIZATION.def(),
             "`gpu_busy_percent`; video and JPEG from `gpu_metrics` up to 1.5 and 1.9",
@@ -75,7 +76,7 @@ fn of_devices() -> Vec<(&'static MetricDef, &'static str)> {
     ]
 }
 
-fn of_the_rest() -> Vec<(&'static MetricDef, &'static str)> {
+fn of_the_rest() -> Vec<Source> {
     vec![
         (wear::ECC_ENABLED.def(), "`ras/features` (bit 0)"),
         (wear::ECC_ERRORS.def(), "the sums of `ras/*_err_count` or `ras/aca_*`"),
@@ -83,10 +84,6 @@ fn of_the_rest() -> Vec<(&'static MetricDef, &'static str)> {
         (wear::BLOCK_ERRORS.def(), "`ras/*_err_count` or `ras/aca_*` (`ce`, `ue`, `de`)"),
         (wear::RETIRED_PAGES.def(), "`ras/gpu_vram_bad_pages` (`R`)"),
         (wear::RETIREMENT_PENDING.def(), "`ras/gpu_vram_bad_pages` (`P`, `F`)"),
-        (wear::PCIE_GENERATION.def(), "`current_link_speed`"),
-        (wear::PCIE_WIDTH.def(), "`current_link_width`"),
-        (wear::PCIE_GENERATION_LIMIT.def(), "`max_link_speed` of the device and of its slot"),
-        (wear::PCIE_WIDTH_LIMIT.def(), "`max_link_width` of the device and of its slot"),
         (wear::PCIE_REPLAYS.def(), "`pcie_replay_count`, else `gpu_metrics` 1.4 to 1.9"),
         (wear::PCIE_ERRORS.def(), "`gpu_metrics` 1.4 to 1.9 (NAKs from 1.5 on)"),
         (interconnect::LINKS.def(), "`gpu_metrics` 1.7 to 1.9"),
@@ -108,7 +105,7 @@ fn of_the_rest() -> Vec<(&'static MetricDef, &'static str)> {
 }
 
 /// Why there is no file, where it is not the same for all of a kind.
-fn without() -> Vec<(&'static MetricDef, &'static str)> {
+fn without() -> Vec<Source> {
     vec![
         (wear::PCIE_IO.def(), "no file counts bytes in a unit that is the same for all drivers"),
         (instance::MEMORY_USAGE.def(), "the driver counts memory by device and by process only"),
@@ -128,7 +125,8 @@ mod tests {
     #[test]
     fn no_metric_of_a_device_is_without_a_file_or_a_reason() {
         let (files, none): (Vec<_>, Vec<_>) = catalog::all().map(of).partition(Result::is_ok);
-        let listed = super::of_devices().len() + super::of_the_rest().len();
+        let shared = super::sysfs::own_sources().len() + super::sysfs::link_sources().len();
+        let listed = super::of_devices().len() + super::of_the_rest().len() + shared;
         assert_eq!(files.len(), listed, "each file once");
         assert!(none.iter().all(|why| why.is_err_and(|why| !why.is_empty())));
     }

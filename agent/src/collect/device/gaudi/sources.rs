@@ -1,8 +1,8 @@
 //! The call or file behind each metric, or why there is none: Gaudi's column of METRICS.md.
 
 use crate::catalog::device as metric;
-use crate::catalog::{MetricDef, interconnect, process, wear};
-use crate::collect::device::sysfs;
+use crate::catalog::{MetricDef, interconnect, wear};
+use crate::collect::device::sysfs::{self, Source};
 
 pub(super) fn of(def: &'static MetricDef) -> Result<&'static str, &'static str> {
     if std::ptr::eq(def, wear::PCIE_IO.def()) {
@@ -17,15 +17,13 @@ pub(super) fn of(def: &'static MetricDef) -> Result<&'static str, &'static str> 
     sysfs::source_of(&rows(), def, "neither the library nor a file has it")
 }
 
-fn rows() -> Vec<(&'static MetricDef, &'static str)> {
-    vec![
+fn rows() -> Vec<Source> {
+    let own = [
         (
             metric::INFO.def(),
             "`hlml_device_get_uuid`, `_name`, `_serial`, `hlml_get_driver_version`, else `hl-smi`; `device_type`, `module_id`",
         ),
         (metric::STATE.def(), "the link `driver`, `status`, codes of the library, the deadline"),
-        (metric::UP.def(), "`gpu.status`"),
-        (metric::READ_AGE.def(), "the agent's clock"),
         (
             metric::UTILIZATION.def(),
             "`hlml_device_get_utilization_rates` (%), else `hl-smi` `utilization.aip`",
@@ -53,8 +51,6 @@ fn rows() -> Vec<(&'static MetricDef, &'static str)> {
             metric::CLOCK_LIMIT.def(),
             "`hlml_device_get_max_clock_info` (MHz), else `clk_max_freq_mhz`",
         ),
-        (metric::PROCESS_COUNT.def(), "the openers of its node"),
-        (process::INFO.def(), "the openers of its node"),
         (wear::ECC_ENABLED.def(), "`hlml_device_get_ecc_mode`"),
         (wear::ECC_ENABLED_NEXT.def(), "`hlml_device_get_ecc_mode`"),
         (
@@ -72,9 +68,6 @@ fn rows() -> Vec<(&'static MetricDef, &'static str)> {
             "`hlml_nic_get_statistics` `rx_Octets`, `tx_Octets` of all network ports, by a thread of its own",
         ),
         (wear::PCIE_REPLAYS.def(), "`hlml_device_get_pcie_replay_counter`"),
-        (wear::PCIE_WIDTH.def(), "`current_link_width`"),
-        (wear::PCIE_WIDTH_LIMIT.def(), "`max_link_width`"),
-        (wear::PCIE_GENERATION.def(), "`current_link_speed`"),
-        (wear::PCIE_GENERATION_LIMIT.def(), "`max_link_speed`"),
-    ]
+    ];
+    own.into_iter().chain(sysfs::link_sources()).chain(sysfs::opener_sources()).collect()
 }

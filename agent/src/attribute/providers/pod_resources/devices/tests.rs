@@ -85,9 +85,9 @@ fn every_plugins_ids_are_read_in_its_own_form() {
         ("habana.ai/gaudi", "AN12345", (Ok(DeviceName::Serial("AN12345".into())), Exclusive, None)),
         ("gpu.intel.com/xe", "card1-0", (Ok(by_pci("0000:4d:00.0")), Replica, replica("0"))),
         ("gpu.intel.com/i915", "card7-0", (Err(Unnamed::Form), Replica, replica("0"))),
-        ("google.com/tpu", "3", (Ok(DeviceName::Index(3)), Exclusive, None)),
-        ("tenstorrent.com/n150", "0", (Ok(DeviceName::Index(0)), Exclusive, None)),
-        ("aws.amazon.com/neuron", "2", (Ok(DeviceName::Index(2)), Exclusive, None)),
+        ("google.com/tpu", "3", (Ok(DeviceName::IndexOf("tpu", 3)), Exclusive, None)),
+        ("tenstorrent.com/n150", "0", (Ok(DeviceName::IndexOf("tenstorrent", 0)), Exclusive, None)),
+        ("aws.amazon.com/neuron", "2", (Ok(DeviceName::IndexOf("neuron", 2)), Exclusive, None)),
         ("aws.amazon.com/neuroncore", "2", (Err(Unnamed::Partition), Instance, None)),
         ("example.com/npu", "1", (Ok(DeviceName::Index(1)), Exclusive, None)),
         ("corp/any-thing", GPU, (Ok(by_uuid(GPU)), Exclusive, None)),
@@ -150,7 +150,7 @@ fn a_cdi_name_identifies_a_device_if_the_drivers_name_does_not() {
     let driver = "npu.example.com";
     for (cdi, wanted) in [
         (format!("nvidia.com/gpu={GPU}"), Ok(by_uuid(GPU))),
-        ("nvidia.com/gpu=1".to_owned(), Ok(DeviceName::Index(1))),
+        ("nvidia.com/gpu=1".to_owned(), Ok(DeviceName::IndexOf("nvidia", 1))),
         ("k8s.gpu.nvidia.com/device=gpu-1".to_owned(), Ok(DeviceName::Minor(1))),
         ("nvidia.com/gpu=all".to_owned(), Err(Unnamed::Form)),
         ("nvidia.com/gpu=gpu-1".to_owned(), Err(Unnamed::Form)),

@@ -1,5 +1,5 @@
-//! Readings that rarely change or cost the firmware work: read every few readings, and exported at
-//! every one.
+//! Readings of files that rarely change or cost the firmware work: read every few readings, and exported
+//! at every one.
 
 use crate::collect::device::wire::WireValue;
 
