@@ -266,12 +266,12 @@ impl Latest {
 
     fn put(&mut self, point: &Point) {
         let series = (point.metric.name, Arc::<Labels>::as_ptr(&point.labels).addr());
-        match self.places.get(&series).and_then(|place| self.points.get_mut(*place)) {
-            Some(place) => *place = point.clone(),
-            None => {
-                self.places.insert(series, self.points.len());
-                self.points.push(point.clone());
-            }
+        let place = self.places.get(&series).and_then(|place| self.points.get_mut(*place));
+        if let Some(place) = place {
+            *place = point.clone();
+        } else {
+            self.places.insert(series, self.points.len());
+            self.points.push(point.clone());
         }
     }
 

@@ -9,40 +9,33 @@
 //! One thread, the sink's sender, reads and writes. A stored request costs one write and one
 //! `fdatasync`, a sent one the same.
 
+mod files;
 mod folder;
 pub mod fuzz;
 mod position;
 mod segment;
 pub mod settings;
 
+pub use files::Opened;
 pub use folder::{Figures, Found, SpoolFolder, Storing, Trouble};
 pub use position::Totals;
 
+use files::{NO_LINK, SpoolFile, end_of, list, open_to_read, path, secure};
 use position::{Position, PositionFile};
-use segment::{Entry, HEADER, MAX_FILE, NotOurs, Place, Reader, Stored};
+use segment::{Entry, HEADER, Place, Reader, Stored};
 use std::collections::VecDeque;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{
-    DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
-};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Requests name users and jobs.
-const FOLDER_MODE: u32 = 0o700;
-/// A file becomes no link and no pipe between the check and the open.
-const NO_LINK: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 /// Largest file of a large spool, and smallest of a small one.
 const SEGMENT_BYTES: [u64; 2] = [64 << 10, 1 << 20];
 /// Most files: an agent that is killed again and again makes a small one at each start.
 const MAX_FILES: usize = 4096;
 /// A file with nothing left to send is deleted once it is larger, so that a restart reads little.
 const SPENT_BYTES: u64 = 256 << 10;
-/// How the files' names begin; the number of the first request follows.
-const PREFIX: &str = "requests-";
-/// Digits of that number.
-const DIGITS: usize = 20;
 
 /// Bounds of a spool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,17 +57,6 @@ pub struct Taken {
     pub encoding: u16,
 }
 
-/// What opening found that is not as it should be.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Opened {
-    /// Files of another version of the format, which were deleted: their number, bytes, and one version.
-    pub foreign: Option<(usize, u64, u32)>,
-    /// Files without a readable header, which were deleted.
-    pub damaged_files: usize,
-    /// There are requests, but the position was not readable: some may be sent again.
-    pub lost_position: bool,
-}
-
 /// The queue.
 #[derive(Debug)]
 pub struct Spool {
@@ -92,12 +74,6 @@ pub struct Spool {
     buffer: Vec<u8>,
     /// Why the position could not be stored, or a file not deleted.
     unsaved: Option<io::Error>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SpoolFile {
-    first: Place,
-    bytes: u64,
 }
 
 impl Spool {
@@ -163,8 +139,8 @@ impl Spool {
             return Ok(false);
         }
         let points = u32::try_from(points).unwrap_or(u32::MAX);
-        let stored_ns = unix_ns(now);
-        let stored = Stored { at: self.end, stored_ns, points, encoding, body };
+        let time_ns = unix_ns(now);
+        let stored = Stored { at: self.end, time_ns, points, encoding, body };
         let mut buffer = std::mem::take(&mut self.buffer);
         stored.write(&mut buffer);
         let written = self.write(&buffer);
@@ -342,7 +318,7 @@ impl Spool {
                 continue;
             }
             self.skip_to(entry.at);
-            let stored = UNIX_EPOCH + Duration::from_nanos(entry.stored_ns);
+            let stored = UNIX_EPOCH + Duration::from_nanos(entry.time_ns);
             // A clock that was set back makes no request old.
             if now.duration_since(stored).unwrap_or_default() > self.limits.age {
                 add(&mut self.position.totals.expired, u64::from(entry.points));
@@ -387,97 +363,9 @@ impl Spool {
     }
 }
 
-fn path(folder: &Path, first: Place) -> PathBuf {
-    folder.join(format!("{PREFIX}{:0DIGITS$}", first.number))
-}
-
 /// Numbers from a file may be anything.
 fn add(total: &mut u64, more: u64) {
     *total = total.saturating_add(more);
-}
-
-/// Makes the folder, or takes it from all others.
-fn secure(folder: &Path) -> io::Result<()> {
-    match DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let about = fs::symlink_metadata(folder)?;
-    if !about.is_dir() || about.uid() != rustix::process::geteuid().as_raw() {
-        return Err(io::Error::other("it is not a folder of the agent's own user"));
-    }
-    if about.mode() & 0o077 != 0 {
-        fs::set_permissions(folder, Permissions::from_mode(FOLDER_MODE))?;
-    }
-    Ok(())
-}
-
-/// The files of a spool in order, and those that cannot be used. Changes nothing.
-fn list(folder: &Path) -> io::Result<(VecDeque<SpoolFile>, Opened, Vec<PathBuf>)> {
-    let mut files = Vec::new();
-    let (mut opened, mut unusable) = (Opened::default(), Vec::new());
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
-        let number = number.filter(|digits| digits.len() == DIGITS).map(str::parse::<u64>);
-        let Ok(about) = entry.metadata() else { continue };
-        // What is no file of ours stays where it is.
-        let (Some(Ok(number)), true) = (number, about.is_file()) else { continue };
-        let path = entry.path();
-        let file = match open_to_read(&path) {
-            Ok(file) => file,
-            // `gpuwho doctor` reads while the agent deletes.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-        match segment::read_file_header(&file)? {
-            Ok(first) if first.number == number => {
-                files.push(SpoolFile { first, bytes: about.len().min(MAX_FILE) });
-            }
-            Err(NotOurs::Version(version)) => {
-                let (count, bytes, _) = opened.foreign.unwrap_or_default();
-                opened.foreign = Some((count + 1, bytes + about.len(), version));
-                unusable.push(path);
-            }
-            Ok(_) | Err(NotOurs::Damaged) => {
-                opened.damaged_files += 1;
-                unusable.push(path);
-            }
-        }
-    }
-    files.sort_by_key(|file| file.first.number);
-    // Points before an entry only grow.
-    let mut before = 0;
-    files.retain(|file| {
-        let is_in_order = file.first.before >= before;
-        if is_in_order {
-            before = file.first.before;
-        } else {
-            opened.damaged_files += 1;
-            unusable.push(path(folder, file.first));
-        }
-        is_in_order
-    });
-    Ok((files.into(), opened, unusable))
-}
-
-/// The place behind the last readable entry.
-fn end_of(folder: &Path, files: &VecDeque<SpoolFile>) -> io::Result<Option<Place>> {
-    let Some(newest) = files.back() else { return Ok(None) };
-    let file = open_to_read(&path(folder, newest.first))?;
-    let mut reader = Reader::new(file, newest.first);
-    let mut end = newest.first;
-    while let Some(entry) = reader.next()? {
-        if entry.at.number >= end.number {
-            end = entry.next();
-        }
-    }
-    Ok(Some(end))
-}
-
-fn open_to_read(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(NO_LINK).open(path)
 }
 
 fn unix_ns(time: SystemTime) -> u64 {

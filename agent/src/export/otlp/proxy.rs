@@ -36,28 +36,22 @@ pub(super) fn proxy(
         return Ok(None);
     }
     let builder = Matcher::builder();
-    let builder = match configured {
-        Some(url) => {
-            let is_usable = url.starts_with("http://")
-                && url
-                    .parse::<Uri>()
-                    .is_ok_and(|uri| uri.host().is_some_and(|host| !host.is_empty()));
-            if !is_usable {
-                return Err(SettingsError::Proxy);
-            }
-            builder.all(url.to_owned())
+    let builder = if let Some(url) = configured {
+        let has_host = |uri: Uri| uri.host().is_some_and(|host| !host.is_empty());
+        if !url.starts_with("http://") || !url.parse().is_ok_and(has_host) {
+            return Err(SettingsError::Proxy);
         }
-        None => {
-            let of = |names: [&str; 2]| {
-                let found = names.into_iter().find_map(env);
-                found.filter(|value| !value.trim().is_empty()).unwrap_or_default()
-            };
-            builder
-                .all(of(["ALL_PROXY", "all_proxy"]))
-                .http(of(["HTTP_PROXY", "http_proxy"]))
-                .https(of(["HTTPS_PROXY", "https_proxy"]))
-                .no(of(["NO_PROXY", "no_proxy"]))
-        }
+        builder.all(url.to_owned())
+    } else {
+        let of = |names: [&str; 2]| {
+            let found = names.into_iter().find_map(env);
+            found.filter(|value| !value.trim().is_empty()).unwrap_or_default()
+        };
+        builder
+            .all(of(["ALL_PROXY", "all_proxy"]))
+            .http(of(["HTTP_PROXY", "http_proxy"]))
+            .https(of(["HTTPS_PROXY", "https_proxy"]))
+            .no(of(["NO_PROXY", "no_proxy"]))
     };
     let Some(found) = builder.build().intercept(endpoint.uri()) else { return Ok(None) };
     if found.uri().scheme_str() != Some("http") {

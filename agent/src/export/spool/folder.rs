@@ -1,7 +1,8 @@
 //! A sink's spool as its sender uses it: opened at first use and again while that fails. A disk that is
 //! full or read-only is a state; requests then wait in memory.
 
-use super::{Limits, NO_LINK, Opened, Spool, Taken, Totals, end_of, list, position, secure};
+use super::files::{NO_LINK, Opened, end_of, list, secure};
+use super::{Limits, Spool, Taken, Totals, position};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};

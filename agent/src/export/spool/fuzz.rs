@@ -20,10 +20,10 @@ pub fn folder(root: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     drop(spool);
     let (what, content) = bytes.split_first().unwrap_or((&0, &[]));
-    let good = root.join(format!("{}{:020}", super::PREFIX, 0));
+    let good = root.join(format!("{}{:020}", super::files::PREFIX, 0));
     match what % 4 {
         // A file of its own, with whatever header.
-        0 => fs::write(root.join(format!("{}{:020}", super::PREFIX, 2)), content)?,
+        0 => fs::write(root.join(format!("{}{:020}", super::files::PREFIX, 2)), content)?,
         1 => fs::write(root.join("position"), content)?,
         // Behind good entries, and over them.
         2 => {

@@ -16,7 +16,7 @@ const VERSION: u32 = 1;
 const SLOT: usize = 88;
 /// Where the second slot is: in another block of every file system and every disk.
 const SECOND: u64 = 4096;
-const FILE_BYTES: usize = SECOND as usize + SLOT;
+const FILE_BYTES: usize = 4096 + SLOT;
 
 /// What is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl PositionFile {
     pub(super) fn open(folder: &Path) -> io::Result<(Self, Option<Position>)> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.custom_flags(super::NO_LINK).open(folder.join(NAME))?;
+        let file = options.custom_flags(super::files::NO_LINK).open(folder.join(NAME))?;
         if !file.metadata()?.is_file() {
             return Err(io::Error::other("`position` is not a regular file"));
         }
@@ -83,7 +83,7 @@ impl PositionFile {
         }
         slot.resize(SLOT - 4, 0);
         seal(&mut slot);
-        self.file.write_all_at(&slot, if generation % 2 == 0 { 0 } else { SECOND })?;
+        self.file.write_all_at(&slot, if generation.is_multiple_of(2) { 0 } else { SECOND })?;
         self.file.sync_data()?;
         self.generation = generation;
         Ok(())
@@ -93,7 +93,8 @@ impl PositionFile {
 /// Reads the newer slot without changing anything.
 pub(super) fn read(folder: &Path) -> io::Result<Option<Position>> {
     let mut options = OpenOptions::new();
-    let file = match options.read(true).custom_flags(super::NO_LINK).open(folder.join(NAME)) {
+    let file = match options.read(true).custom_flags(super::files::NO_LINK).open(folder.join(NAME))
+    {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),

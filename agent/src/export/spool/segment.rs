@@ -56,7 +56,7 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) at: Place,
-    pub(super) stored_ns: u64,
+    pub(super) time_ns: u64,
     pub(super) points: u32,
     pub(super) encoding: u16,
     pub(super) len: u32,
@@ -92,7 +92,7 @@ impl Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stored<'a> {
     pub(super) at: Place,
-    pub(super) stored_ns: u64,
+    pub(super) time_ns: u64,
     pub(super) points: u32,
     pub(super) encoding: u16,
     pub(super) body: &'a [u8],
@@ -110,7 +110,7 @@ impl Stored<'_> {
         out.extend_from_slice(ENTRY_MAGIC);
         out.extend_from_slice(&u32::try_from(self.body.len()).unwrap_or(u32::MAX).to_le_bytes());
         out.extend_from_slice(&self.at.number.to_le_bytes());
-        out.extend_from_slice(&self.stored_ns.to_le_bytes());
+        out.extend_from_slice(&self.time_ns.to_le_bytes());
         out.extend_from_slice(&self.at.before.to_le_bytes());
         out.extend_from_slice(&self.points.to_le_bytes());
         out.extend_from_slice(&self.encoding.to_le_bytes());
@@ -238,7 +238,7 @@ fn entry(header: &[u8; HEADER], offset: u64) -> Option<Entry> {
     }
     let entry = Entry {
         at: Place { number: u64_at(header, 8), before: u64_at(header, 24) },
-        stored_ns: u64_at(header, 16),
+        time_ns: u64_at(header, 16),
         points: u32_at(header, 32),
         encoding: u16::from_le_bytes(bytes_at(header, 36)),
         len: u32_at(header, 4),

@@ -118,10 +118,10 @@ impl Settings {
                 let mut facts =
                     format!("{requests} requests ({points} items, {bytes} bytes) wait in {shown}");
                 if lost > 0 {
-                    facts += &format!("; {lost} items were dropped since it was made");
+                    facts = format!("{facts}; {lost} items were dropped since it was made");
                 }
                 if unusable > 0 {
-                    facts += &format!("; {unusable} files are not readable by this version");
+                    facts = format!("{facts}; {unusable} files are not readable by this version");
                 }
                 Finding::new(subject, "ok", facts, "")
             }

@@ -1,7 +1,10 @@
 //! The spool against damage, full disks and ends at every moment.
 
+use super::files::PREFIX;
 use super::*;
 use proptest::prelude::*;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::process::Command;
 use tempfile::TempDir;
 

@@ -138,9 +138,10 @@ impl Receiver for Webhooks {
 impl Webhooks {
     fn start(&self, one: &One, context: &SinkContext<'_>) -> Result<Box<dyn Sink>, OpenError> {
         let resource = Resource::new(context.host, &one.settings);
-        let spool = match one.wanted.events {
-            true => self.spool.of_events(one.name),
-            false => self.spool.of_metrics(one.name),
+        let spool = if one.wanted.events {
+            self.spool.of_events(one.name)
+        } else {
+            self.spool.of_metrics(one.name)
         };
         let thread = one.name.replace("sink:", "export:");
         let receiver = (&one.settings, one.secret.clone());
