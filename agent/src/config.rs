@@ -25,6 +25,7 @@ use crate::control;
 use crate::cost;
 use crate::export::otlp::def::otlp_settings;
 use crate::export::otlp::settings::{self as otlp, Signal};
+use crate::export::spool;
 use crate::health;
 use crate::health::settings::HealthSettings;
 use crate::host::resource::{self, ResourceSettings};
@@ -85,6 +86,7 @@ pub static LAST: &[Section] = &[
     Section::of::<RawContainers>("containers", runtimes::CONTAINERS_SAMPLE),
     Section::of::<slurm::RawSlurm>("slurm", slurm::SAMPLE),
     Section::of::<RawTelemetry>("telemetry", TELEMETRY_SAMPLE),
+    spool::settings::SECTION,
 ];
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -288,6 +290,14 @@ fn telemetry_settings(
         remedy: "set [otlp] endpoint as well".into(),
     };
     settings.ok_or_else(no_receiver).map(Some)
+}
+
+/// The longest time by which requests of different agents are spread.
+const MAX_SPREAD: Duration = Duration::from_secs(5);
+
+/// The time over which the agents of a fleet spread their requests.
+pub(crate) fn spread(interval: Duration) -> Duration {
+    (interval / 2).min(MAX_SPREAD)
 }
 
 /// Parses a duration with its unit; the default where there is no text.

@@ -3,14 +3,18 @@
 
 pub mod def;
 mod file;
+pub mod filter;
 pub mod lines;
 pub mod otlp;
 pub mod prometheus;
+pub mod spool;
 pub mod stdout;
+pub mod webhook;
 
-use crate::catalog::agent::{DropReason, ExportOutcome};
+use crate::catalog::agent::{DropReason, ExportOutcome, SourceState};
 use crate::catalog::attributes::AttrSet;
 use crate::catalog::{Kind, MetricDef};
+use crate::collect::status;
 use crate::event::record::Record;
 use crate::sample::{Histogram, Value};
 use std::sync::{Arc, OnceLock};
@@ -104,6 +108,10 @@ pub trait Sink: Send {
     /// Exports log records of events under the same rules. A sink of points only ignores them.
     fn export_events(&mut self, _records: &[Record]) {}
 
+    /// Called before [`Self::flush`] of any sink: what is left is sent from now on, so that a sink that
+    /// waits for its receiver takes no time from the others.
+    fn start_flush(&mut self, _deadline: Instant) {}
+
     /// Called once before the agent ends: waits until everything is sent or `deadline` has passed.
     /// The sink then drops and counts the rest.
     fn flush(&mut self, deadline: Instant);
@@ -129,6 +137,28 @@ pub struct Report {
     pub requests: u64,
     /// Bytes in those attempts, as compressed.
     pub bytes: u64,
+    /// Points handed to the sink, and found in its spool at the start.
+    pub taken: u64,
+    /// Of those, the ones found in the spool.
+    pub restored: u64,
+    /// Points that wait in memory, with those being sent from there.
+    pub queued: u64,
+    /// Points being sent that are not in the spool.
+    pub in_flight: u64,
+    /// Points that wait on disk, with those being sent from there.
+    pub spooled: u64,
+    /// Bytes of the spool's files.
+    pub spool_bytes: u64,
+    /// Points that fell out of the full spool.
+    pub spool_full: u64,
+    /// Points that became too old in the spool.
+    pub expired: u64,
+    /// Points of which the spool's files were damaged.
+    pub damaged: u64,
+    /// Whether there is a spool.
+    pub has_spool: bool,
+    /// Why the spool is not used as it should be.
+    pub trouble: Option<spool::Trouble>,
 }
 
 impl Report {
@@ -137,14 +167,34 @@ impl Report {
         [
             (ExportOutcome::Ok, self.accepted),
             (ExportOutcome::Refused, self.refused),
-            (ExportOutcome::Failed, self.undelivered + self.queue_full),
+            (ExportOutcome::Failed, self.lost()),
         ]
     }
 
+    /// Points that wait in memory and on disk.
+    pub fn waiting(&self) -> u64 {
+        self.queued + self.spooled
+    }
+
+    /// The state of a sink with a spool, for the status registry.
+    pub fn status(&self) -> Option<status::Report> {
+        let of = |trouble: spool::Trouble| {
+            status::Report::of(SourceState::Degraded, trouble.as_str(), trouble.remedy())
+        };
+        self.has_spool.then(|| self.trouble.map_or_else(status::Report::ready, of))
+    }
+
+    fn lost(&self) -> u64 {
+        self.undelivered + self.queue_full + self.spool_full + self.expired + self.damaged
+    }
+
     /// Points lost by reason, for [`crate::catalog::agent::DROPPED`].
-    pub fn dropped(&self) -> [(DropReason, u64); 4] {
+    pub fn dropped(&self) -> [(DropReason, u64); 7] {
         [
             (DropReason::QueueFull, self.queue_full),
+            (DropReason::SpoolFull, self.spool_full),
+            (DropReason::Expired, self.expired),
+            (DropReason::Damaged, self.damaged),
             (DropReason::Rejected, self.refused),
             (DropReason::Undelivered, self.undelivered),
             (DropReason::NotFinite, self.not_finite),

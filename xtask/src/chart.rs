@@ -37,6 +37,15 @@ const COMBINATIONS: &[Combination] = &[
         &["--set", "otlp.endpoint=https://otlp.example:4317,otlp.secretName=otlp"],
         &["value: \"https://otlp.example:4317\"", "envFrom: [{secretRef: {name: \"otlp\"}}]"],
     ),
+    (
+        &["--set", "spool.metrics=true,spool.maxBytes=1073741824"],
+        &[
+            "{name: GPUWHO_SPOOL_FOLDER, value: /var/lib/gpuwho/spool}",
+            "{name: GPUWHO_SPOOL_METRICS, value: \"true\"}",
+            "{name: GPUWHO_SPOOL_MAX_BYTES, value: \"1073741824\"}",
+        ],
+    ),
+    (&["--set", "spool.enabled=false"], &["kind: DaemonSet"]),
     (&["--set", "clusterName=prod-1"], &["\"host.name=$(NODE_NAME),k8s.cluster.name=prod-1\""]),
     (
         &["--set-string", "config=[agent]\ninterval = \"30s\"\n"],
@@ -127,6 +136,9 @@ const REFUSED: &[&str] = &[
     "otlp.endpiont=http://collector:4318",
     "unknown=1",
     "clusterName=a\\,b",
+    "spool.enabled=perhaps",
+    "spool.maxBytes=1",
+    "spool.folder=/tmp",
     "runtimeSockets={containerd.sock}",
     "image.pullPolicy=Sometimes",
     "nodeSelector.gpu=true",

@@ -3,8 +3,8 @@
 use super::RunError;
 use super::configuration::Configuration;
 use crate::event::record::Record;
-use crate::export::def::{SinkContext, SinkDef};
-use crate::export::{self, EnrichedBatch, Sink};
+use crate::export::def::{NamedSink, SinkContext, SinkDef};
+use crate::export::{self, EnrichedBatch};
 use crate::heartbeat::Heartbeat;
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,6 +16,7 @@ pub static SINKS: &[SinkDef] = &[
     export::lines::STDOUT,
     export::lines::FILE,
     export::prometheus::def::PROMETHEUS,
+    export::webhook::def::WEBHOOK,
 ];
 
 /// The forms of `--sink`, for its help.
@@ -32,7 +33,7 @@ pub fn parse(flag: &str) -> Result<String, String> {
 }
 
 /// An open sink and its name.
-pub(super) type OpenSink = (&'static str, Box<dyn Sink>);
+pub(super) type OpenSink = NamedSink;
 
 /// Opens every sink that the configuration requests.
 pub(super) fn open(
@@ -47,6 +48,7 @@ pub(super) fn open(
     for (name, receiver) in &configuration.sinks {
         let sink = receiver.open(&context).map_err(RunError::Sink)?;
         sinks.extend(sink.map(|sink| (*name, sink)));
+        sinks.extend(receiver.open_more(&context).map_err(RunError::Sink)?);
     }
     Ok(sinks)
 }
@@ -67,6 +69,9 @@ pub(super) fn export_events(sinks: &mut [OpenSink], records: &[Record]) {
 
 /// Gives every sink until `deadline` to send what is left.
 pub(super) fn flush(sinks: &mut [OpenSink], deadline: Instant) {
+    for (_, sink) in sinks.iter_mut() {
+        sink.start_flush(deadline);
+    }
     for (_, sink) in sinks {
         sink.flush(deadline);
     }

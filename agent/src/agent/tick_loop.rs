@@ -19,7 +19,7 @@ use crate::host::boot_time_ns;
 use crate::sample::{Batch, SourcePart};
 use crate::subject::Registries;
 use sd_notify::NotifyState;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -99,9 +99,19 @@ pub(super) fn run(
         if heartbeat.beat() {
             notify(NotifyState::Ready);
         }
-        let reports = sinks.iter().map(|(name, sink)| (*name, sink.report())).collect();
-        *context.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner) = reports;
+        report_sinks(context, sinks);
     }
+}
+
+/// Keeps the figures of every sink for its metrics, and the state of those with a spool.
+fn report_sinks(context: &Context, sinks: &[OpenSink]) {
+    let reports: BTreeMap<_, _> = sinks.iter().map(|(name, sink)| (*name, sink.report())).collect();
+    for (&name, report) in &reports {
+        if let Some(status) = report.status() {
+            context.board.put(name, &status);
+        }
+    }
+    *context.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner) = reports;
 }
 
 /// Adds the costs of a batch, and adds them up by job, pod and unit.

@@ -33,6 +33,12 @@ dims! {
         ThreadsFull = "threads_full",
         /// The export queue was full and dropped the oldest batch.
         QueueFull = "queue_full",
+        /// The spool on disk was full and dropped the oldest requests.
+        SpoolFull = "spool_full",
+        /// A request in the spool became older than `spool.max_age`.
+        Expired = "expired",
+        /// A request in the spool could not be read again.
+        Damaged = "damaged",
         /// The receiver refused the points.
         Rejected = "rejected",
         /// Retries ended without an answer.
@@ -147,6 +153,16 @@ metrics! {
     /// Points sent, by outcome.
     EXPORT_POINTS: Counter<i64> of Source, by ExportOutcome = "gpuwho.export.points" ["{point}"]
         from "the sink's answers";
+    /// Points and events handed to a sink, and those that it found in its spool when it started. What
+    /// is neither accepted, refused, failed nor dropped of them waits.
+    EXPORT_TAKEN: Counter<i64> of Source = "gpuwho.export.taken" ["{point}"]
+        from "the sink's own count";
+    /// Points and events that wait for the receiver, in memory and in the spool.
+    EXPORT_WAITING: UpDownCounter<i64> of Source = "gpuwho.export.waiting" ["{point}"]
+        from "the sink's queue and its spool";
+    /// Size of a sink's spool on disk. Only sinks with a spool have it.
+    SPOOL_USAGE: UpDownCounter<i64> of Source = "gpuwho.spool.usage" ["By"]
+        from "the files of the spool";
     /// Number of live series; an owner's histogram counts as its buckets and three.
     SERIES: Gauge<i64> of Agent = "gpuwho.series" ["{series}"]
         from "the series registry";

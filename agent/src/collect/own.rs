@@ -104,6 +104,14 @@ impl SelfMetrics {
             for (reason, lost) in report.dropped() {
                 out.push(metric::DROPPED.sample(Source(name), reason, count(lost)));
             }
+            // A sink that only answers takes nothing over.
+            if report.taken > 0 {
+                out.push(metric::EXPORT_TAKEN.sample(Source(name), (), count(report.taken)));
+                out.push(metric::EXPORT_WAITING.sample(Source(name), (), count(report.waiting())));
+            }
+            if report.spool_bytes > 0 {
+                out.push(metric::SPOOL_USAGE.sample(Source(name), (), count(report.spool_bytes)));
+            }
         }
     }
 

@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn wrong_values_are_refused_with_key_value_and_remedy() {
         for (text, key, value, remedy) in [
-            ("[otlp]\ncompression = \"zstd\"", "otlp.compression", "zstd", "`gzip`"),
+            ("[otlp]\ncompression = \"xz\"", "otlp.compression", "xz", "`gzip`"),
             ("[sinks]\nfile_max_bytes = 1000", "sinks.file_max_bytes", "1000", "1048576"),
             ("[sinks]\nfile_max_age = \"1s\"", "sinks.file_max_age", "`1s`", "1m or more"),
             ("[sinks]\nfile_keep = 5000", "sinks.file_keep", "5000", "1000 or less"),

@@ -21,7 +21,7 @@ mod record;
 pub mod view;
 
 pub use files::{SECTION, Settings};
-pub use record::record;
+pub use record::{NAME, record};
 pub use view::{Receipt, ReceiptReport};
 
 use super::Charge;

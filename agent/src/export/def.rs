@@ -7,9 +7,10 @@ use crate::config::{ConfigError, Resolving, Section};
 use crate::diagnosis::Finding;
 use crate::heartbeat::Heartbeat;
 use crate::paths::Paths;
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A row: one sink.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +47,26 @@ pub struct SinkContext<'a> {
     pub heartbeat: &'a Arc<Heartbeat>,
 }
 
+/// An open sink and its name.
+pub type NamedSink = (&'static str, Box<dyn Sink>);
+
+/// The names of sinks that the configuration names. They live as long as the agent: its metrics and
+/// its status have them.
+static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+
+/// The name of a further sink of a row.
+pub fn sink_name(row: &str, name: &str) -> &'static str {
+    let full = format!("{row}:{name}");
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    // Each once, so that reading the configuration again takes no memory.
+    if let Some(known) = names.get(full.as_str()) {
+        return known;
+    }
+    let leaked: &'static str = full.leak();
+    names.insert(leaked);
+    leaked
+}
+
 /// Why a sink does not open.
 pub type OpenError = Box<dyn Error + Send + Sync>;
 
@@ -53,6 +74,11 @@ pub type OpenError = Box<dyn Error + Send + Sync>;
 pub trait Receiver: fmt::Debug {
     /// Opens it; `None` where the configuration does not request it.
     fn open(&self, context: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError>;
+
+    /// Opens the further sinks of this row, each with its own name.
+    fn open_more(&self, _context: &SinkContext<'_>) -> Result<Vec<NamedSink>, OpenError> {
+        Ok(Vec::new())
+    }
 
     /// Checks the files and folders that it names, without making anything.
     fn check(&self) -> Result<(), OpenError> {

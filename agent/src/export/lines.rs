@@ -3,6 +3,7 @@
 use super::Sink;
 use super::def::{OpenError, Receiver, SinkContext, SinkDef, SinkFlag};
 use super::file::{RotatingFile, Rotation};
+use super::filter::{Filter, RawFilter};
 use super::stdout::JsonLines;
 use crate::config::{self, ConfigError, Resolving, Section, checks};
 use serde::Deserialize;
@@ -16,8 +17,10 @@ pub const STDOUT: SinkDef = SinkDef {
     section: Some(SECTION),
     flag: Some(SinkFlag::Plain),
     configure: |with| {
-        let is_wanted = with.flags.sink("stdout").is_some() || read(with)?.stdout == Some(true);
-        Ok(Box::new(Stdout { is_wanted }))
+        let raw = read(with)?;
+        let is_wanted = with.flags.sink("stdout").is_some() || raw.stdout == Some(true);
+        let filter = Filter::resolve("sinks.stdout_filter", raw.stdout_filter.as_ref())?;
+        Ok(Box::new(Stdout { is_wanted, filter, interval: with.settings.interval }))
     },
 };
 
@@ -29,7 +32,9 @@ pub const FILE: SinkDef = SinkDef {
     configure: |with| {
         let raw = read(with)?;
         let path = with.flags.sink("file").map(PathBuf::from).or_else(|| raw.file.clone());
-        Ok(Box::new(File { path, rotation: rotation(&raw)? }))
+        let filter = Filter::resolve("sinks.file_filter", raw.file_filter.as_ref())?;
+        let interval = with.settings.interval;
+        Ok(Box::new(File { path, rotation: rotation(&raw)?, filter, interval }))
     },
 };
 
@@ -45,6 +50,9 @@ const SECTION: Section = Section::of::<RawSinks>(
 #: file_max_bytes = 104857600
 #: file_max_age = "24h"
 #: file_keep = 4
+# What is written; the keys are those of otlp.filter.
+#: stdout_filter = { metrics = [] }
+#: file_filter = { metrics = ["gpu.*"], exclude = ["gpu.pcie.*"] }
 "#,
 );
 
@@ -56,6 +64,8 @@ struct RawSinks {
     file_max_bytes: Option<u64>,
     file_max_age: Option<String>,
     file_keep: Option<u32>,
+    stdout_filter: Option<RawFilter>,
+    file_filter: Option<RawFilter>,
 }
 
 /// Smallest size at which a file rotates: a batch of 1,000 points has 300 KiB.
@@ -100,11 +110,15 @@ fn read(with: &Resolving<'_>) -> Result<RawSinks, ConfigError> {
 #[derive(Debug)]
 struct Stdout {
     is_wanted: bool,
+    filter: Filter,
+    interval: Duration,
 }
 
 impl Receiver for Stdout {
     fn open(&self, _: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
-        Ok(self.is_wanted.then(|| Box::new(JsonLines::new(io::stdout())) as Box<dyn Sink>))
+        let open =
+            || self.filter.clone().before(Box::new(JsonLines::new(io::stdout())), self.interval);
+        Ok(self.is_wanted.then(open))
     }
 }
 
@@ -112,6 +126,8 @@ impl Receiver for Stdout {
 struct File {
     path: Option<PathBuf>,
     rotation: Rotation,
+    filter: Filter,
+    interval: Duration,
 }
 
 /// The file cannot be opened.
@@ -142,6 +158,6 @@ impl Receiver for File {
         let Some(path) = &self.path else { return Ok(None) };
         let file = RotatingFile::open(path, self.rotation)
             .map_err(|source| FileError { path: path.clone(), source })?;
-        Ok(Some(Box::new(JsonLines::new(file))))
+        Ok(Some(self.filter.clone().before(Box::new(JsonLines::new(file)), self.interval)))
     }
 }

@@ -6,33 +6,39 @@
 //! encoding and 0.3 µs for gzip, no allocation a point, and at most `queue_bytes` plus two
 //! requests of memory.
 
-mod cause;
+mod backlog;
+pub mod body;
+pub(crate) mod cause;
 pub(crate) mod connection;
 mod counts;
 pub mod def;
+mod delta;
 pub mod encode;
 mod grpc;
 mod health;
-mod http;
+pub(crate) mod http;
+mod json;
 mod logs;
-mod queue;
+mod proxy;
+pub(crate) mod queue;
 pub mod resource;
-mod retry;
-mod sender;
+pub(crate) mod retry;
+pub(crate) mod secrets;
+pub(crate) mod sender;
 pub mod settings;
 pub(crate) mod tls;
 mod wire;
 
+use crate::export::spool::SpoolFolder;
 use crate::export::{EnrichedBatch, Report, Sink};
-use bytes::Bytes;
+use body::{Encoding, Format};
 use counts::SinkCounters;
+use delta::Deltas;
 use encode::{Encoder, Limits};
-use flate2::write::GzEncoder;
-use grpc::PREFIX;
 use queue::{Queue, Request};
-use sender::Sender;
-use settings::{Compression, Protocol, Settings};
-use std::io::{self, Write as _};
+use sender::{Sender, Transport};
+use settings::{Protocol, Settings, Temporality};
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
@@ -53,21 +59,55 @@ pub struct StartError(#[from] io::Error);
 #[derive(Debug)]
 pub struct OtlpSink {
     encoder: Encoder,
+    /// `None` where counters are cumulative.
+    deltas: Option<Deltas>,
+    encoding: Encoding,
     queue: OtlpQueue,
 }
 
 impl OtlpSink {
-    /// Starts the sender. Nothing is connected, resolved or read from disk before the first batch.
+    /// Starts the sender of a receiver. Nothing is connected or resolved before the first batch, and
+    /// nothing is read but the spool.
     pub fn start(settings: &Settings, resource: &Resource) -> Result<Self, StartError> {
-        let queue = OtlpQueue::start("export:otlp", settings)?;
-        Ok(Self { encoder: Encoder::new(resource, Limits::default()), queue })
+        Self::with_spool("export:otlp", settings, resource, None)
+    }
+
+    /// The same with a thread's name, and what has waited on disk.
+    pub fn with_spool(
+        thread: &str,
+        settings: &Settings,
+        resource: &Resource,
+        spool: Option<SpoolFolder>,
+    ) -> Result<Self, StartError> {
+        let format = match settings.protocol {
+            Protocol::HttpJson => Format::MetricsJson,
+            Protocol::Http | Protocol::Grpc => Format::Metrics,
+        };
+        let encoding = Encoding { format, compression: settings.compression };
+        let queue = OtlpQueue::start(thread, settings, Transport::otlp(settings), spool)?;
+        let encoder =
+            Encoder::new(resource, Limits::default()).with_temporality(settings.temporality);
+        let is_delta = settings.temporality == Temporality::Delta;
+        Ok(Self { encoder, deltas: is_delta.then(Deltas::default), encoding, queue })
     }
 }
 
 impl Sink for OtlpSink {
     fn export(&mut self, batch: &EnrichedBatch) {
-        let Self { encoder, queue } = self;
-        encoder.encode(batch, &mut |raw, points| queue.push(raw, points as u64));
+        let Self { encoder, deltas, encoding, queue } = self;
+        let batch = match deltas {
+            Some(deltas) => deltas.of(batch),
+            None => batch,
+        };
+        let mut emit = |raw: &[u8], points: usize| match encoding.format {
+            Format::MetricsJson => queue.push(&json::metrics(raw), *encoding, points as u64),
+            _ => queue.push(raw, *encoding, points as u64),
+        };
+        encoder.encode(batch, &mut emit);
+    }
+
+    fn start_flush(&mut self, deadline: Instant) {
+        self.queue.close(deadline);
     }
 
     fn flush(&mut self, deadline: Instant) {
@@ -81,9 +121,7 @@ impl Sink for OtlpSink {
 
 /// The queue of one signal and the thread that sends from it.
 #[derive(Debug)]
-struct OtlpQueue {
-    protocol: Protocol,
-    compression: Compression,
+pub(crate) struct OtlpQueue {
     queue: Arc<Queue>,
     counts: Arc<SinkCounters>,
     closing: watch::Sender<Option<Instant>>,
@@ -91,7 +129,12 @@ struct OtlpQueue {
 }
 
 impl OtlpQueue {
-    fn start(thread: &str, settings: &Settings) -> Result<Self, StartError> {
+    pub(crate) fn start(
+        thread: &str,
+        settings: &Settings,
+        transport: Transport,
+        spool: Option<SpoolFolder>,
+    ) -> Result<Self, StartError> {
         let queue = Arc::new(Queue::new(settings.queue_bytes));
         let counts = Arc::new(SinkCounters::default());
         let (closing, closed) = watch::channel(None);
@@ -103,7 +146,8 @@ impl OtlpQueue {
             .max_blocking_threads(1)
             .thread_name(format!("{thread}-dns"))
             .build()?;
-        let sender = Sender::new(settings, Arc::clone(&queue), Arc::clone(&counts), closed);
+        let waiting = (Arc::clone(&queue), spool);
+        let sender = Sender::new(settings, transport, waiting, Arc::clone(&counts), closed);
         std::thread::Builder::new().name(thread.to_owned()).spawn(move || {
             runtime.block_on(sender.run());
             // A look-up that hangs must not delay the agent's end.
@@ -111,32 +155,42 @@ impl OtlpQueue {
             // The receiving end is gone when the sink was dropped without a flush.
             let _ = ended.send(());
         })?;
-        let Settings { protocol, compression, .. } = *settings;
-        Ok(Self { protocol, compression, queue, counts, closing, done })
+        Ok(Self { queue, counts, closing, done })
     }
 
-    /// Queues an encoded request with `points` points or records.
-    fn push(&self, raw: &[u8], points: u64) {
+    /// Queues a message with `points` points or records.
+    pub(crate) fn push(&self, raw: &[u8], encoding: Encoding, points: u64) {
         let closed = self.closing.borrow().is_some();
-        match pack(raw, self.protocol, self.compression) {
+        let packed = encoding.compression.compress(raw);
+        match packed {
             Ok(body) if !closed => {
-                let lost = self.queue.push(Request { body, points });
-                SinkCounters::add(&self.counts.queue_full, lost);
+                let lost = self.queue.push(Request { body: body.into(), points, encoding });
+                self.counts.add(|report| {
+                    report.taken += points;
+                    report.queue_full += lost;
+                });
             }
             // The sender has ended after the flush. Compression into memory does not fail.
-            Ok(_) | Err(_) => SinkCounters::add(&self.counts.undelivered, points),
+            Ok(_) | Err(_) => self.counts.add(|report| {
+                report.taken += points;
+                report.undelivered += points;
+            }),
         }
     }
 
-    fn flush(&self, deadline: Instant) {
+    pub(crate) fn close(&self, deadline: Instant) {
         self.closing.send_replace(Some(deadline));
+    }
+
+    pub(crate) fn flush(&self, deadline: Instant) {
+        self.close(deadline);
         let left = deadline.saturating_duration_since(Instant::now());
         // An error means that the sender has already ended.
         let _ = self.done.recv_timeout(left + GRACE);
     }
 
-    fn report(&self, not_finite: u64) -> Report {
-        self.counts.report(not_finite)
+    pub(crate) fn report(&self, not_finite: u64) -> Report {
+        self.counts.report(not_finite, self.queue.points())
     }
 }
 
@@ -144,52 +198,5 @@ impl Drop for OtlpQueue {
     /// Ends the sender's thread at once; [`Sink::flush`] before this sends the queued requests.
     fn drop(&mut self) {
         self.closing.send_replace(Some(Instant::now()));
-    }
-}
-
-/// The body as sent: compressed once for all attempts, and for gRPC after its prefix.
-fn pack(raw: &[u8], protocol: Protocol, compression: Compression) -> io::Result<Bytes> {
-    let prefix = match protocol {
-        Protocol::Http => 0,
-        Protocol::Grpc => PREFIX,
-    };
-    let mut out = vec![0; prefix];
-    match compression {
-        Compression::None => out.extend_from_slice(raw),
-        Compression::Gzip => {
-            let mut gzip = GzEncoder::new(out, flate2::Compression::fast());
-            gzip.write_all(raw)?;
-            out = gzip.finish()?;
-        }
-    }
-    let len = u32::try_from(out.len() - prefix).map_err(io::Error::other)?;
-    if let Some((flag, size)) = out.get_mut(..prefix).and_then(<[u8]>::split_first_mut) {
-        *flag = u8::from(compression == Compression::Gzip);
-        size.copy_from_slice(&len.to_be_bytes());
-    }
-    Ok(out.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use flate2::read::GzDecoder;
-    use std::io::Read as _;
-
-    #[test]
-    fn grpc_body_is_flag_length_and_gzip() {
-        let body = pack(b"some bytes", Protocol::Grpc, Compression::Gzip).unwrap();
-        let (prefix, gzip) = body.split_at(PREFIX);
-        assert_eq!(prefix[0], 1);
-        assert_eq!(prefix[1..], u32::try_from(gzip.len()).unwrap().to_be_bytes());
-        let mut raw = Vec::new();
-        GzDecoder::new(gzip).read_to_end(&mut raw).unwrap();
-        assert_eq!(raw, b"some bytes");
-    }
-
-    #[test]
-    fn http_body_without_compression_is_the_message() {
-        let body = pack(b"some bytes", Protocol::Http, Compression::None).unwrap();
-        assert_eq!(&body[..], b"some bytes");
     }
 }

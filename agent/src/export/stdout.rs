@@ -24,9 +24,9 @@ pub struct JsonLines<W> {
     report: Report,
 }
 
-/// One line.
+/// One point.
 #[derive(Serialize)]
-struct Line<'a> {
+pub(super) struct Line<'a> {
     time: String,
     metric: &'a str,
     kind: &'a str,
@@ -39,9 +39,9 @@ struct Line<'a> {
     attributes: Attributes<'a>,
 }
 
-/// One event's line.
+/// One event.
 #[derive(Serialize)]
-struct EventLine<'a> {
+pub(super) struct EventLine<'a> {
     time: String,
     observed: String,
     event: &'a str,
@@ -81,12 +81,13 @@ impl<W: Write + Send> JsonLines<W> {
     fn render(&mut self, batch: &EnrichedBatch) -> u64 {
         let mut lines = 0;
         for point in &batch.points {
-            let Some(line) = line(point) else {
+            let Some(line) = Line::of(point) else {
                 self.report.not_finite += 1;
                 continue;
             };
             lines += self.push(&line);
         }
+        self.report.taken += batch.points.len() as u64;
         lines
     }
 }
@@ -136,7 +137,8 @@ impl<W: Write + Send> Sink for JsonLines<W> {
 
     fn export_events(&mut self, records: &[Record]) {
         self.line.clear();
-        let lines = records.iter().map(|record| self.push(&event_line(record))).sum();
+        let lines = records.iter().map(|record| self.push(&EventLine::of(record))).sum();
+        self.report.taken += lines;
         self.put(lines);
     }
 
@@ -148,41 +150,54 @@ impl<W: Write + Send> Sink for JsonLines<W> {
     }
 }
 
-/// `None` for a number that JSON cannot represent.
-fn line(point: &Point) -> Option<Line<'_>> {
-    let value = match &point.value {
-        None => None,
-        Some(Value::Int(number)) => Some(Number::Int(*number)),
-        Some(Value::Double(number)) if number.is_finite() => Some(Number::Double(*number)),
-        Some(Value::Double(_)) => return None,
-        Some(Value::Histogram(histogram)) => Some(Number::Histogram {
-            count: histogram.count(),
-            sum: histogram.sum,
-            bounds: &histogram.bounds,
-            counts: &histogram.counts,
-        }),
-    };
-    let cumulative = matches!(point.metric.kind, Kind::Counter | Kind::Histogram);
-    Some(Line {
-        time: rfc3339(point.time_ns),
-        metric: point.metric.name,
-        kind: point.metric.kind.as_str(),
-        unit: point.metric.unit,
-        start: cumulative.then(|| rfc3339(point.start_ns)),
-        ended: value.is_none(),
-        value,
-        attributes: Attributes(&point.labels.set),
-    })
+impl<'a> Line<'a> {
+    /// `None` for a number that JSON cannot represent.
+    pub(super) fn of(point: &'a Point) -> Option<Self> {
+        let value = match &point.value {
+            None => None,
+            Some(Value::Int(number)) => Some(Number::Int(*number)),
+            Some(Value::Double(number)) if number.is_finite() => Some(Number::Double(*number)),
+            Some(Value::Double(_)) => return None,
+            Some(Value::Histogram(histogram)) => Some(Number::Histogram {
+                count: histogram.count(),
+                sum: histogram.sum,
+                bounds: &histogram.bounds,
+                counts: &histogram.counts,
+            }),
+        };
+        let cumulative = matches!(point.metric.kind, Kind::Counter | Kind::Histogram);
+        Some(Self {
+            time: rfc3339(point.time_ns),
+            metric: point.metric.name,
+            kind: point.metric.kind.as_str(),
+            unit: point.metric.unit,
+            start: cumulative.then(|| rfc3339(point.start_ns)),
+            ended: value.is_none(),
+            value,
+            attributes: Attributes(&point.labels.set),
+        })
+    }
 }
 
-fn event_line(record: &Record) -> EventLine<'_> {
-    EventLine {
-        time: rfc3339(record.time_ns),
-        observed: rfc3339(record.observed_ns),
-        event: record.name,
-        severity: record.severity_text,
-        body: &record.body,
-        attributes: Attributes(&record.attributes),
+impl<'a> EventLine<'a> {
+    pub(super) fn of(record: &'a Record) -> Self {
+        Self {
+            time: rfc3339(record.time_ns),
+            observed: rfc3339(record.observed_ns),
+            event: record.name,
+            severity: record.severity_text,
+            body: &record.body,
+            attributes: Attributes(&record.attributes),
+        }
+    }
+}
+
+/// An attribute as JSON.
+pub(super) fn attribute(value: &AttrValue) -> serde_json::Value {
+    match value {
+        AttrValue::Str(text) => (&**text).into(),
+        AttrValue::Int(number) => (*number).into(),
+        AttrValue::Double(number) => number.get().into(),
     }
 }
 

@@ -3,12 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
 
 mod allocations;
+mod delivery;
 mod grpc;
 mod http;
 mod log;
 mod receiver;
 mod telemetry;
 mod tls;
+mod webhook;
 
 use gpuwho::catalog::attributes::{AttrSet, GPU_UUID};
 use gpuwho::catalog::device;

@@ -166,6 +166,8 @@ async fn read(request: Request<Incoming>) -> Received {
     let mut raw = Vec::new();
     if head.headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding == "gzip") {
         GzDecoder::new(&body[..]).read_to_end(&mut raw).unwrap();
+    } else if head.headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding == "zstd") {
+        raw = zstd::decode_all(&body[..]).unwrap();
     } else {
         raw = body.to_vec();
     }

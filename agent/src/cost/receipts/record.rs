@@ -7,7 +7,7 @@ use crate::event::record::Record;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The record's event name.
-const NAME: &str = "gpuwho.receipt";
+pub const NAME: &str = "gpuwho.receipt";
 /// Longest body; beyond it the devices are left out.
 const MAX_BODY: usize = 32 * 1024;
 

@@ -1,5 +1,6 @@
 //! The cause of a failed request, in terms of what the operator can change.
 
+use super::secrets::SecretError;
 use super::settings::Protocol;
 use super::tls::TlsFileError;
 use std::error::Error;
@@ -55,12 +56,28 @@ pub(crate) enum Cause {
         /// The setting for that.
         protocol: &'static str,
     },
+    /// 415, or UNIMPLEMENTED, for a body in zstd.
+    #[error("the receiver does not take zstd; gzip is used instead")]
+    NoZstd,
+    /// A file with headers, a token or a secret.
+    #[error(transparent)]
+    SecretFile(#[from] SecretError),
     /// The connection broke.
     #[error("connection lost ({0})")]
     Lost(String),
     /// 401, 403, UNAUTHENTICATED, PERMISSION_DENIED.
     #[error("the receiver answered {status}: check the headers (token, tenant); {message}")]
     Credentials {
+        /// Status or code.
+        status: String,
+        /// The receiver's message.
+        message: String,
+    },
+    /// The same from a webhook.
+    #[error(
+        "the receiver answered {status}: check webhook.secret_file, its headers and the clocks; {message}"
+    )]
+    Signature {
         /// Status or code.
         status: String,
         /// The receiver's message.
@@ -113,7 +130,7 @@ impl Cause {
     /// protocol: neither side understands the other's first bytes.
     pub(super) fn hint(self, protocol: Protocol) -> Self {
         match (self, protocol) {
-            (Self::Lost(detail), Protocol::Http) => {
+            (Self::Lost(detail), Protocol::Http | Protocol::HttpJson) => {
                 Self::ClosedByReceiver { detail, other: "gRPC", protocol: "grpc" }
             }
             (Self::Lost(detail), Protocol::Grpc) => {
@@ -125,7 +142,7 @@ impl Cause {
 }
 
 /// The receiver's message in one line, with a bounded length.
-pub(super) fn message(text: &str) -> String {
+pub(crate) fn message(text: &str) -> String {
     let text: String = text.chars().filter(|c| !c.is_control()).take(MESSAGE_CHARS).collect();
     if text.is_empty() { "no reason given".to_owned() } else { text }
 }

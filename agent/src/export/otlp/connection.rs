@@ -2,16 +2,20 @@
 //! first use and again when a certificate file changes.
 
 use super::cause::Cause;
+use super::secrets::CachedHeaders;
 use super::settings::{Protocol, Settings};
 use super::tls::{self, Stamp};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
-use hyper::{Request, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::proxy::Tunnel;
+use hyper_util::client::legacy::connect::{Connect, HttpConnector};
+use hyper_util::client::legacy::{Builder, Client, Error};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::ClientConfig;
 use std::time::Duration;
 
 /// The part of the timeout for the TCP handshake.
@@ -19,13 +23,32 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Largest answer in bytes. An answer is a status and a short message.
 const ANSWER_BYTES: usize = 64 << 10;
 
-type HyperClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+type Direct = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+type Proxied = Client<HttpsConnector<Tunnel<HttpConnector>>, Full<Bytes>>;
+
+/// A client, with or without a proxy.
+#[derive(Debug)]
+enum HyperClient {
+    Direct(Direct),
+    Proxied(Proxied),
+}
+
+impl HyperClient {
+    async fn request(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Error> {
+        match self {
+            Self::Direct(client) => client.request(request).await,
+            Self::Proxied(client) => client.request(request).await,
+        }
+    }
+}
 
 /// A receiver as the transports see it.
 #[derive(Debug)]
 pub(crate) struct Connection {
     settings: Settings,
     client: Option<(HyperClient, Stamp)>,
+    /// Headers from files.
+    from_files: CachedHeaders,
     /// Whether the endpoint has ever answered in our protocol.
     answered: bool,
 }
@@ -41,7 +64,7 @@ pub(crate) struct Answer {
 
 impl Connection {
     pub(crate) fn new(settings: Settings) -> Self {
-        Self { settings, client: None, answered: false }
+        Self { settings, client: None, from_files: CachedHeaders::default(), answered: false }
     }
 
     /// Posts a body and reads the whole answer, within the timeout.
@@ -60,7 +83,8 @@ impl Connection {
         for (name, value) in headers {
             sent.insert(name, value.clone());
         }
-        for (name, value) in &self.settings.headers {
+        let from_files = self.from_files.of(&self.settings.header_files)?;
+        for (name, value) in self.settings.headers.iter().chain(from_files) {
             sent.insert(name, value.clone());
         }
         if let Some(token) = sent.get_mut(AUTHORIZATION) {
@@ -104,15 +128,37 @@ fn build(settings: &Settings) -> Result<HyperClient, Cause> {
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
-    let mut builder = Client::builder(TokioExecutor::new());
-    builder.pool_timer(TokioTimer::new()).pool_max_idle_per_host(1);
-    Ok(match settings.protocol {
-        Protocol::Http => builder.build(connector.enable_http1().wrap_connector(tcp)),
-        Protocol::Grpc => {
-            builder.http2_only(true).build(connector.enable_http2().wrap_connector(tcp))
+    Ok(match &settings.proxy {
+        None => HyperClient::Direct(client(settings.protocol, config, tcp)),
+        Some(proxy) => {
+            let mut tunnel = Tunnel::new(proxy.uri.clone(), tcp);
+            if let Some(authorization) = &proxy.authorization {
+                tunnel = tunnel.with_auth(authorization.clone());
+            }
+            HyperClient::Proxied(client(settings.protocol, config, tunnel))
         }
     })
+}
+
+fn client<C>(
+    protocol: Protocol,
+    config: ClientConfig,
+    connector: C,
+) -> Client<HttpsConnector<C>, Full<Bytes>>
+where
+    HttpsConnector<C>: Connect + Clone,
+{
+    let https = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
+    let mut builder: Builder = Client::builder(TokioExecutor::new());
+    builder.pool_timer(TokioTimer::new()).pool_max_idle_per_host(1);
+    match protocol {
+        Protocol::Http | Protocol::HttpJson => {
+            builder.build(https.enable_http1().wrap_connector(connector))
+        }
+        Protocol::Grpc => {
+            builder.http2_only(true).build(https.enable_http2().wrap_connector(connector))
+        }
+    }
 }
 
 fn agent_name() -> HeaderValue {

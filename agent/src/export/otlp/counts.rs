@@ -1,35 +1,39 @@
 //! Counters of the points' outcomes. The tick's thread and the sender's thread write and read them.
 
 use crate::export::Report;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::export::spool::Figures;
+use std::sync::{Mutex, PoisonError};
 
 /// The counters behind a [`Report`].
 #[derive(Debug, Default)]
-pub(super) struct SinkCounters {
-    pub(super) accepted: AtomicU64,
-    pub(super) refused: AtomicU64,
-    pub(super) undelivered: AtomicU64,
-    pub(super) queue_full: AtomicU64,
-    pub(super) requests: AtomicU64,
-    pub(super) bytes: AtomicU64,
-}
+pub(crate) struct SinkCounters(Mutex<Report>);
 
 impl SinkCounters {
-    /// The counts are independent of each other, so no order is needed.
-    pub(super) fn add(count: &AtomicU64, more: u64) {
-        count.fetch_add(more, Ordering::Relaxed);
+    /// Changes some.
+    pub(super) fn add(&self, change: impl FnOnce(&mut Report)) {
+        // Nothing panics while the lock is held.
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    pub(super) fn report(&self, not_finite: u64) -> Report {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Report {
-            accepted: read(&self.accepted),
-            refused: read(&self.refused),
-            undelivered: read(&self.undelivered),
-            queue_full: read(&self.queue_full),
-            not_finite,
-            requests: read(&self.requests),
-            bytes: read(&self.bytes),
-        }
+    /// Takes over the spool's figures.
+    pub(super) fn spool(&self, figures: &Figures) {
+        let Figures { restored, points, bytes, lost, trouble } = *figures;
+        self.add(|report| {
+            report.has_spool = true;
+            report.restored = restored;
+            report.spooled = points;
+            report.spool_bytes = bytes;
+            report.spool_full = lost.full;
+            report.expired = lost.expired;
+            report.damaged = lost.damaged;
+            report.trouble = trouble;
+        });
+    }
+
+    /// The figures of now; `queued` points wait in memory.
+    pub(super) fn report(&self, not_finite: u64, queued: u64) -> Report {
+        let report = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = report.taken + report.restored + not_finite;
+        Report { not_finite, taken, queued: queued + report.in_flight, ..report }
     }
 }

@@ -1,12 +1,15 @@
 //! The OTLP sinks as rows, and their section `[otlp]`.
 
-use super::settings::{RawOtlp, Settings, Signal, TlsFiles};
+use super::settings::{RawOtlp, Settings, Signal, TlsFiles, check_also};
 use super::tls;
 use super::{LogsSink, OtlpSink, Resource};
-use crate::config::{ConfigError, Flags, Resolving, Section, Tables};
+use crate::config::{ConfigError, Flags, Resolving, Section, Tables, checks, spread};
 use crate::diagnosis::Finding;
 use crate::export::Sink;
-use crate::export::def::{OpenError, Receiver, SinkContext, SinkDef};
+use crate::export::def::{NamedSink, OpenError, Receiver, SinkContext, SinkDef, sink_name};
+use crate::export::filter::Filter;
+use crate::export::spool;
+use std::time::Duration;
 
 /// The row of metrics.
 pub const METRICS: SinkDef = SinkDef {
@@ -30,13 +33,23 @@ const SECTION: Section = Section::of::<RawOtlp>(
     r#"# The receiver of metrics, and of events as log records. Without it the agent sends nothing by OTLP.
 # The OTEL_EXPORTER_OTLP_* variables set the same.
 #: endpoint = "http://127.0.0.1:4318"
-# http/protobuf or grpc; default: grpc for port 4317, otherwise http/protobuf.
+# http/protobuf, http/json or grpc; default: grpc for port 4317, otherwise http/protobuf.
 #: protocol = "http/protobuf"
 # Milliseconds for one attempt.
 #: timeout_ms = 10000
+# gzip, zstd or none. A receiver that does not know zstd gets gzip.
 #: compression = "gzip"
+# cumulative or delta: whether counters count from the start of their series or from the point before.
+#: temporality = "cumulative"
 # Sent with each request, like a token. Values are never logged.
 #: headers = { authorization = "Bearer TOKEN" }
+# Headers that are not in this file, a line NAME: VALUE for each, and a bearer token alone. Changed files
+# are read again.
+#: headers_file = "/etc/gpuwho/otlp.headers"
+#: token_file = "/etc/gpuwho/otlp.token"
+# http://HOST:PORT of a proxy, which is used by CONNECT; default: HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
+# "none": none. A receiver on this host needs none.
+#: proxy = "none"
 # An endpoint without http:// or https:// is TLS, except on this host itself. true: plain text.
 #: insecure = false
 # PEM files for TLS: the CAs to trust instead of the system's, and the agent's own certificate and key.
@@ -45,6 +58,11 @@ const SECTION: Section = Section::of::<RawOtlp>(
 #: client_key = "/etc/gpuwho/client.key"
 # Encoded requests that wait for the receiver, in bytes; the oldest are dropped beyond it.
 #: queue_bytes = 8388608
+# What is sent: metrics by name without those excluded, points and events whose attributes have one of the
+# patterns, events by kind, and each series once in so many intervals. * stands for any text.
+#: filter = { metrics = ["gpu.*"], exclude = ["gpu.pcie.*"], attributes = { "k8s.namespace.name" = ["prod-*"] }, events = ["gpu.xid"], every = 1 }
+# Further receivers by name, each with the keys above, its own queue and its own counters.
+#: also = { backup = { endpoint = "http://127.0.0.1:14318", compression = "zstd", filter = { every = 6 } } }
 "#,
 );
 
@@ -52,43 +70,107 @@ const SECTION: Section = Section::of::<RawOtlp>(
 struct Otlp {
     signal: Signal,
     /// `None` without an endpoint.
-    settings: Option<Settings>,
+    first: Option<One>,
+    /// The further ones.
+    also: Vec<One>,
     /// Also without an endpoint, which the environment may set.
     tls: TlsFiles,
+    spool: spool::settings::Settings,
+    interval: Duration,
+}
+
+/// One receiver.
+#[derive(Debug)]
+struct One {
+    name: &'static str,
+    settings: Settings,
+    filter: Filter,
 }
 
 impl Receiver for Otlp {
     fn open(&self, context: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
-        let Some(settings) = &self.settings else { return Ok(None) };
-        let resource = Resource::new(context.host, settings);
-        Ok(Some(match self.signal {
-            Signal::Metrics => Box::new(OtlpSink::start(settings, &resource)?),
-            Signal::Logs => Box::new(LogsSink::start(settings, &resource)?),
-        }))
+        let first = self.first.iter().filter(|one| self.sends_to(one));
+        first.map(|one| self.start(one, context)).next().transpose()
+    }
+
+    fn open_more(&self, context: &SinkContext<'_>) -> Result<Vec<NamedSink>, OpenError> {
+        let also = self.also.iter().filter(|one| self.sends_to(one));
+        also.map(|one| Ok((one.name, self.start(one, context)?))).collect()
     }
 
     fn check(&self) -> Result<(), OpenError> {
-        let has_files = self.tls != TlsFiles::default();
-        if has_files && self.signal == Signal::Metrics {
-            tls::check(&self.tls)?;
+        if self.signal == Signal::Logs {
+            return Ok(());
+        }
+        let all = self.first.iter().chain(&self.also);
+        for tls in all.clone().map(|one| &one.settings.tls).chain([&self.tls]) {
+            if *tls != TlsFiles::default() {
+                tls::check(tls)?;
+            }
+        }
+        for one in all {
+            one.settings.header_files.read()?;
         }
         Ok(())
     }
 
     fn diagnose(&self) -> Vec<Finding> {
-        let finding = match (self.signal, &self.settings) {
-            (Signal::Logs, _) => return Vec::new(),
-            (_, Some(otlp)) => {
-                Finding::new(OTLP, "ok", format!("sends to {:?}", otlp.endpoint), "")
-            }
-            (_, None) => Finding::new(
+        let all = self.first.iter().chain(&self.also);
+        let mut findings: Vec<_> = all
+            .clone()
+            .filter_map(|one| self.spool.diagnose(one.name, self.signal == Signal::Logs))
+            .collect();
+        if self.signal == Signal::Logs {
+            return findings;
+        }
+        for one in all {
+            let word = one.name.trim_start_matches("sink:");
+            let to = format!("sends to {:?}", one.settings.endpoint);
+            findings.push(match one.settings.header_files.read() {
+                Ok(_) => Finding::new(word, "ok", to, ""),
+                Err(error) => {
+                    let remedy =
+                        "correct otlp.headers_file or otlp.token_file: nothing is sent without it";
+                    Finding::new(word, "failed", error.to_string(), remedy)
+                }
+            });
+        }
+        if findings.is_empty() {
+            findings.push(Finding::new(
                 OTLP,
                 "absent",
                 "no receiver is set: nothing is sent",
                 "give --otlp URL, set [otlp] endpoint, or OTEL_EXPORTER_OTLP_ENDPOINT",
-            ),
+            ));
+        }
+        findings
+    }
+}
+
+impl Otlp {
+    /// Whether the filter lets anything of this signal through.
+    fn sends_to(&self, one: &One) -> bool {
+        match self.signal {
+            Signal::Metrics => one.filter.has_metrics(),
+            Signal::Logs => one.filter.has_events(),
+        }
+    }
+
+    fn start(&self, one: &One, context: &SinkContext<'_>) -> Result<Box<dyn Sink>, OpenError> {
+        let One { name, settings, filter } = one;
+        let resource = Resource::new(context.host, settings);
+        let thread = name.replace("sink:", "export:");
+        let sink: Box<dyn Sink> = match self.signal {
+            Signal::Metrics => {
+                let spool = self.spool.of_metrics(name);
+                Box::new(OtlpSink::with_spool(&thread, settings, &resource, spool)?)
+            }
+            Signal::Logs => {
+                let spool = self.spool.of_events(name);
+                Box::new(LogsSink::with_spool(&thread, settings, &resource, spool)?)
+            }
         };
-        vec![finding]
+        Ok(filter.clone().before(sink, self.interval))
     }
 }
 
@@ -96,7 +178,38 @@ fn configure(signal: Signal, with: &Resolving<'_>) -> Result<Box<dyn Receiver>, 
     let settings = otlp_settings(signal, with.tables, with.flags, with.env)?;
     let file: RawOtlp = with.tables.read(OTLP)?;
     let tls = Settings::resolve(signal, &RawOtlp::default(), &file, &|_| None)?.tls;
-    Ok(Box::new(Otlp { signal, settings, tls }))
+    let row = match signal {
+        Signal::Metrics => METRICS.name,
+        Signal::Logs => LOGS.name,
+    };
+    let interval = with.settings.interval;
+    let one = |name, key: &str, raw: &RawOtlp, settings| {
+        check_files(key, raw)?;
+        let filter = Filter::resolve(&format!("{key}.filter"), raw.filter.as_ref())?;
+        let settings = Settings { spread: spread(interval), ..settings };
+        Ok::<_, ConfigError>(One { name, settings, filter })
+    };
+    let first = settings.map(|settings| one(row, OTLP, &file, settings)).transpose()?;
+    check_also(&file)?;
+    let is_off = is_off(signal, with.env)?;
+    let mut also = Vec::new();
+    for (name, raw) in file.also.iter().filter(|_| !is_off) {
+        // Its own table only: the environment is the first receiver's.
+        let env =
+            |name: &str| (!name.starts_with("OTEL_EXPORTER_")).then(|| (with.env)(name)).flatten();
+        let settings = Settings::resolve(signal, &RawOtlp::default(), raw, &env)?;
+        also.push(one(sink_name(row, name), &format!("otlp.also.{name}"), raw, settings)?);
+    }
+    let spool = spool::settings::Settings::resolve(with.tables)?;
+    Ok(Box::new(Otlp { signal, first, also, tls, spool, interval }))
+}
+
+fn check_files(key: &str, raw: &RawOtlp) -> Result<(), ConfigError> {
+    let files = [("headers_file", &raw.headers_file), ("token_file", &raw.token_file)];
+    let files = files
+        .into_iter()
+        .filter_map(|(file, path)| Some((format!("{key}.{file}"), path.as_ref()?)));
+    checks::absolute(files)
 }
 
 /// Whether OpenTelemetry's own variables switch the signal off. What they ask for and the agent does

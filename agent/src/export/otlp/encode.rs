@@ -6,6 +6,7 @@
 //! sent, and copied after that, so a tick allocates nothing per point.
 
 use super::resource::Resource;
+use super::settings::Temporality;
 use super::wire::{
     VARINT, framed_len, put_bytes, put_fixed64, put_frame, put_varint, retag, tag, varint_len,
 };
@@ -15,6 +16,8 @@ use crate::export::{EnrichedBatch, Labels, Point, Reading};
 use crate::sample::Histogram;
 use std::collections::HashMap;
 
+/// `AGGREGATION_TEMPORALITY_DELTA`.
+const DELTA: u8 = 1;
 /// `AGGREGATION_TEMPORALITY_CUMULATIVE`.
 const CUMULATIVE: u8 = 2;
 /// The version of the semantic conventions from which `k8s.*`, `process.*` and the like are.
@@ -55,6 +58,7 @@ pub struct Encoder {
     /// Name, description and unit of each metric sent so far, encoded.
     headers: HashMap<&'static str, Box<[u8]>>,
     limits: Limits,
+    temporality: Temporality,
     plan: Plan,
     body: Vec<u8>,
     not_finite: u64,
@@ -78,6 +82,8 @@ struct Run {
     /// Bytes of the points, each with its tag and length.
     points_len: usize,
     header_len: usize,
+    /// The fields after the points.
+    temporality: &'static [u8],
 }
 
 impl Encoder {
@@ -89,10 +95,17 @@ impl Encoder {
             scope,
             headers: HashMap::new(),
             limits,
+            temporality: Temporality::Cumulative,
             plan: Plan::default(),
             body: Vec::new(),
             not_finite: 0,
         }
+    }
+
+    /// The same, of points of this form.
+    #[must_use]
+    pub fn with_temporality(self, temporality: Temporality) -> Self {
+        Self { temporality, ..self }
     }
 
     /// Encodes a batch and passes each request with its number of points to `emit`. A batch without
@@ -111,7 +124,8 @@ impl Encoder {
             if full && self.plan.points > 0 {
                 self.write(batch, emit);
             }
-            self.plan.add(index, point.metric, len, header_len);
+            let temporality = temporality(point.metric.kind, self.temporality);
+            self.plan.add(index, point.metric, len, (header_len, temporality));
         }
         self.write(batch, emit);
     }
@@ -156,13 +170,20 @@ impl Encoder {
 }
 
 impl Plan {
-    fn add(&mut self, index: usize, metric: &'static MetricDef, len: usize, header_len: usize) {
+    fn add(
+        &mut self,
+        index: usize,
+        metric: &'static MetricDef,
+        len: usize,
+        (header_len, temporality): (usize, &'static [u8]),
+    ) {
         if let Some(run) = self.runs.last_mut().filter(|run| run.metric.name == metric.name) {
             run.end = index + 1;
             run.points_len += len;
             self.bytes += len;
         } else {
-            let run = Run { metric, first: index, end: index + 1, points_len: len, header_len };
+            let (first, end) = (index, index + 1);
+            let run = Run { metric, first, end, points_len: len, header_len, temporality };
             self.runs.push(run);
             self.bytes += len + header_len + METRIC_OVERHEAD;
         }
@@ -178,7 +199,7 @@ impl Run {
 
     /// Bytes of the `Gauge`, `Sum` or `Histogram` message.
     fn data_len(&self) -> usize {
-        self.points_len + temporality(self.metric.kind).len()
+        self.points_len + self.temporality.len()
     }
 
     fn put_data(&self, out: &mut Vec<u8>, points: &[Point]) {
@@ -191,18 +212,21 @@ impl Run {
         for point in points {
             put_point(out, point);
         }
-        out.extend_from_slice(temporality(self.metric.kind));
+        out.extend_from_slice(self.temporality);
     }
 }
 
 /// `aggregation_temporality` (field 2) and `is_monotonic` (field 3) of a kind.
-fn temporality(kind: Kind) -> &'static [u8] {
+fn temporality(kind: Kind, of: Temporality) -> &'static [u8] {
     const TEMPORALITY: u8 = tag(2, VARINT);
     const MONOTONIC: u8 = tag(3, VARINT);
-    match kind {
-        Kind::Gauge => &[],
-        Kind::UpDownCounter | Kind::Histogram => &[TEMPORALITY, CUMULATIVE],
-        Kind::Counter => &[TEMPORALITY, CUMULATIVE, MONOTONIC, 1],
+    match (kind, of) {
+        (Kind::Gauge, _) => &[],
+        (Kind::Histogram, Temporality::Delta) => &[TEMPORALITY, DELTA],
+        (Kind::Counter, Temporality::Delta) => &[TEMPORALITY, DELTA, MONOTONIC, 1],
+        // A level has no delta.
+        (Kind::UpDownCounter | Kind::Histogram, _) => &[TEMPORALITY, CUMULATIVE],
+        (Kind::Counter, Temporality::Cumulative) => &[TEMPORALITY, CUMULATIVE, MONOTONIC, 1],
     }
 }
 

@@ -1,9 +1,11 @@
-//! OTLP/gRPC: one unary call. The encoder frames and compresses the body, so an attempt sends the
-//! bytes as they are; tonic parses the status in the trailers.
+//! OTLP/gRPC: one unary call. The body is compressed once for all attempts, and framed for each; tonic
+//! parses the status in the trailers.
 
+use super::body::Format;
 use super::cause::{Cause, message};
 use super::connection::{Answer, Connection};
 use super::http::partial_success;
+use super::queue::Request;
 use super::retry::Verdict;
 use super::settings::{Compression, Settings};
 use super::wire::{Field, Reader};
@@ -18,9 +20,11 @@ pub(super) const PREFIX: usize = 5;
 
 /// Sends over OTLP/gRPC.
 #[derive(Debug)]
-pub(super) struct Grpc {
+pub(crate) struct Grpc {
     connection: Connection,
     headers: Vec<(HeaderName, HeaderValue)>,
+    /// The receiver does not know zstd.
+    no_zstd: bool,
 }
 
 impl Grpc {
@@ -29,24 +33,49 @@ impl Grpc {
             (CONTENT_TYPE, HeaderValue::from_static("application/grpc")),
             (TE, HeaderValue::from_static("trailers")),
         ];
-        if settings.compression == Compression::Gzip {
-            let name = HeaderName::from_static("grpc-encoding");
-            headers.push((name, HeaderValue::from_static("gzip")));
-        }
         // The unit leaves eight digits, more than a day.
         let limit = format!("{}m", settings.timeout.as_millis().min(99_999_999));
         if let Ok(limit) = HeaderValue::try_from(limit) {
             headers.push((HeaderName::from_static("grpc-timeout"), limit));
         }
-        Self { connection: Connection::new(settings.clone()), headers }
+        Self { connection: Connection::new(settings.clone()), headers, no_zstd: false }
     }
 
-    pub(super) async fn send(&mut self, body: Bytes) -> Verdict {
-        match self.connection.post(body, &self.headers).await {
-            Ok(answer) => classify(&answer),
+    pub(super) async fn send(&mut self, request: &Request) -> Verdict {
+        if !matches!(request.encoding.format, Format::Metrics | Format::Logs) {
+            return Verdict::NotOurs;
+        }
+        let Some(Request { body, encoding, .. }) = request.without_zstd(self.no_zstd) else {
+            return Verdict::NotOurs;
+        };
+        let mut headers = self.headers.clone();
+        if let Some(name) = encoding.compression.name() {
+            let key = HeaderName::from_static("grpc-encoding");
+            headers.push((key, HeaderValue::from_static(name)));
+        }
+        match self.connection.post(framed(&body, encoding.compression), &headers).await {
+            Ok(answer) => {
+                let verdict = classify(&answer);
+                let is_zstd = encoding.compression == Compression::Zstd;
+                if is_zstd && matches!(verdict, Verdict::Refused(Cause::NotOtlp { .. })) {
+                    // UNIMPLEMENTED is also the answer to an unknown compression.
+                    self.no_zstd = true;
+                    return Verdict::lost(Cause::NoZstd);
+                }
+                verdict
+            }
             Err(cause) => Verdict::lost(cause),
         }
     }
+}
+
+/// The message behind its flag and length.
+fn framed(body: &[u8], compression: Compression) -> Bytes {
+    let mut out = Vec::with_capacity(PREFIX + body.len());
+    out.push(u8::from(compression != Compression::None));
+    out.extend_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_be_bytes());
+    out.extend_from_slice(body);
+    out.into()
 }
 
 fn classify(answer: &Answer) -> Verdict {
@@ -144,6 +173,12 @@ mod tests {
         let mut trailers = HeaderMap::new();
         status.add_header(&mut trailers).unwrap();
         Answer { status: StatusCode::OK, headers: HeaderMap::new(), body: Bytes::new(), trailers }
+    }
+
+    #[test]
+    fn a_body_is_flag_length_and_message() {
+        let framed = framed(b"some bytes", Compression::Gzip);
+        assert_eq!(&framed[..], b"\x01\0\0\0\x0asome bytes");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! when sending works again.
 
 use super::cause::Cause;
+use super::sender::Transport;
 use super::settings::Endpoint;
 use std::mem::{Discriminant, discriminant};
 use std::time::{Duration, Instant};
@@ -9,10 +10,33 @@ use std::time::{Duration, Instant};
 /// Causes may alternate, and every batch may be partly refused: at most one line in this time.
 const QUIET: Duration = Duration::from_mins(1);
 
+/// The sentences of one kind of receiver.
+#[derive(Debug)]
+struct Sentences {
+    fails: &'static str,
+    refuses: &'static str,
+    works: &'static str,
+    rejects: &'static str,
+}
+
+const OTLP: Sentences = Sentences {
+    fails: "OTLP export fails; points wait in the queue",
+    refuses: "OTLP receiver refuses the points; they are lost",
+    works: "OTLP export works again",
+    rejects: "OTLP receiver rejected some points",
+};
+const WEBHOOK: Sentences = Sentences {
+    fails: "the webhook does not take events; they wait in the queue",
+    refuses: "the webhook refuses events; they are lost",
+    works: "the webhook works again",
+    rejects: "the webhook rejected some events",
+};
+
 /// What was logged about the receiver.
 #[derive(Debug)]
 pub(super) struct Health {
     endpoint: Endpoint,
+    sentences: &'static Sentences,
     failing: Option<Failing>,
     partial: Option<Instant>,
 }
@@ -25,8 +49,12 @@ struct Failing {
 }
 
 impl Health {
-    pub(super) fn new(endpoint: Endpoint) -> Self {
-        Self { endpoint, failing: None, partial: None }
+    pub(super) fn new(endpoint: Endpoint, transport: &Transport) -> Self {
+        let sentences = match transport {
+            Transport::Http(_) | Transport::Grpc(_) => &OTLP,
+            Transport::Webhook(_) => &WEBHOOK,
+        };
+        Self { endpoint, sentences, failing: None, partial: None }
     }
 
     /// An attempt failed and will be repeated, or the request was refused.
@@ -34,19 +62,16 @@ impl Health {
         if !self.should_log(discriminant(cause), now) {
             return;
         }
-        let endpoint = &self.endpoint;
-        if again {
-            tracing::warn!(%endpoint, %cause, "OTLP export fails; points wait in the queue");
-        } else {
-            tracing::warn!(%endpoint, %cause, "OTLP receiver refuses the points; they are lost");
-        }
+        let (endpoint, sentences) = (&self.endpoint, self.sentences);
+        let sentence = if again { sentences.fails } else { sentences.refuses };
+        tracing::warn!(%endpoint, %cause, "{sentence}");
     }
 
     /// The receiver accepted a request.
     pub(super) fn worked(&mut self, now: Instant) {
         if let Some(failing) = self.failing.take() {
             let seconds = now.duration_since(failing.since).as_secs();
-            tracing::info!(endpoint = %self.endpoint, seconds, "OTLP export works again");
+            tracing::info!(endpoint = %self.endpoint, seconds, "{}", self.sentences.works);
         }
     }
 
@@ -57,7 +82,7 @@ impl Health {
         }
         self.partial = Some(now);
         let endpoint = &self.endpoint;
-        tracing::warn!(%endpoint, rejected, message, "OTLP receiver rejected some points");
+        tracing::warn!(%endpoint, rejected, message, "{}", self.sentences.rejects);
     }
 
     fn should_log(&mut self, cause: Discriminant<Cause>, now: Instant) -> bool {
@@ -82,7 +107,7 @@ mod tests {
     fn health() -> Health {
         let raw = RawOtlp::default();
         let settings = Settings::resolve(Signal::Metrics, &raw, &raw, &|_| None).unwrap();
-        Health::new(settings.endpoint)
+        Health::new(settings.endpoint.clone(), &Transport::otlp(&settings))
     }
 
     #[test]

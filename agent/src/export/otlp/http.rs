@@ -1,45 +1,65 @@
 //! OTLP/HTTP: a POST of the encoded request, the answer's status and protobuf body.
 
+use super::body::{Encoding, Format};
 use super::cause::{Cause, message};
 use super::connection::{Answer, Connection};
+use super::json;
+use super::queue::Request;
 use super::retry::Verdict;
 use super::settings::{Compression, Settings};
 use super::wire::{Field, Reader};
-use bytes::Bytes;
 use hyper::StatusCode;
-use hyper::header::{
-    CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
-};
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use std::time::{Duration, SystemTime};
 
 /// Sends over OTLP/HTTP.
 #[derive(Debug)]
-pub(super) struct Http {
+pub(crate) struct Http {
     connection: Connection,
-    headers: Vec<(HeaderName, HeaderValue)>,
+    /// The receiver does not know zstd.
+    no_zstd: bool,
 }
 
 impl Http {
     pub(super) fn new(settings: &Settings) -> Self {
-        let mut headers = vec![(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"))];
-        if settings.compression == Compression::Gzip {
-            headers.push((CONTENT_ENCODING, HeaderValue::from_static("gzip")));
-        }
-        Self { connection: Connection::new(settings.clone()), headers }
+        Self { connection: Connection::new(settings.clone()), no_zstd: false }
     }
 
-    pub(super) async fn send(&mut self, body: Bytes) -> Verdict {
-        match self.connection.post(body, &self.headers).await {
-            Ok(answer) => classify(&answer),
+    pub(super) async fn send(&mut self, request: &Request) -> Verdict {
+        if request.encoding.format == Format::Webhook {
+            return Verdict::NotOurs;
+        }
+        let Some(Request { body, encoding, .. }) = request.without_zstd(self.no_zstd) else {
+            return Verdict::NotOurs;
+        };
+        let Encoding { format, compression } = encoding;
+        let kind = HeaderValue::from_static(format.content_type());
+        let mut headers = vec![(CONTENT_TYPE, kind)];
+        if let Some(name) = compression.name() {
+            headers.push((CONTENT_ENCODING, HeaderValue::from_static(name)));
+        }
+        match self.connection.post(body, &headers).await {
+            Ok(answer)
+                if answer.status == StatusCode::UNSUPPORTED_MEDIA_TYPE
+                    && compression == Compression::Zstd =>
+            {
+                // Not every receiver has zstd; OTLP requires gzip of all.
+                self.no_zstd = true;
+                Verdict::lost(Cause::NoZstd)
+            }
+            Ok(answer) => classify(&answer, format),
             Err(cause) => Verdict::lost(cause),
         }
     }
 }
 
-fn classify(answer: &Answer) -> Verdict {
+fn classify(answer: &Answer, format: Format) -> Verdict {
     let status = answer.status.to_string();
     if answer.status.is_success() {
-        let (rejected, message) = partial_success(&answer.body);
+        let (rejected, message) = match format {
+            Format::MetricsJson | Format::LogsJson => json::partial_success(&answer.body),
+            _ => partial_success(&answer.body),
+        };
         return Verdict::Accepted { rejected, message };
     }
     let message = reason(answer);
@@ -99,7 +119,7 @@ fn reason(answer: &Answer) -> String {
 }
 
 /// `Retry-After` in either of its forms.
-fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = value.parse() {
         return Some(Duration::from_secs(seconds));
@@ -110,6 +130,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
 
     #[test]
     fn retry_after_is_seconds_or_a_date() {
@@ -133,7 +154,7 @@ mod tests {
                 body: Bytes::new(),
                 trailers: HeaderMap::new(),
             };
-            let again = matches!(classify(&answer), Verdict::Retry { .. });
+            let again = matches!(classify(&answer, Format::Metrics), Verdict::Retry { .. });
             assert_eq!(again, [429, 502, 503, 504].contains(&code), "{code}");
         }
     }

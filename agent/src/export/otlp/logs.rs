@@ -4,14 +4,17 @@
 //!
 //! Events are rare, so no encoded form is cached. Memory is bounded by [`QUEUE_BYTES`].
 
+use super::body::{Encoding, Format};
 use super::encode::put_attribute;
 use super::resource::Resource;
-use super::settings::Settings;
+use super::sender::Transport;
+use super::settings::{Protocol, Settings};
 use super::wire::{VARINT, framed_len, put_bytes, put_fixed64, put_frame, put_varint, tag};
-use super::{OtlpQueue, StartError};
+use super::{OtlpQueue, StartError, json};
 use crate::event::record::Record;
+use crate::export::spool::SpoolFolder;
 use crate::export::{EnrichedBatch, Report, Sink};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// `LogRecord.attributes`.
 const ATTRIBUTES: u8 = 6;
@@ -25,16 +28,34 @@ pub struct LogsSink {
     resource: Box<[u8]>,
     /// `ScopeLogs.scope`, encoded.
     scope: Box<[u8]>,
+    encoding: Encoding,
     queue: OtlpQueue,
 }
 
 impl LogsSink {
     /// Starts the sender. `settings` are those of [`super::settings::Signal::Logs`].
     pub fn start(settings: &Settings, resource: &Resource) -> Result<Self, StartError> {
-        let settings =
-            Settings { queue_bytes: settings.queue_bytes.min(QUEUE_BYTES), ..settings.clone() };
+        Self::with_spool("export:otlp-logs", settings, resource, None)
+    }
+
+    /// The same with a thread's name, and what has waited on disk.
+    pub fn with_spool(
+        thread: &str,
+        settings: &Settings,
+        resource: &Resource,
+        spool: Option<SpoolFolder>,
+    ) -> Result<Self, StartError> {
+        let queue_bytes = settings.queue_bytes.min(QUEUE_BYTES);
+        // An event is sent at once.
+        let settings = Settings { queue_bytes, spread: Duration::ZERO, ..settings.clone() };
         let [resource, scope] = super::encode::sender(resource);
-        Ok(Self { resource, scope, queue: OtlpQueue::start("export:otlp-logs", &settings)? })
+        let format = match settings.protocol {
+            Protocol::HttpJson => Format::LogsJson,
+            Protocol::Http | Protocol::Grpc => Format::Logs,
+        };
+        let encoding = Encoding { format, compression: settings.compression };
+        let queue = OtlpQueue::start(thread, &settings, Transport::otlp(&settings), spool)?;
+        Ok(Self { resource, scope, encoding, queue })
     }
 
     fn encode(&self, records: &[Record]) -> Vec<u8> {
@@ -55,8 +76,15 @@ impl Sink for LogsSink {
     fn export(&mut self, _batch: &EnrichedBatch) {}
 
     fn export_events(&mut self, records: &[Record]) {
-        let raw = self.encode(records);
-        self.queue.push(&raw, records.len() as u64);
+        let mut raw = self.encode(records);
+        if self.encoding.format == Format::LogsJson {
+            raw = json::logs(&raw);
+        }
+        self.queue.push(&raw, self.encoding, records.len() as u64);
+    }
+
+    fn start_flush(&mut self, deadline: Instant) {
+        self.queue.close(deadline);
     }
 
     fn flush(&mut self, deadline: Instant) {

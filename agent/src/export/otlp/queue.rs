@@ -3,18 +3,40 @@
 //!
 //! The request in flight is not in the queue, so memory is bounded by the limit plus one request.
 
+use super::body::Encoding;
+use super::settings::Compression;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
+/// Largest message before compression; JSON is larger than the encoder's 3 MiB of protobuf.
+const MAX_MESSAGE: usize = 16 << 20;
+
 /// One encoded request.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
-    /// The body as sent: compressed, and framed for gRPC.
-    pub(super) body: Bytes,
+pub(crate) struct Request {
+    /// The body as compressed; gRPC's prefix is not in it.
+    pub(crate) body: Bytes,
     /// Points in it.
-    pub(super) points: u64,
+    pub(crate) points: u64,
+    /// What the body is.
+    pub(crate) encoding: Encoding,
+}
+
+impl Request {
+    /// The same compressed with gzip, where the receiver does not know zstd; `None` where the body is
+    /// not zstd.
+    pub(super) fn without_zstd(&self, no_zstd: bool) -> Option<Self> {
+        if !no_zstd || self.encoding.compression != Compression::Zstd {
+            return Some(self.clone());
+        }
+        let raw = zstd::bulk::decompress(&self.body, MAX_MESSAGE).ok()?;
+        let compression = Compression::Gzip;
+        let body = compression.compress(&raw).ok()?.into();
+        let encoding = Encoding { compression, ..self.encoding };
+        Some(Self { body, points: self.points, encoding })
+    }
 }
 
 /// The queue.
@@ -29,6 +51,7 @@ pub(super) struct Queue {
 struct Waiting {
     requests: VecDeque<Request>,
     bytes: usize,
+    points: u64,
 }
 
 impl Queue {
@@ -40,6 +63,7 @@ impl Queue {
     pub(super) fn push(&self, request: Request) -> u64 {
         let mut waiting = self.waiting();
         waiting.bytes += request.body.len();
+        waiting.points += request.points;
         waiting.requests.push_back(request);
         let mut lost = 0;
         while waiting.bytes > self.limit {
@@ -59,6 +83,7 @@ impl Queue {
             return request.points;
         }
         waiting.bytes += request.body.len();
+        waiting.points += request.points;
         waiting.requests.push_front(request);
         0
     }
@@ -71,6 +96,11 @@ impl Queue {
     /// Returns after a push.
     pub(super) async fn pushed(&self) {
         self.pushed.notified().await;
+    }
+
+    /// Points that wait.
+    pub(super) fn points(&self) -> u64 {
+        self.waiting().points
     }
 
     /// Number of queued bytes.
@@ -89,16 +119,19 @@ impl Waiting {
     fn pop(&mut self) -> Option<Request> {
         let request = self.requests.pop_front()?;
         self.bytes -= request.body.len();
+        self.points -= request.points;
         Some(request)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::body::Format;
     use super::*;
 
     fn request(points: u64, bytes: usize) -> Request {
-        Request { body: Bytes::from(vec![0; bytes]), points }
+        let encoding = Encoding { format: Format::Metrics, compression: Compression::None };
+        Request { body: Bytes::from(vec![0; bytes]), points, encoding }
     }
 
     fn points(queue: &Queue) -> Vec<u64> {

@@ -11,18 +11,20 @@ const MAX_RETRY_AFTER: Duration = Duration::from_mins(10);
 
 /// How an attempt ended.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// Taken, except for `rejected` points.
     Accepted { rejected: u64, message: String },
     /// Retry later; not before `after` where the receiver set it.
     Retry { cause: Cause, after: Option<Duration> },
+    /// The request is of another kind than this transport sends.
+    NotOurs,
     /// Refused permanently.
     Refused(Cause),
 }
 
 impl Verdict {
     /// The connection could not be made or broke: the receiver may return.
-    pub(super) fn lost(cause: Cause) -> Self {
+    pub(crate) fn lost(cause: Cause) -> Self {
         Self::Retry { cause, after: None }
     }
 }
@@ -48,13 +50,15 @@ impl Waits {
         let doubled = self.backoff.first.saturating_mul(1_u32 << self.failures.min(16));
         self.failures = self.failures.saturating_add(1);
         let max = doubled.min(self.backoff.max);
-        // Agents that lost the same collector must not reconnect in the same second. The keys of
-        // std's hash maps are random enough for that.
-        let chance =
-            (RandomState::new().hash_one(self.failures) >> 11) as f64 / (1_u64 << 53) as f64;
-        let wait = max.div_f64(2.0) + max.div_f64(2.0).mul_f64(chance);
+        // Agents that lost the same collector must not reconnect in the same second.
+        let wait = max.div_f64(2.0) + max.div_f64(2.0).mul_f64(chance());
         asked.map_or(wait, |asked| wait.max(asked.min(MAX_RETRY_AFTER)))
     }
+}
+
+/// A number from 0 to 1. The keys of std's hash maps are random enough for what it is used for.
+pub(super) fn chance() -> f64 {
+    (RandomState::new().hash_one(0) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 #[cfg(test)]

@@ -10,12 +10,20 @@
 //! - (Ours) without a protocol, port 4317 means `grpc` and everything else `http/protobuf`.
 //! - (Ours) without a scheme, `insecure = true` or a loopback host means `http`, else `https`;
 //!   without scheme and port, the port is the protocol's (4317 or 4318).
-//! - (Ours) compression is gzip unless set to `none`.
+//! - (Ours) compression is gzip unless set to `zstd` or `none`.
+//! - (Ours) a further receiver (`otlp.also`) has the settings of its own table only: neither the
+//!   command line nor the environment, except for the resource and the proxy.
 
+mod error;
 mod parse;
 
+pub use error::SettingsError;
 pub(crate) use parse::resource_attributes;
 
+use super::proxy;
+pub use super::proxy::Proxy;
+pub use super::secrets::HeaderFiles;
+use crate::export::filter::RawFilter;
 use hyper::Uri;
 use hyper::header::HeaderMap;
 use parse::{Lookup, Setting};
@@ -27,6 +35,9 @@ use std::time::Duration;
 
 /// The specification's time for one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Most further receivers: each has a thread and a queue.
+const MAX_ALSO: usize = 8;
+const MAX_NAME_LEN: usize = 32;
 /// Half an hour or more of an eight-GPU node's compressed ticks at 10 s.
 const QUEUE_BYTES: usize = 8 << 20;
 
@@ -71,6 +82,10 @@ pub struct Settings {
     pub protocol: Protocol,
     /// Headers of each request; every value is marked sensitive, so that `Debug` hides it.
     pub headers: HeaderMap,
+    /// Files with further headers.
+    pub header_files: HeaderFiles,
+    /// The proxy in front of the receiver.
+    pub proxy: Option<Proxy>,
     /// Time for one attempt, from connecting to the complete answer.
     pub timeout: Duration,
     /// Compression of request bodies.
@@ -81,6 +96,11 @@ pub struct Settings {
     pub queue_bytes: usize,
     /// Waits between attempts.
     pub backoff: Backoff,
+    /// The form of counters and distributions.
+    pub temporality: Temporality,
+    /// A request waits for a part of this, which is the same at each tick, so that many agents do not
+    /// send together.
+    pub spread: Duration,
     /// `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`.
     pub resource_attributes: Vec<(String, String)>,
 }
@@ -94,6 +114,8 @@ pub struct Endpoint(Uri);
 pub enum Protocol {
     /// OTLP/HTTP with protobuf bodies over HTTP/1.1.
     Http,
+    /// The same with JSON bodies.
+    HttpJson,
     /// OTLP/gRPC.
     Grpc,
 }
@@ -105,6 +127,17 @@ pub enum Compression {
     None,
     /// gzip, level 1.
     Gzip,
+    /// zstd, level 1; gzip for a receiver that does not know it.
+    Zstd,
+}
+
+/// The form of counters and distributions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Temporality {
+    /// Since the start of the series.
+    Cumulative,
+    /// Since the point before.
+    Delta,
 }
 
 /// Certificate files. The agent reads them again when they change.
@@ -137,14 +170,22 @@ impl Default for Backoff {
 pub struct RawOtlp {
     /// URL or `host:port`.
     pub endpoint: Option<String>,
-    /// `http/protobuf` or `grpc`.
+    /// `http/protobuf`, `http/json` or `grpc`.
     pub protocol: Option<String>,
     /// Literal names and values (not percent-encoded).
     pub headers: Option<RawHeaders>,
     /// Milliseconds for one attempt.
     pub timeout_ms: Option<u64>,
-    /// `gzip` or `none`.
+    /// File with a line `NAME: VALUE` for each header.
+    pub headers_file: Option<PathBuf>,
+    /// File with a bearer token.
+    pub token_file: Option<PathBuf>,
+    /// `http://HOST:PORT`, or `none`.
+    pub proxy: Option<RawProxy>,
+    /// `gzip`, `zstd` or `none`.
     pub compression: Option<String>,
+    /// `cumulative` or `delta`.
+    pub temporality: Option<String>,
     /// PEM file with the CAs to trust.
     pub certificate: Option<PathBuf>,
     /// PEM file with the agent's certificate.
@@ -155,82 +196,28 @@ pub struct RawOtlp {
     pub insecure: Option<bool>,
     /// Bytes of encoded requests that may wait for the receiver.
     pub queue_bytes: Option<usize>,
+    /// What is sent there.
+    pub filter: Option<RawFilter>,
+    /// Further receivers by name.
+    #[serde(default)]
+    pub also: BTreeMap<String, RawOtlp>,
+}
+
+/// A proxy's URL, which may have a password; `Debug` shows nothing of it.
+#[derive(Clone, Deserialize)]
+#[serde(transparent)]
+pub struct RawProxy(pub String);
+
+impl fmt::Debug for RawProxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(a proxy)")
+    }
 }
 
 /// Headers from the file; `Debug` shows the names only.
 #[derive(Clone, Default, Deserialize)]
 #[serde(transparent)]
 pub struct RawHeaders(pub BTreeMap<String, String>);
-
-/// A wrong setting: where it is, what is wrong, and what to write instead. It never has header
-/// values.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum SettingsError {
-    /// Not an address.
-    #[error(
-        "{origin}: not an OTLP endpoint ({reason}); write http://HOST:4318, or https://HOST:4317"
-    )]
-    Endpoint {
-        /// Variable or key.
-        origin: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// Not one of the accepted values.
-    #[error("{origin}: unknown value `{value}`; use {expected}")]
-    Word {
-        /// Variable or key.
-        origin: String,
-        /// As written.
-        value: String,
-        /// The accepted values.
-        expected: &'static str,
-    },
-    /// Not a time.
-    #[error("{origin}: `{value}` is not a number of milliseconds above 0; the default is 10000")]
-    Timeout {
-        /// Variable or key.
-        origin: String,
-        /// As written.
-        value: String,
-    },
-    /// Not a list of headers.
-    #[error(
-        "{origin}: entry {entry} is not a header; write NAME=VALUE,NAME=VALUE with values percent-encoded"
-    )]
-    Headers {
-        /// Variable or key.
-        origin: String,
-        /// Position in the list, from 1.
-        entry: usize,
-    },
-    /// Not a list of attributes.
-    #[error(
-        "{origin}: entry {entry} is not an attribute; write KEY=VALUE,KEY=VALUE with values percent-encoded"
-    )]
-    ResourceAttributes {
-        /// Variable.
-        origin: String,
-        /// Position in the list, from 1.
-        entry: usize,
-    },
-    /// A certificate without its key, or the reverse.
-    #[error("{origin}: set together with {missing}, or neither")]
-    ClientPair {
-        /// The one that is set.
-        origin: String,
-        /// The one that is not.
-        missing: &'static str,
-    },
-    /// The queue is too small.
-    #[error(
-        "otlp.queue_bytes: {value} is too small for a request; the default is 8388608, the minimum 65536"
-    )]
-    QueueBytes {
-        /// As written.
-        value: usize,
-    },
-}
 
 impl Settings {
     /// Resolves `signal`'s settings: `flags` before the environment before `file`. `env` looks a
@@ -252,6 +239,8 @@ impl Settings {
             .map(|setting| parse::boolean(&setting))
             .transpose()?;
         let (endpoint, protocol) = parse::endpoint(signal, address, protocol, insecure)?;
+        let proxy = flags.proxy.as_ref().or(file.proxy.as_ref()).map(|proxy| proxy.0.as_str());
+        let proxy = proxy::proxy(proxy, &endpoint, env)?;
         let queue_bytes = flags.queue_bytes.or(file.queue_bytes).unwrap_or(QUEUE_BYTES);
         if queue_bytes < 65_536 {
             return Err(SettingsError::QueueBytes { value: queue_bytes });
@@ -260,6 +249,11 @@ impl Settings {
             endpoint,
             protocol,
             headers: lookup.headers()?,
+            header_files: HeaderFiles {
+                headers: flags.headers_file.clone().or_else(|| file.headers_file.clone()),
+                token: flags.token_file.clone().or_else(|| file.token_file.clone()),
+            },
+            proxy,
             timeout: lookup
                 .text("TIMEOUT", "timeout_ms", |raw| raw.timeout_ms.map(|ms| ms.to_string()))
                 .map_or(Ok(TIMEOUT), |setting| parse::timeout(&setting))?,
@@ -269,9 +263,40 @@ impl Settings {
             tls: tls_files(&lookup)?,
             queue_bytes,
             backoff: Backoff::default(),
+            temporality: lookup
+                .text("TEMPORALITY_PREFERENCE", "temporality", |raw| raw.temporality.clone())
+                .map_or(Ok(Temporality::Cumulative), |setting| parse::temporality(&setting))?,
+            spread: Duration::ZERO,
             resource_attributes: resource_attributes(env)?,
         })
     }
+}
+
+/// Checks the names of further receivers, and that each has an address.
+pub(crate) fn check_also(file: &RawOtlp) -> Result<(), SettingsError> {
+    let count = file.also.len();
+    if count > MAX_ALSO {
+        return Err(SettingsError::TooMany { count });
+    }
+    for (name, raw) in &file.also {
+        if !is_name(name) {
+            return Err(SettingsError::Name { name: name.clone() });
+        }
+        let wrong = |problem| Err(SettingsError::Also { name: name.clone(), problem });
+        if raw.endpoint.is_none() {
+            return wrong("set its endpoint");
+        }
+        if !raw.also.is_empty() {
+            return wrong("put its receivers beside it, into otlp.also itself");
+        }
+    }
+    Ok(())
+}
+
+/// Whether it can be a part of a metric's attribute and a folder's name.
+pub(crate) fn is_name(name: &str) -> bool {
+    let is_character = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    (1..=MAX_NAME_LEN).contains(&name.len()) && name.bytes().all(is_character)
 }
 
 fn tls_files(lookup: &Lookup<'_>) -> Result<TlsFiles, SettingsError> {
@@ -303,6 +328,20 @@ impl Endpoint {
     /// The complete URL.
     pub fn uri(&self) -> &Uri {
         &self.0
+    }
+
+    /// An address that is used as it is.
+    pub(crate) fn exact(url: &str) -> Option<Self> {
+        let uri: Uri = url.parse().ok()?;
+        let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
+        let authority = uri.authority()?;
+        let is_plain = !authority.as_str().contains('@') && !authority.host().is_empty();
+        (is_http && is_plain).then_some(Self(uri))
+    }
+
+    /// Whether it is on this host.
+    pub(super) fn is_loopback(&self) -> bool {
+        parse::is_loopback(self.0.host())
     }
 
     /// Whether the connection is encrypted.

@@ -1,6 +1,6 @@
 //! Finds each setting's text and parses it.
 
-use super::{Compression, Endpoint, Protocol, RawOtlp, SettingsError, Signal};
+use super::{Compression, Endpoint, Protocol, RawOtlp, SettingsError, Signal, Temporality};
 use crate::catalog::attributes::SERVICE_NAME;
 use hyper::Uri;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
@@ -85,16 +85,27 @@ impl Setting {
 pub(super) fn protocol(setting: &Setting) -> Result<Protocol, SettingsError> {
     match setting.value.as_str() {
         "http/protobuf" => Ok(Protocol::Http),
+        "http/json" => Ok(Protocol::HttpJson),
         "grpc" => Ok(Protocol::Grpc),
-        _ => Err(setting.unknown("`http/protobuf` or `grpc`")),
+        _ => Err(setting.unknown("`http/protobuf`, `http/json` or `grpc`")),
     }
 }
 
 pub(super) fn compression(setting: &Setting) -> Result<Compression, SettingsError> {
     match setting.value.as_str() {
         "gzip" => Ok(Compression::Gzip),
+        "zstd" => Ok(Compression::Zstd),
         "none" => Ok(Compression::None),
-        _ => Err(setting.unknown("`gzip` or `none`")),
+        _ => Err(setting.unknown("`gzip`, `zstd` or `none`")),
+    }
+}
+
+/// OpenTelemetry's third word, `lowmemory`, is what costs least memory here.
+pub(super) fn temporality(setting: &Setting) -> Result<Temporality, SettingsError> {
+    match setting.value.to_ascii_lowercase().as_str() {
+        "cumulative" | "lowmemory" => Ok(Temporality::Cumulative),
+        "delta" => Ok(Temporality::Delta),
+        _ => Err(setting.unknown("`cumulative` or `delta`")),
     }
 }
 
@@ -155,7 +166,7 @@ pub(super) fn endpoint(
     let authority = match (port, &scheme, protocol) {
         (Some(_), _, _) | (None, Some(_), _) => authority.to_string(),
         (None, None, Protocol::Grpc) => format!("{authority}:4317"),
-        (None, None, Protocol::Http) => format!("{authority}:4318"),
+        (None, None, Protocol::Http | Protocol::HttpJson) => format!("{authority}:4318"),
     };
     let scheme = match scheme.as_deref() {
         Some("http") => "http",
@@ -184,7 +195,7 @@ fn path(signal: Signal, setting: &Setting, protocol: Protocol, uri: &Uri) -> Str
     format!("{}{}{query}", base.trim_end_matches('/'), signal.http_path())
 }
 
-fn is_loopback(host: Option<&str>) -> bool {
+pub(super) fn is_loopback(host: Option<&str>) -> bool {
     let host = host.unwrap_or_default().trim_matches(['[', ']']);
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }

@@ -1,0 +1,123 @@
+//! What a request's body is: the message, and how it is compressed. A stored request carries both, so
+//! that it can be sent after the configuration has changed.
+
+use super::settings::Compression;
+use flate2::write::GzEncoder;
+use std::io::{self, Write as _};
+
+/// What a body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Encoding {
+    pub(crate) format: Format,
+    pub(crate) compression: Compression,
+}
+
+/// The message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// `ExportMetricsServiceRequest` in protobuf.
+    Metrics,
+    /// `ExportLogsServiceRequest` in protobuf.
+    Logs,
+    /// `ExportMetricsServiceRequest` in JSON.
+    MetricsJson,
+    /// `ExportLogsServiceRequest` in JSON.
+    LogsJson,
+    /// The webhook's own JSON.
+    Webhook,
+}
+
+/// The numbers in stored requests. A number is never used again for something else.
+const FORMATS: [(Format, u8); 5] = [
+    (Format::Metrics, 1),
+    (Format::Logs, 2),
+    (Format::MetricsJson, 3),
+    (Format::LogsJson, 4),
+    (Format::Webhook, 5),
+];
+const COMPRESSIONS: [(Compression, u8); 3] =
+    [(Compression::None, 0), (Compression::Gzip, 1), (Compression::Zstd, 2)];
+
+impl Encoding {
+    /// The number in a stored request.
+    pub(crate) fn number(self) -> u16 {
+        let format = FORMATS.iter().find(|(format, _)| *format == self.format);
+        let compression = COMPRESSIONS.iter().find(|(known, _)| *known == self.compression);
+        let of = |number: Option<u8>| number.unwrap_or_default();
+        u16::from_le_bytes([of(format.map(|found| found.1)), of(compression.map(|found| found.1))])
+    }
+
+    /// The reverse of [`Self::number`].
+    pub(crate) fn of_number(number: u16) -> Option<Self> {
+        let [format, compression] = number.to_le_bytes();
+        let format = FORMATS.iter().find(|(_, known)| *known == format)?.0;
+        let compression = COMPRESSIONS.iter().find(|(_, known)| *known == compression)?.0;
+        Some(Self { format, compression })
+    }
+}
+
+impl Format {
+    /// The media type of HTTP.
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            Self::Metrics | Self::Logs => "application/x-protobuf",
+            Self::MetricsJson | Self::LogsJson | Self::Webhook => "application/json",
+        }
+    }
+}
+
+impl Compression {
+    /// Its name in HTTP and gRPC; `None` for a body that is not compressed.
+    pub(crate) fn name(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Gzip => Some("gzip"),
+            Self::Zstd => Some("zstd"),
+        }
+    }
+
+    /// Compresses a message.
+    pub fn compress(self, raw: &[u8]) -> io::Result<Vec<u8>> {
+        match self {
+            Self::None => Ok(raw.to_vec()),
+            Self::Gzip => {
+                let mut gzip = GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                gzip.write_all(raw)?;
+                gzip.finish()
+            }
+            // Level 1 is smaller and faster than gzip's level 1.
+            Self::Zstd => zstd::bulk::compress(raw, 1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::read::GzDecoder;
+    use std::io::Read as _;
+
+    #[test]
+    fn what_is_stored_is_read_as_the_same_and_nothing_else_is() {
+        let mut numbers = 0;
+        for number in 0..=u16::MAX {
+            if let Some(encoding) = Encoding::of_number(number) {
+                assert_eq!(encoding.number(), number);
+                numbers += 1;
+            }
+        }
+        assert_eq!(numbers, FORMATS.len() * COMPRESSIONS.len());
+    }
+
+    #[test]
+    fn compressed_bodies_are_what_others_decompress() {
+        let raw = b"some bytes, some bytes, some bytes";
+        let gzip = Compression::Gzip.compress(raw).unwrap();
+        let mut read = Vec::new();
+        GzDecoder::new(&*gzip).read_to_end(&mut read).unwrap();
+        assert_eq!(read, raw);
+        let zstd = Compression::Zstd.compress(raw).unwrap();
+        assert_eq!(zstd::decode_all(&*zstd).unwrap(), raw);
+        assert_eq!(Compression::None.compress(raw).unwrap(), raw);
+    }
+}
