@@ -4,6 +4,7 @@
 pub mod def;
 mod file;
 pub mod lines;
+pub mod naming;
 pub mod otlp;
 pub mod prometheus;
 pub mod stdout;
@@ -132,6 +133,34 @@ pub struct Report {
 }
 
 impl Report {
+    /// The sum of both: of a sink and of the one before it.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            accepted: self.accepted + other.accepted,
+            refused: self.refused + other.refused,
+            undelivered: self.undelivered + other.undelivered,
+            queue_full: self.queue_full + other.queue_full,
+            not_finite: self.not_finite + other.not_finite,
+            requests: self.requests + other.requests,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+
+    /// What was added since an earlier report.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            accepted: self.accepted.saturating_sub(earlier.accepted),
+            refused: self.refused.saturating_sub(earlier.refused),
+            undelivered: self.undelivered.saturating_sub(earlier.undelivered),
+            queue_full: self.queue_full.saturating_sub(earlier.queue_full),
+            not_finite: self.not_finite.saturating_sub(earlier.not_finite),
+            requests: self.requests.saturating_sub(earlier.requests),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+        }
+    }
+
     /// Points by outcome, for [`crate::catalog::agent::EXPORT_POINTS`].
     pub fn outcomes(&self) -> [(ExportOutcome, u64); 3] {
         [

@@ -2,5 +2,6 @@
 
 mod levels;
 mod metrics;
+mod names;
 mod prometheus;
 mod rules;

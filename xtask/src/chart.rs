@@ -37,6 +37,10 @@ const COMBINATIONS: &[Combination] = &[
         &["--set", "otlp.endpoint=https://otlp.example:4317,otlp.secretName=otlp"],
         &["value: \"https://otlp.example:4317\"", "envFrom: [{secretRef: {name: \"otlp\"}}]"],
     ),
+    (
+        &["--set", "otlp.names={native,semconv}"],
+        &["{name: GPUWHO_OTLP_NAMES, value: '[\"native\",\"semconv\"]'}"],
+    ),
     (&["--set", "clusterName=prod-1"], &["\"host.name=$(NODE_NAME),k8s.cluster.name=prod-1\""]),
     (
         &["--set-string", "config=[agent]\ninterval = \"30s\"\n"],
@@ -132,7 +136,8 @@ const REFUSED: &[&str] = &[
     "nodeSelector.gpu=true",
     "networkPolicy.enabled=maybe",
     "prometheus.port=metrics",
-    "prometheus.names={l9gpu}",
+    "prometheus.names={datadog}",
+    "otlp.names={dcgm}",
     "prometheus.podMonitor.enabled=true",
     "prometheusRule.labels.release=true",
 ];

@@ -4,6 +4,7 @@
 use super::core::{Core, health_clock};
 use super::found::{self, FirstReadings};
 use super::notify::notify;
+use super::reload::Reopening;
 use super::sinks::{self, OpenSink};
 use crate::accounting::Accounting;
 use crate::catalog::agent::Stage;
@@ -38,9 +39,8 @@ const THREAD: &str = "pipeline";
 /// After the first tick the agent is ready.
 pub(super) fn run(
     core: &Core,
-    scheduler: &Scheduler,
-    received: &Receiver<Event>,
-    sinks: &mut [OpenSink],
+    (scheduler, received): (&Scheduler, &Receiver<Event>),
+    (sinks, reopening): (&mut Vec<OpenSink>, &mut Reopening<'_>),
     heartbeat: &Heartbeat,
 ) {
     let context = &core.context;
@@ -77,6 +77,7 @@ pub(super) fn run(
             stages.spend(Stage::Series, took.saturating_sub(owners));
         });
         let _turn = context.board.turn(THREAD, context.interval);
+        reopening.apply(&core.pending, (&mut registry, &mut costs), sinks);
         if first.are_complete(&expected) {
             found::log(core);
         }
@@ -99,7 +100,7 @@ pub(super) fn run(
         if heartbeat.beat() {
             notify(NotifyState::Ready);
         }
-        let reports = sinks.iter().map(|(name, sink)| (*name, sink.report())).collect();
+        let reports = reopening.reports(sinks);
         *context.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner) = reports;
     }
 }

@@ -50,9 +50,14 @@ pub struct SinkContext<'a> {
 pub type OpenError = Box<dyn Error + Send + Sync>;
 
 /// A sink as configured.
-pub trait Receiver: fmt::Debug {
+pub trait Receiver: fmt::Debug + Send {
     /// Opens it; `None` where the configuration does not request it.
     fn open(&self, context: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError>;
+
+    /// Whether two cannot be open at a time: it listens on an address, or writes a file.
+    fn is_exclusive(&self) -> bool {
+        false
+    }
 
     /// Checks the files and folders that it names, without making anything.
     fn check(&self) -> Result<(), OpenError> {

@@ -3,6 +3,7 @@
 use super::Sink;
 use super::def::{OpenError, Receiver, SinkContext, SinkDef, SinkFlag};
 use super::file::{RotatingFile, Rotation};
+use super::naming::{Naming, RawNaming};
 use super::stdout::JsonLines;
 use crate::config::{self, ConfigError, Resolving, Section, checks};
 use serde::Deserialize;
@@ -17,7 +18,7 @@ pub const STDOUT: SinkDef = SinkDef {
     flag: Some(SinkFlag::Plain),
     configure: |with| {
         let is_wanted = with.flags.sink("stdout").is_some() || read(with)?.stdout == Some(true);
-        Ok(Box::new(Stdout { is_wanted }))
+        Ok(Box::new(Stdout { is_wanted, naming: naming(with)? }))
     },
 };
 
@@ -29,7 +30,7 @@ pub const FILE: SinkDef = SinkDef {
     configure: |with| {
         let raw = read(with)?;
         let path = with.flags.sink("file").map(PathBuf::from).or_else(|| raw.file.clone());
-        Ok(Box::new(File { path, rotation: rotation(&raw)? }))
+        Ok(Box::new(File { path, rotation: rotation(&raw)?, naming: naming(with)? }))
     },
 };
 
@@ -45,6 +46,9 @@ const SECTION: Section = Section::of::<RawSinks>(
 #: file_max_bytes = 104857600
 #: file_max_age = "24h"
 #: file_keep = 4
+# As in [otlp], for both.
+#: names = ["native"]
+#: owner_on_devices = false
 "#,
 );
 
@@ -56,6 +60,8 @@ struct RawSinks {
     file_max_bytes: Option<u64>,
     file_max_age: Option<String>,
     file_keep: Option<u32>,
+    names: Option<Vec<String>>,
+    owner_on_devices: Option<bool>,
 }
 
 /// Smallest size at which a file rotates: a batch of 1,000 points has 300 KiB.
@@ -97,14 +103,21 @@ fn read(with: &Resolving<'_>) -> Result<RawSinks, ConfigError> {
     Ok(raw)
 }
 
+fn naming(with: &Resolving<'_>) -> Result<Naming, ConfigError> {
+    let RawSinks { names, owner_on_devices, .. } = read(with)?;
+    Naming::resolve(SINKS, RawNaming { names, owner_on_devices }, with)
+}
+
 #[derive(Debug)]
 struct Stdout {
     is_wanted: bool,
+    naming: Naming,
 }
 
 impl Receiver for Stdout {
-    fn open(&self, _: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
-        Ok(self.is_wanted.then(|| Box::new(JsonLines::new(io::stdout())) as Box<dyn Sink>))
+    fn open(&self, context: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
+        let sink = || self.naming.wrap(Box::new(JsonLines::new(io::stdout())), context.host);
+        Ok(self.is_wanted.then(sink))
     }
 }
 
@@ -112,6 +125,7 @@ impl Receiver for Stdout {
 struct File {
     path: Option<PathBuf>,
     rotation: Rotation,
+    naming: Naming,
 }
 
 /// The file cannot be opened.
@@ -130,6 +144,10 @@ struct FolderError {
 }
 
 impl Receiver for File {
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
     fn check(&self) -> Result<(), OpenError> {
         let Some(path) = &self.path else { return Ok(()) };
         match path.parent().filter(|folder| !folder.is_dir()) {
@@ -138,10 +156,10 @@ impl Receiver for File {
         }
     }
 
-    fn open(&self, _: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
+    fn open(&self, context: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
         let Some(path) = &self.path else { return Ok(None) };
         let file = RotatingFile::open(path, self.rotation)
             .map_err(|source| FileError { path: path.clone(), source })?;
-        Ok(Some(Box::new(JsonLines::new(file))))
+        Ok(Some(self.naming.wrap(Box::new(JsonLines::new(file)), context.host)))
     }
 }

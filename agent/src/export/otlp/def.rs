@@ -7,6 +7,7 @@ use crate::config::{ConfigError, Flags, Resolving, Section, Tables};
 use crate::diagnosis::Finding;
 use crate::export::Sink;
 use crate::export::def::{OpenError, Receiver, SinkContext, SinkDef};
+use crate::export::naming::{Naming, RawNaming};
 
 /// The row of metrics.
 pub const METRICS: SinkDef = SinkDef {
@@ -45,6 +46,13 @@ const SECTION: Section = Section::of::<RawOtlp>(
 #: client_key = "/etc/gpuwho/client.key"
 # Encoded requests that wait for the receiver, in bytes; the oldest are dropped beyond it.
 #: queue_bytes = 8388608
+# The names of the metrics: "native" (METRICS.md), "semconv" (OpenTelemetry's hw.*), or both; or "l9gpu"
+# alone, the names of l9gpu.
+#: names = ["native"]
+# Put the attributes of a device's owner on the device's own points, while it has one owner alone. A
+# change of the owner ends the device's series and begins others. It needs metrics.include =
+# ["gpu.owner.processes"], or level "all". Without it the recording rule gpu:owner joins them.
+#: owner_on_devices = false
 "#,
 );
 
@@ -55,6 +63,7 @@ struct Otlp {
     settings: Option<Settings>,
     /// Also without an endpoint, which the environment may set.
     tls: TlsFiles,
+    naming: Naming,
 }
 
 impl Receiver for Otlp {
@@ -62,7 +71,10 @@ impl Receiver for Otlp {
         let Some(settings) = &self.settings else { return Ok(None) };
         let resource = Resource::new(context.host, settings);
         Ok(Some(match self.signal {
-            Signal::Metrics => Box::new(OtlpSink::start(settings, &resource)?),
+            Signal::Metrics => {
+                let sink = OtlpSink::start(settings, &resource)?;
+                self.naming.wrap(Box::new(sink), context.host)
+            }
             Signal::Logs => Box::new(LogsSink::start(settings, &resource)?),
         }))
     }
@@ -96,7 +108,9 @@ fn configure(signal: Signal, with: &Resolving<'_>) -> Result<Box<dyn Receiver>, 
     let settings = otlp_settings(signal, with.tables, with.flags, with.env)?;
     let file: RawOtlp = with.tables.read(OTLP)?;
     let tls = Settings::resolve(signal, &RawOtlp::default(), &file, &|_| None)?.tls;
-    Ok(Box::new(Otlp { signal, settings, tls }))
+    let raw = RawNaming { names: file.names, owner_on_devices: file.owner_on_devices };
+    let naming = Naming::resolve(OTLP, raw, with)?;
+    Ok(Box::new(Otlp { signal, settings, tls, naming }))
 }
 
 /// Whether OpenTelemetry's own variables switch the signal off. What they ask for and the agent does

@@ -155,6 +155,10 @@ pub struct RawOtlp {
     pub insecure: Option<bool>,
     /// Bytes of encoded requests that may wait for the receiver.
     pub queue_bytes: Option<usize>,
+    /// Naming profiles.
+    pub names: Option<Vec<String>>,
+    /// Whether a device's own points carry its owner.
+    pub owner_on_devices: Option<bool>,
 }
 
 /// Headers from the file; `Debug` shows the names only.
