@@ -8,6 +8,7 @@ mod doctor;
 mod found;
 mod notify;
 mod once;
+pub mod reload;
 pub mod sinks;
 pub mod sources;
 mod tick_loop;
@@ -24,6 +25,7 @@ use crate::heartbeat::Heartbeat;
 use crate::host;
 use crate::inventory::register::DeviceStore;
 use configuration::Configuration;
+use reload::{Load, Reopening};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -75,17 +77,18 @@ pub enum RunError {
     },
 }
 
-/// Runs the agent until it receives SIGINT or SIGTERM, or its terminal is closed.
-pub fn run(configuration: &Configuration) -> Result<(), RunError> {
+/// Runs the agent until it receives SIGINT or SIGTERM, or its terminal is closed. At SIGHUP it reads
+/// the configuration again with `load`.
+pub fn run(configuration: Configuration, load: Load) -> Result<(), RunError> {
     let settings = &configuration.settings;
     let heartbeat = Arc::new(Heartbeat::new(settings.interval));
-    let mut sinks = sinks::open(configuration, &heartbeat)?;
+    let mut sinks = sinks::open(&configuration, &heartbeat)?;
     if sinks.is_empty() {
         let remedy = "give --otlp URL or set [otlp] endpoint to send it";
         tracing::warn!(remedy, "no receiver: only `gpuwho` on this host shows what is read");
     } else {
         let open: Vec<&'static str> = sinks.iter().map(|(name, _)| *name).collect();
-        found::log_receivers(configuration, &open);
+        found::log_receivers(&configuration, &open);
     }
     host::raise_open_files();
     // Held until the agent ends.
@@ -93,7 +96,8 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     let listeners = control::listen(&settings.paths.run, settings.control)?;
     let (batches, received) = sync_channel(MAX_QUEUED_BATCHES);
     let stop = Stop::default();
-    wait_for_signals(stop.clone(), batches.clone())?;
+    let (reload, requests) = sync_channel(1);
+    wait_for_signals(stop.clone(), (batches.clone(), reload))?;
 
     let events = batches.clone();
     let wake = Box::new(move || {
@@ -103,9 +107,10 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     let mut core = Core::new(settings, DeviceStore::open(&settings.paths.state), Some(wake));
     core.start_providers()?;
     core.prepare_costs(settings);
-    let collectors = core.start_sources(configuration, |_| true)?;
+    let collectors = core.start_sources(&configuration, |_| true)?;
     core.refresh();
     let core = Arc::new(core);
+    let pipeline = batches.clone();
     let scheduler =
         Scheduler::new(settings.interval, core.context.board.clone(), batches, stop.clone());
     let started = scheduler.start_all(collectors);
@@ -115,7 +120,12 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     notify::start_watchdog(Arc::clone(&heartbeat), stop.clone())?;
     spawn(upkeep::THREAD, move || upkeep::run(&theirs, &stop))?;
 
-    tick_loop::run(&core, &scheduler, &received, &mut sinks, &heartbeat);
+    let Configuration { settings, sinks: receivers, tables, .. } = configuration;
+    let theirs = Arc::clone(&core);
+    spawn(reload::THREAD, move || reload::run(&theirs, &load, tables, (&requests, &pipeline)))?;
+    let run = settings.paths.run.clone();
+    let mut reopening = Reopening::new(receivers, settings, &heartbeat);
+    tick_loop::run(&core, (&scheduler, &received), (&mut sinks, &mut reopening), &heartbeat);
     core.health().finish(&core.context.inventory, (health_clock(), SystemTime::now()));
     notify::notify(NotifyState::Stopping);
     core.receipts.save(Instant::now(), true);
@@ -127,7 +137,7 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     }
     for socket in [control::SOCKET, control::ADMIN_SOCKET] {
         // The path promises a running agent. It may be gone already.
-        let _ = std::fs::remove_file(settings.paths.run.join(socket));
+        let _ = std::fs::remove_file(run.join(socket));
     }
     Ok(())
 }
@@ -168,18 +178,18 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), RunErro
     thread.map(drop).map_err(|source| RunError::Thread { name: name.into(), source })
 }
 
-fn wait_for_signals(stop: Stop, batches: SyncSender<Event>) -> Result<(), RunError> {
+fn wait_for_signals(
+    stop: Stop,
+    (batches, reload): (SyncSender<Event>, SyncSender<()>),
+) -> Result<(), RunError> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(RunError::Signals)?;
     // Of an agent that somebody has started by hand SIGHUP says that the terminal is gone.
     let has_terminal = std::io::stderr().is_terminal();
     spawn("signals", move || {
         for signal in signals.forever() {
             if signal == SIGHUP && !has_terminal {
-                let remedy = "restart the agent to apply a changed configuration";
-                tracing::warn!(
-                    remedy,
-                    "SIGHUP changes nothing: the configuration is read at start"
-                );
+                // One that waits already will read what is there then.
+                let _ = reload.try_send(());
                 continue;
             }
             tracing::info!(signal, "stopping");

@@ -27,6 +27,8 @@ pub mod level;
 pub mod link;
 pub mod nccl;
 pub mod process;
+pub mod profile;
+mod semconv;
 pub mod share;
 mod throttle;
 pub mod wear;
@@ -110,6 +112,12 @@ impl MetricDef {
     /// Whether its series are states of which one is 1: a series for each value of a dimension.
     pub fn is_state_set(&self) -> bool {
         self.unit == "{state}" && !self.dims.is_empty()
+    }
+
+    /// A metric of a naming profile, which no collector reads.
+    fn of_profile(name: &'static str, unit: &'static str, kind: Kind) -> Self {
+        let (subject, dims, description, source) = ("profile", &[], "", "");
+        Self { name, unit, kind, subject, dims, description, source, index: OnceLock::new() }
     }
 
     /// Largest number of series of one subject: the product of the dimensions' sizes.
@@ -368,11 +376,16 @@ pub fn all() -> impl Iterator<Item = &'static MetricDef> {
     DOMAINS.iter().flat_map(|(_, domain)| domain.iter().copied())
 }
 
-/// Position of a metric in [`all`]: the same in every process of one build, so the device readers'
-/// frames carry it instead of the name.
+/// Every metric, and behind them those of the naming profiles.
+pub fn with_profiles() -> impl Iterator<Item = &'static MetricDef> {
+    all().chain(profile::metrics())
+}
+
+/// Position of a metric in [`with_profiles`]: the same in every process of one build, so the device
+/// readers' frames carry it instead of the name.
 pub fn index_of(metric: &'static MetricDef) -> u16 {
     *metric.index.get_or_init(|| {
-        let place = all().zip(0..).find(|(known, _)| *known == metric);
+        let place = with_profiles().zip(0..).find(|(known, _)| *known == metric);
         place.map_or(u16::MAX, |(_, index)| index)
     })
 }

@@ -12,6 +12,7 @@ mod show;
 mod who;
 
 use crate::agent::configuration::Configuration;
+use crate::agent::reload::Load;
 use crate::agent::{sinks, sources};
 use crate::collect::kernel::PROBES;
 use crate::config::{ConfigError, Flags};
@@ -336,8 +337,39 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
+impl AgentArgs {
+    /// Reads the configuration again.
+    fn reload(&self) -> Load {
+        let Inputs { file, env, flags } = self.common.inputs(Some(&self.output));
+        Box::new(move || Configuration::load(file.or_default().as_deref(), &env, &flags))
+    }
+}
+
+/// What a configuration is read from.
+struct Inputs {
+    file: ConfigFile,
+    env: Vec<(String, String)>,
+    flags: Flags,
+}
+
+/// The file that the command line names.
+struct ConfigFile(Option<PathBuf>);
+
+impl ConfigFile {
+    /// The named file, else the usual one where it is.
+    fn or_default(&self) -> Option<PathBuf> {
+        let default = PathBuf::from(USUAL_FILE);
+        self.0.clone().or_else(|| default.exists().then_some(default))
+    }
+}
+
 impl Common {
     fn load(&self, output: Option<&Output>) -> anyhow::Result<Configuration> {
+        let Inputs { file, env, flags } = self.inputs(output);
+        Ok(Configuration::load(file.or_default().as_deref(), &env, &flags)?)
+    }
+
+    fn inputs(&self, output: Option<&Output>) -> Inputs {
         let flags = Flags {
             interval: output.and_then(|output| output.interval.clone()),
             otlp_endpoint: output.and_then(|output| output.otlp.clone()),
@@ -346,13 +378,11 @@ impl Common {
             prometheus: output.and_then(|output| output.prometheus.clone()),
             sinks: output.map_or_else(Vec::new, |output| output.sink.clone()),
         };
-        let default = PathBuf::from(USUAL_FILE);
-        let file = self.config.clone().or_else(|| default.exists().then_some(default));
         // A variable that is not Unicode is not one of ours.
-        let env: Vec<(String, String)> = std::env::vars_os()
+        let env = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
-        Ok(Configuration::load(file.as_deref(), &env, &flags)?)
+        Inputs { file: ConfigFile(self.config.clone()), env, flags }
     }
 }
 

@@ -96,6 +96,15 @@ impl Costs {
         }
     }
 
+    /// Uses other prices from now on. What was charged stays.
+    pub fn set_settings(&mut self, settings: Arc<Settings>) {
+        self.settings = settings;
+        self.owners.clear();
+        self.prices.clear();
+        self.priced.clear();
+        self.versions = None;
+    }
+
     /// Charges what the shares added and adds the counters to their batch.
     pub fn charge(
         &mut self,

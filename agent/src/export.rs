@@ -5,6 +5,7 @@ pub mod def;
 mod file;
 pub mod filter;
 pub mod lines;
+pub mod naming;
 pub mod otlp;
 pub mod prometheus;
 pub mod spool;
@@ -162,6 +163,53 @@ pub struct Report {
 }
 
 impl Report {
+    /// What a closed sink leaves to its successor: what waits in its spool is that one's.
+    #[must_use]
+    pub fn closed(self) -> Self {
+        let taken = self.taken.saturating_sub(self.spooled);
+        Self { taken, ..self }.since(Self::default())
+    }
+
+    /// The counters of this closed sink with those of a later one, and the later one's levels.
+    #[must_use]
+    pub fn and(self, later: Self) -> Self {
+        Self {
+            accepted: self.accepted + later.accepted,
+            refused: self.refused + later.refused,
+            undelivered: self.undelivered + later.undelivered,
+            queue_full: self.queue_full + later.queue_full,
+            not_finite: self.not_finite + later.not_finite,
+            requests: self.requests + later.requests,
+            bytes: self.bytes + later.bytes,
+            taken: self.taken + later.taken,
+            restored: self.restored + later.restored,
+            spool_full: self.spool_full + later.spool_full,
+            expired: self.expired + later.expired,
+            damaged: self.damaged + later.damaged,
+            ..later
+        }
+    }
+
+    /// What the counters have gained since an earlier report, without levels.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            accepted: self.accepted.saturating_sub(earlier.accepted),
+            refused: self.refused.saturating_sub(earlier.refused),
+            undelivered: self.undelivered.saturating_sub(earlier.undelivered),
+            queue_full: self.queue_full.saturating_sub(earlier.queue_full),
+            not_finite: self.not_finite.saturating_sub(earlier.not_finite),
+            requests: self.requests.saturating_sub(earlier.requests),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            taken: self.taken.saturating_sub(earlier.taken),
+            restored: self.restored.saturating_sub(earlier.restored),
+            spool_full: self.spool_full.saturating_sub(earlier.spool_full),
+            expired: self.expired.saturating_sub(earlier.expired),
+            damaged: self.damaged.saturating_sub(earlier.damaged),
+            ..Self::default()
+        }
+    }
+
     /// Points by outcome, for [`crate::catalog::agent::EXPORT_POINTS`].
     pub fn outcomes(&self) -> [(ExportOutcome, u64); 3] {
         [

@@ -3,5 +3,6 @@
 mod deployed;
 mod levels;
 mod metrics;
+mod names;
 mod prometheus;
 mod rules;

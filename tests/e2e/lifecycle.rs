@@ -3,5 +3,6 @@
 mod footprint;
 mod log;
 mod receivers;
+mod reload;
 mod table;
 mod usage;

@@ -46,6 +46,10 @@ const COMBINATIONS: &[Combination] = &[
         ],
     ),
     (&["--set", "spool.enabled=false"], &["kind: DaemonSet"]),
+    (
+        &["--set", "otlp.names={native,semconv}"],
+        &["{name: GPUWHO_OTLP_NAMES, value: '[\"native\",\"semconv\"]'}"],
+    ),
     (&["--set", "clusterName=prod-1"], &["\"host.name=$(NODE_NAME),k8s.cluster.name=prod-1\""]),
     (
         &["--set-string", "config=[agent]\ninterval = \"30s\"\n"],
@@ -144,7 +148,8 @@ const REFUSED: &[&str] = &[
     "nodeSelector.gpu=true",
     "networkPolicy.enabled=maybe",
     "prometheus.port=metrics",
-    "prometheus.names={l9gpu}",
+    "prometheus.names={datadog}",
+    "otlp.names={dcgm}",
     "prometheus.podMonitor.enabled=true",
     "prometheusRule.labels.release=true",
 ];

@@ -24,6 +24,8 @@ pub struct Configuration {
     pub sources: Vec<(SourceDef, Box<dyn Source>)>,
     /// Every sink by name, requested or not.
     pub sinks: Vec<(&'static str, Box<dyn Receiver>)>,
+    /// What was set, to compare with a later configuration.
+    pub(super) tables: Tables,
 }
 
 impl Configuration {
@@ -33,12 +35,12 @@ impl Configuration {
         env: &[(String, String)],
         flags: &Flags,
     ) -> Result<Self, ConfigError> {
-        let tables = &Tables::load(file, env, &sections())?;
+        let tables = Tables::load(file, env, &sections())?;
         let env = &|name: &str| {
             env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
         };
-        let settings = Settings::resolve(tables, flags, env)?;
-        let with = Resolving { tables, settings: &settings, flags, env };
+        let settings = Settings::resolve(&tables, flags, env)?;
+        let with = Resolving { tables: &tables, settings: &settings, flags, env };
         let mut sources = Vec::new();
         for source in sources::all() {
             sources.push((source, (source.configure)(source.name, &with)?));
@@ -47,7 +49,7 @@ impl Configuration {
         for sink in SINKS {
             sinks.push((sink.name, (sink.configure)(&with)?));
         }
-        Ok(Self { settings, sources, sinks })
+        Ok(Self { settings, sources, sinks, tables })
     }
 
     /// Checks a file without environment and flags, as `gpuwho config check` does.

@@ -1,6 +1,7 @@
 //! The state that all parts of the agent share, and its refresh between ticks.
 
 use super::configuration::Configuration;
+use super::reload::Pending;
 use super::{RunError, sources};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::providers::{self, MetadataProviders};
@@ -51,6 +52,8 @@ pub(super) struct Core {
     pub(super) machine: Option<String>,
     /// What jobs, pods and units had of the devices.
     pub(super) receipts: Receipts,
+    /// A changed configuration on its way to the pipeline.
+    pub(super) pending: Pending,
 }
 
 impl Core {
@@ -119,6 +122,7 @@ impl Core {
             cost: Arc::clone(&settings.cost),
             carbon: Arc::new(Carbon::new(settings.cost.carbon())),
             machine: None,
+            pending: Pending::default(),
         }
     }
 

@@ -2,8 +2,9 @@
 
 use super::RunError;
 use super::configuration::Configuration;
+use crate::config::Settings;
 use crate::event::record::Record;
-use crate::export::def::{NamedSink, SinkContext, SinkDef};
+use crate::export::def::{NamedSink, OpenError, Receiver, SinkContext, SinkDef};
 use crate::export::{self, EnrichedBatch};
 use crate::heartbeat::Heartbeat;
 use std::sync::Arc;
@@ -40,16 +41,26 @@ pub(super) fn open(
     configuration: &Configuration,
     heartbeat: &Arc<Heartbeat>,
 ) -> Result<Vec<OpenSink>, RunError> {
-    let settings = &configuration.settings;
+    let mut sinks = Vec::new();
+    for (name, receiver) in &configuration.sinks {
+        let opened = open_one((name, receiver.as_ref()), &configuration.settings, heartbeat);
+        sinks.extend(opened.map_err(RunError::Sink)?);
+    }
+    Ok(sinks)
+}
+
+/// Opens the sinks of a row, if the configuration requests one.
+pub(super) fn open_one(
+    (name, receiver): (&'static str, &dyn Receiver),
+    settings: &Settings,
+    heartbeat: &Arc<Heartbeat>,
+) -> Result<Vec<OpenSink>, OpenError> {
     let node = settings.names.kubernetes.node_name.as_deref();
     let host = settings.resource.attributes(&settings.paths, node);
     let context = SinkContext { paths: &settings.paths, node, host: &host, heartbeat };
-    let mut sinks = Vec::new();
-    for (name, receiver) in &configuration.sinks {
-        let sink = receiver.open(&context).map_err(RunError::Sink)?;
-        sinks.extend(sink.map(|sink| (*name, sink)));
-        sinks.extend(receiver.open_more(&context).map_err(RunError::Sink)?);
-    }
+    let sink = receiver.open(&context)?;
+    let mut sinks: Vec<OpenSink> = sink.map(|sink| (name, sink)).into_iter().collect();
+    sinks.extend(receiver.open_more(&context)?);
     Ok(sinks)
 }
 

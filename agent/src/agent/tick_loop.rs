@@ -4,6 +4,7 @@
 use super::core::{Core, health_clock};
 use super::found::{self, FirstReadings};
 use super::notify::notify;
+use super::reload::Reopening;
 use super::sinks::{self, OpenSink};
 use crate::accounting::Accounting;
 use crate::catalog::agent::Stage;
@@ -13,7 +14,7 @@ use crate::cost::{Costs, receipts};
 use crate::event::recent::EventView;
 use crate::event::record::{Record, records};
 use crate::event::{self, EventSource, Moment, Severity};
-use crate::export::EnrichedBatch;
+use crate::export::{self, EnrichedBatch};
 use crate::heartbeat::Heartbeat;
 use crate::host::boot_time_ns;
 use crate::sample::{Batch, SourcePart};
@@ -38,9 +39,8 @@ const THREAD: &str = "pipeline";
 /// After the first tick the agent is ready.
 pub(super) fn run(
     core: &Core,
-    scheduler: &Scheduler,
-    received: &Receiver<Event>,
-    sinks: &mut [OpenSink],
+    (scheduler, received): (&Scheduler, &Receiver<Event>),
+    (sinks, reopening): (&mut Vec<OpenSink>, &mut Reopening<'_>),
     heartbeat: &Heartbeat,
 ) {
     let context = &core.context;
@@ -77,6 +77,7 @@ pub(super) fn run(
             stages.spend(Stage::Series, took.saturating_sub(owners));
         });
         let _turn = context.board.turn(THREAD, context.interval);
+        reopening.apply(&core.pending, (&mut registry, &mut costs), sinks);
         if first.are_complete(&expected) {
             found::log(core);
         }
@@ -99,13 +100,12 @@ pub(super) fn run(
         if heartbeat.beat() {
             notify(NotifyState::Ready);
         }
-        report_sinks(context, sinks);
+        report_sinks(context, reopening.reports(sinks));
     }
 }
 
 /// Keeps the figures of every sink for its metrics, and the state of those with a spool.
-fn report_sinks(context: &Context, sinks: &[OpenSink]) {
-    let reports: BTreeMap<_, _> = sinks.iter().map(|(name, sink)| (*name, sink.report())).collect();
+fn report_sinks(context: &Context, reports: BTreeMap<&'static str, export::Report>) {
     for (&name, report) in &reports {
         if let Some(status) = report.status() {
             context.board.put(name, &status);

@@ -117,7 +117,21 @@ dims! {
     }
 }
 
+dims! {
+    /// Outcome of a reload of the configuration.
+    ReloadOutcome: attr::RELOAD_OUTCOME {
+        /// Applied, also where nothing had changed.
+        Applied = "applied",
+        /// Not applied: what ran stayed in force.
+        Refused = "refused",
+    }
+}
+
 metrics! {
+    /// Reloads of the configuration (SIGHUP) by outcome; the source `configuration` has the reason of a
+    /// refused one.
+    RELOADS: Counter<i64> of Agent, by ReloadOutcome = "gpuwho.config.reloads" ["{reload}"]
+        from "SIGHUP";
     /// State of each source: 1 for its current state, 0 for the others.
     SOURCE_STATE: Gauge<i64> of Source, by SourceState = "gpuwho.source.status" ["{state}"]
         from "the source's own report";

@@ -26,6 +26,8 @@ macro_rules! attributes {
     };
 }
 
+pub(super) use attributes;
+
 attributes! {
     /// `gpuwho`, unless `OTEL_SERVICE_NAME` is set (resource).
     SERVICE_NAME = "service.name";
@@ -418,6 +420,8 @@ attributes! {
     PRESENCE = "gpuwho.presence";
     /// What an owner did with a device's time.
     TIME_USE = "gpuwho.time.use";
+    /// Outcome of a reload of the configuration.
+    RELOAD_OUTCOME = "gpuwho.config.reload.outcome";
     /// Currency of an amount of money, by its ISO 4217 code.
     CURRENCY = "gpuwho.currency";
     /// Where a price comes from: `configured`, or `list`, the provider's list price that the agent

@@ -5,7 +5,9 @@ mod vendors;
 pub use vendors::Column;
 
 use super::level::{self, Level};
-use super::{DOMAINS, MetricDef, attributes, dcgm, event, interconnect, l9gpu, link};
+use super::{
+    DOMAINS, MetricDef, attributes, dcgm, event, interconnect, l9gpu, link, profile, semconv,
+};
 use crate::sample::Subject;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -63,6 +65,7 @@ pub fn markdown(columns: &[Column]) -> String {
         }
     }
     l9gpu::table(&mut out);
+    semconv::table(&mut out);
     dcgm::table(&mut out);
     vendors::tables(columns, &mut out);
     series(&mut out);
@@ -71,7 +74,7 @@ pub fn markdown(columns: &[Column]) -> String {
         let _ = writeln!(out, "| `{}` | {} | {} |", kind.as_str(), kind.meaning(), kind.action());
     }
     out.push_str("\n## Attributes\n\n| attribute | holds |\n|---|---|\n");
-    for key in attributes::ALL {
+    for key in attributes::ALL.iter().chain(profile::keys::ALL) {
         let _ = writeln!(out, "| `{}` | {} |", key.name, paragraph(key.description));
     }
     out

@@ -34,7 +34,8 @@ pub(super) fn run(args: &AgentArgs) -> anyhow::Result<ExitCode> {
     for need in privilege::missing() {
         tracing::warn!(capability = need.name, without = need.without, "a capability is missing");
     }
-    let ran = agent::run(&configuration).map_err(usage);
+    let reload = args.reload();
+    let ran = agent::run(configuration, reload).map_err(usage);
     if let Some(Err(error)) = telemetry.map(|telemetry| telemetry.shutdown(LAST_RECORDS)) {
         tracing::warn!(%error, "the agent's own log");
     }

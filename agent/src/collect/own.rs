@@ -6,7 +6,7 @@ use super::source::{self, Alone, Context, SourceDef};
 use super::stages::Stages;
 use super::status::{Report, StatusRegistry};
 use crate::attribute::ownership::Ownership;
-use crate::catalog::agent::{self as metric, AgentProcess, SourceState, Stage};
+use crate::catalog::agent::{self as metric, AgentProcess, ReloadOutcome, SourceState, Stage};
 use crate::export;
 use crate::sample::{Agent, Batch, Source};
 use procfs::process::Process;
@@ -53,6 +53,8 @@ pub struct SelfStats {
     pub sinks: Mutex<BTreeMap<&'static str, export::Report>>,
     /// What each stage has used.
     pub stages: Stages,
+    /// Reloads of the configuration, by [`ReloadOutcome`].
+    pub reloads: [AtomicU64; ReloadOutcome::ALL.len()],
 }
 
 /// The collector.
@@ -182,6 +184,10 @@ impl Collector for SelfMetrics {
             count(self.gauges.series.load(Ordering::Relaxed)),
         ));
         let holders = self.ownership.holding();
+        for (&outcome, reloads) in ReloadOutcome::ALL.iter().zip(&self.gauges.reloads) {
+            let reloads = count(reloads.load(Ordering::Relaxed));
+            out.push(metric::RELOADS.sample(Agent, outcome, reloads));
+        }
         out.push(metric::HOLDERS.sample(Agent, (), i64::try_from(holders).unwrap_or(i64::MAX)));
         for (owner, limit, refused) in self.ownership.refused() {
             out.push(metric::OWNER_REFUSED.sample(owner, limit, count(refused)));

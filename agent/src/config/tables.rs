@@ -7,6 +7,7 @@
 
 use super::{ConfigError, checks, wording};
 use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, Visitor};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -64,6 +65,24 @@ impl Tables {
                 .map_err(|error| in_environment(variable, &error))?;
         }
         Ok(Self(table))
+    }
+
+    /// The sections and keys that are set otherwise than before.
+    pub fn changes(&self, before: &Self) -> Vec<(String, String)> {
+        let empty = toml::Table::new();
+        let section = |tables: &'_ Self, name: &str| {
+            let table = tables.0.get(name).and_then(toml::Value::as_table);
+            table.unwrap_or(&empty).clone()
+        };
+        let names: BTreeSet<&String> = self.0.keys().chain(before.0.keys()).collect();
+        let mut changes = Vec::new();
+        for name in names {
+            let (now, then) = (section(self, name), section(before, name));
+            let keys: BTreeSet<&String> = now.keys().chain(then.keys()).collect();
+            let changed = keys.into_iter().filter(|key| now.get(*key) != then.get(*key));
+            changes.extend(changed.map(|key| (name.clone(), key.clone())));
+        }
+        changes
     }
 
     /// Reads a section; a missing one is empty.

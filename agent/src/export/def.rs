@@ -71,13 +71,18 @@ pub fn sink_name(row: &str, name: &str) -> &'static str {
 pub type OpenError = Box<dyn Error + Send + Sync>;
 
 /// A sink as configured.
-pub trait Receiver: fmt::Debug {
+pub trait Receiver: fmt::Debug + Send {
     /// Opens it; `None` where the configuration does not request it.
     fn open(&self, context: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError>;
 
     /// Opens the further sinks of this row, each with its own name.
     fn open_more(&self, _context: &SinkContext<'_>) -> Result<Vec<NamedSink>, OpenError> {
         Ok(Vec::new())
+    }
+
+    /// Whether two cannot be open at a time: it listens on an address, or writes a file.
+    fn is_exclusive(&self) -> bool {
+        false
     }
 
     /// Checks the files and folders that it names, without making anything.

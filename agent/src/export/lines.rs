@@ -4,6 +4,7 @@ use super::Sink;
 use super::def::{OpenError, Receiver, SinkContext, SinkDef, SinkFlag};
 use super::file::{RotatingFile, Rotation};
 use super::filter::{Filter, RawFilter};
+use super::naming::{Naming, RawNaming};
 use super::stdout::JsonLines;
 use crate::config::{self, ConfigError, Resolving, Section, checks};
 use serde::Deserialize;
@@ -20,7 +21,8 @@ pub const STDOUT: SinkDef = SinkDef {
         let raw = read(with)?;
         let is_wanted = with.flags.sink("stdout").is_some() || raw.stdout == Some(true);
         let filter = Filter::resolve("sinks.stdout_filter", raw.stdout_filter.as_ref())?;
-        Ok(Box::new(Stdout { is_wanted, filter, interval: with.settings.interval }))
+        let (naming, interval) = (naming(with)?, with.settings.interval);
+        Ok(Box::new(Stdout { is_wanted, filter, naming, interval }))
     },
 };
 
@@ -33,8 +35,8 @@ pub const FILE: SinkDef = SinkDef {
         let raw = read(with)?;
         let path = with.flags.sink("file").map(PathBuf::from).or_else(|| raw.file.clone());
         let filter = Filter::resolve("sinks.file_filter", raw.file_filter.as_ref())?;
-        let interval = with.settings.interval;
-        Ok(Box::new(File { path, rotation: rotation(&raw)?, filter, interval }))
+        let (naming, interval) = (naming(with)?, with.settings.interval);
+        Ok(Box::new(File { path, rotation: rotation(&raw)?, filter, naming, interval }))
     },
 };
 
@@ -53,6 +55,9 @@ const SECTION: Section = Section::of::<RawSinks>(
 # What is written; the keys are those of otlp.filter.
 #: stdout_filter = { metrics = [] }
 #: file_filter = { metrics = ["gpu.*"], exclude = ["gpu.pcie.*"] }
+# As in [otlp], for both.
+#: names = ["native"]
+#: owner_on_devices = false
 "#,
 );
 
@@ -66,6 +71,8 @@ struct RawSinks {
     file_keep: Option<u32>,
     stdout_filter: Option<RawFilter>,
     file_filter: Option<RawFilter>,
+    names: Option<Vec<String>>,
+    owner_on_devices: Option<bool>,
 }
 
 /// Smallest size at which a file rotates: a batch of 1,000 points has 300 KiB.
@@ -107,18 +114,26 @@ fn read(with: &Resolving<'_>) -> Result<RawSinks, ConfigError> {
     Ok(raw)
 }
 
+fn naming(with: &Resolving<'_>) -> Result<Naming, ConfigError> {
+    let RawSinks { names, owner_on_devices, .. } = read(with)?;
+    Naming::resolve(SINKS, RawNaming { names, owner_on_devices }, with)
+}
+
 #[derive(Debug)]
 struct Stdout {
     is_wanted: bool,
     filter: Filter,
+    naming: Naming,
     interval: Duration,
 }
 
 impl Receiver for Stdout {
-    fn open(&self, _: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
-        let open =
-            || self.filter.clone().before(Box::new(JsonLines::new(io::stdout())), self.interval);
-        Ok(self.is_wanted.then(open))
+    fn open(&self, context: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
+        let sink = || {
+            let sink = self.naming.wrap(Box::new(JsonLines::new(io::stdout())), context.host);
+            self.filter.clone().before(sink, self.interval)
+        };
+        Ok(self.is_wanted.then(sink))
     }
 }
 
@@ -127,6 +142,7 @@ struct File {
     path: Option<PathBuf>,
     rotation: Rotation,
     filter: Filter,
+    naming: Naming,
     interval: Duration,
 }
 
@@ -146,6 +162,10 @@ struct FolderError {
 }
 
 impl Receiver for File {
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
     fn check(&self) -> Result<(), OpenError> {
         let Some(path) = &self.path else { return Ok(()) };
         match path.parent().filter(|folder| !folder.is_dir()) {
@@ -154,10 +174,11 @@ impl Receiver for File {
         }
     }
 
-    fn open(&self, _: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
+    fn open(&self, context: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
         let Some(path) = &self.path else { return Ok(None) };
         let file = RotatingFile::open(path, self.rotation)
             .map_err(|source| FileError { path: path.clone(), source })?;
-        Ok(Some(self.filter.clone().before(Box::new(JsonLines::new(file)), self.interval)))
+        let sink = self.naming.wrap(Box::new(JsonLines::new(file)), context.host);
+        Ok(Some(self.filter.clone().before(sink, self.interval)))
     }
 }

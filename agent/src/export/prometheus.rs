@@ -14,7 +14,6 @@ pub mod def;
 #[cfg(test)]
 mod fixture;
 mod names;
-mod profile;
 mod server;
 mod store;
 mod text;
@@ -28,6 +27,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Instant;
 use store::{Options, Store};
 use tls::Tls;
@@ -45,7 +45,8 @@ const MAX_CHECKS: usize = 4;
 struct PrometheusSink {
     endpoint: Arc<Endpoint>,
     /// Ends the thread when dropped.
-    _closing: oneshot::Sender<()>,
+    closing: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// What the tick's thread and the connections share.
@@ -71,7 +72,7 @@ struct Counts {
 
 /// The names of the catalogue's metrics on the endpoint, in its order.
 pub fn names() -> impl Iterator<Item = String> {
-    names::FAMILIES.iter().map(|family| family.name.clone())
+    names::FAMILIES.iter().take(*names::OWN).map(|family| family.name.clone())
 }
 
 impl Endpoint {
@@ -107,7 +108,7 @@ impl PrometheusSink {
         let endpoint = Arc::new(endpoint);
         let (closing, closed) = oneshot::channel::<()>();
         let served = Arc::clone(&endpoint);
-        std::thread::Builder::new().name(THREAD.into()).spawn(move || {
+        let thread = std::thread::Builder::new().name(THREAD.into()).spawn(move || {
             runtime.block_on(async move {
                 let listener = match tokio::net::TcpListener::from_std(listener) {
                     Ok(listener) => listener,
@@ -121,7 +122,18 @@ impl PrometheusSink {
             });
             runtime.shutdown_background();
         })?;
-        Ok((Self { endpoint, _closing: closing }, address))
+        let (closing, thread) = (Some(closing), Some(thread));
+        Ok((Self { endpoint, closing, thread }, address))
+    }
+}
+
+impl Drop for PrometheusSink {
+    /// Closes the listener, so that its address is free; clients that still read lose their page.
+    fn drop(&mut self) {
+        drop(self.closing.take());
+        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
+            tracing::error!("the metrics endpoint's thread has panicked");
+        }
     }
 }
 

@@ -113,6 +113,12 @@ pub(super) fn weight(value: &Value) -> u32 {
 }
 
 impl SeriesLimit {
+    /// Changes the limit.
+    pub(super) fn set(&mut self, limit: usize) {
+        self.limit = limit;
+        self.share = limit / MIN_OWNERS;
+    }
+
     /// Starts without series.
     pub(super) fn new(limit: usize) -> Self {
         Self {

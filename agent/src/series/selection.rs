@@ -86,6 +86,17 @@ impl Selection {
 }
 
 impl SeriesRegistry {
+    /// Exports these metrics from now on. Series of others end with the next batch of their source.
+    pub fn set_selection(&mut self, selection: Selection) {
+        self.selection = selection;
+    }
+
+    /// Changes the limit of the number of series. Below the number of live ones, those that are there
+    /// stay, and new ones find no room.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit.set(limit);
+    }
+
     /// Removes the samples that are not exported. One hash lookup for each 0 that may say nothing.
     pub fn select(&self, batch: &mut Batch) {
         let known = self.sources.get(&batch.of);

@@ -35,6 +35,6 @@ fn the_log_says_what_was_found_and_that_sighup_changes_nothing() {
     assert!(lines.len() <= FEW, "{lines:#?}");
     let pid = Pid::from_raw(agent.pid().try_into().unwrap()).unwrap();
     kill_process(pid, Signal::HUP).unwrap();
-    agent.wait_for_log("SIGHUP changes nothing", WITHIN).unwrap();
+    agent.wait_for_log("the configuration was read again", WITHIN).unwrap();
     agent.who().unwrap();
 }

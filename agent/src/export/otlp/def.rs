@@ -8,6 +8,7 @@ use crate::diagnosis::Finding;
 use crate::export::Sink;
 use crate::export::def::{NamedSink, OpenError, Receiver, SinkContext, SinkDef, sink_name};
 use crate::export::filter::Filter;
+use crate::export::naming::{Naming, RawNaming};
 use crate::export::spool;
 use std::time::Duration;
 
@@ -58,6 +59,13 @@ const SECTION: Section = Section::of::<RawOtlp>(
 #: client_key = "/etc/gpuwho/client.key"
 # Encoded requests that wait for the receiver, in bytes; the oldest are dropped beyond it.
 #: queue_bytes = 8388608
+# The names of the metrics: "native" (METRICS.md), "semconv" (OpenTelemetry's hw.*), or both; or "l9gpu"
+# alone, the names of l9gpu.
+#: names = ["native"]
+# Put the attributes of a device's owner on the device's own points, while it has one owner alone. A
+# change of the owner ends the device's series and begins others. It needs metrics.include =
+# ["gpu.owner.processes"], or level "all". Without it the recording rule gpu:owner joins them.
+#: owner_on_devices = false
 # What is sent: metrics by name without those excluded, points and events whose attributes have one of the
 # patterns, events by kind, and each series once in so many intervals. * stands for any text.
 #: filter = { metrics = ["gpu.*"], exclude = ["gpu.pcie.*"], attributes = { "k8s.namespace.name" = ["prod-*"] }, events = ["gpu.xid"], every = 1 }
@@ -85,6 +93,7 @@ struct One {
     name: &'static str,
     settings: Settings,
     filter: Filter,
+    naming: Naming,
 }
 
 impl Receiver for Otlp {
@@ -96,6 +105,10 @@ impl Receiver for Otlp {
     fn open_more(&self, context: &SinkContext<'_>) -> Result<Vec<NamedSink>, OpenError> {
         let also = self.also.iter().filter(|one| self.sends_to(one));
         also.map(|one| Ok((one.name, self.start(one, context)?))).collect()
+    }
+
+    fn is_exclusive(&self) -> bool {
+        self.spool.is_used(self.signal == Signal::Logs)
     }
 
     fn check(&self) -> Result<(), OpenError> {
@@ -157,13 +170,14 @@ impl Otlp {
     }
 
     fn start(&self, one: &One, context: &SinkContext<'_>) -> Result<Box<dyn Sink>, OpenError> {
-        let One { name, settings, filter } = one;
+        let One { name, settings, filter, naming } = one;
         let resource = Resource::new(context.host, settings);
         let thread = name.replace("sink:", "export:");
         let sink: Box<dyn Sink> = match self.signal {
             Signal::Metrics => {
                 let spool = self.spool.of_metrics(name);
-                Box::new(OtlpSink::with_spool(&thread, settings, &resource, spool)?)
+                let sink = OtlpSink::with_spool(&thread, settings, &resource, spool)?;
+                naming.wrap(Box::new(sink), context.host)
             }
             Signal::Logs => {
                 let spool = self.spool.of_events(name);
@@ -187,7 +201,10 @@ fn configure(signal: Signal, with: &Resolving<'_>) -> Result<Box<dyn Receiver>, 
         check_files(key, raw)?;
         let filter = Filter::resolve(&format!("{key}.filter"), raw.filter.as_ref())?;
         let settings = Settings { spread: spread(interval), ..settings };
-        Ok::<_, ConfigError>(One { name, settings, filter })
+        let names = raw.names.clone();
+        let naming = RawNaming { names, owner_on_devices: raw.owner_on_devices };
+        let naming = Naming::resolve(key, naming, with)?;
+        Ok::<_, ConfigError>(One { name, settings, filter, naming })
     };
     let first = settings.map(|settings| one(row, OTLP, &file, settings)).transpose()?;
     check_also(&file)?;

@@ -198,6 +198,10 @@ pub struct RawOtlp {
     pub queue_bytes: Option<usize>,
     /// What is sent there.
     pub filter: Option<RawFilter>,
+    /// Naming profiles.
+    pub names: Option<Vec<String>>,
+    /// Whether a device's own points carry its owner.
+    pub owner_on_devices: Option<bool>,
     /// Further receivers by name.
     #[serde(default)]
     pub also: BTreeMap<String, RawOtlp>,

@@ -13,6 +13,14 @@ use std::time::Instant;
 /// The vendor whose devices dcgm-exporter has.
 const VENDOR: &str = "nvidia";
 
+/// dcgm-exporter's labels of the one owner of a device, with `owner_on_devices`.
+const OWNER: [(&str, &AttrKey); 4] = [
+    ("pod", &attr::K8S_POD_NAME),
+    ("namespace", &attr::K8S_NAMESPACE_NAME),
+    ("container", &attr::K8S_CONTAINER_NAME),
+    ("hpc_job", &attr::SLURM_JOB_ID),
+];
+
 /// Writes every metric that has series; returns how many series.
 pub(super) fn render(store: &Store, page: &mut Page, now: Instant) -> u64 {
     let labels = devices(store, now);
@@ -91,6 +99,11 @@ fn devices(store: &Store, now: Instant) -> HashMap<&str, String> {
         put_label(&mut labels, "device", &format!("{VENDOR}{index}"));
         put_label(&mut labels, "modelName", text(set, &attr::GPU_MODEL).unwrap_or_default());
         put_label(&mut labels, "Hostname", store.host());
+        for (label, key) in OWNER {
+            if let Some(name) = text(set, key) {
+                put_label(&mut labels, label, name);
+            }
+        }
         if let Some(version) = text(set, &attr::GPU_DRIVER_VERSION) {
             put_label(&mut labels, "DCGM_FI_DRIVER_VERSION", version);
         }

@@ -1,7 +1,6 @@
 //! The endpoint as a row of the sinks, and its section `[prometheus]`.
 
 use super::access::Users;
-use super::profile::Profile;
 use super::server::BOUNDS;
 use super::store::Options;
 use super::tls::{Files, Tls};
@@ -11,6 +10,7 @@ use crate::config::{ConfigError, Resolving, Section, checks};
 use crate::diagnosis::Finding;
 use crate::export::Sink;
 use crate::export::def::{OpenError, Receiver, SinkContext, SinkDef};
+use crate::export::naming::{Naming, RawNaming};
 use crate::export::otlp::Resource;
 use crate::export::otlp::settings::resource_attributes;
 use serde::Deserialize;
@@ -43,8 +43,13 @@ const SECTION: Section = Section::of::<RawPrometheus>(
 # names and passwords are set.
 #: listen = "127.0.0.1:9464"
 # The names of the metrics: "native" are those of METRICS.md as Prometheus' OTLP receiver translates
-# them; "dcgm" are those of NVIDIA's dcgm-exporter. Several add up.
+# them; "semconv" OpenTelemetry's hw.*; "l9gpu" those of l9gpu; "dcgm" those of NVIDIA's dcgm-exporter.
+# Several add up; "l9gpu" stands alone or with "dcgm". METRICS.md has the tables.
 #: names = ["native"]
+# Put the attributes of a device's owner on the device's own points, while it has one owner alone. A
+# change of the owner ends the device's series and begins others. It needs metrics.include =
+# ["gpu.owner.processes"], or level "all". Without it the recording rule gpu:owner joins them.
+#: owner_on_devices = false
 # Put otel_scope_name and otel_scope_version on every series.
 #: scope_labels = false
 # The keys of Prometheus' web configuration: TLS, and names with bcrypt hashes of passwords
@@ -60,6 +65,7 @@ const SECTION: Section = Section::of::<RawPrometheus>(
 struct RawPrometheus {
     listen: Option<String>,
     names: Option<Vec<String>>,
+    owner_on_devices: Option<bool>,
     scope_labels: Option<bool>,
     tls_server_config: Option<RawTls>,
     basic_auth_users: BTreeMap<String, String>,
@@ -78,7 +84,7 @@ struct RawTls {
 struct Prometheus {
     /// `None` where it is off.
     address: Option<SocketAddr>,
-    profiles: Vec<Profile>,
+    naming: Naming,
     scope_labels: bool,
     tls: Option<Files>,
     users: Users,
@@ -102,7 +108,7 @@ impl Receiver for Prometheus {
         let resource = Resource::with(context.host, &self.resource);
         let host = context.host.get(&HOST_NAME);
         let options = Options {
-            profiles: self.profiles.clone(),
+            profiles: self.naming.profiles().to_vec(),
             scope_labels: self.scope_labels,
             target: text::named(resource.iter()),
             host: host.map(ToString::to_string).unwrap_or_default().into(),
@@ -114,7 +120,11 @@ impl Receiver for Prometheus {
         let started = PrometheusSink::start(address, endpoint, BOUNDS);
         let (sink, address) = started.map_err(|source| ListenError { address, source })?;
         tracing::info!(%address, "metrics for Prometheus");
-        Ok(Some(Box::new(sink)))
+        Ok(Some(self.naming.wrap(Box::new(sink), context.host)))
+    }
+
+    fn is_exclusive(&self) -> bool {
+        true
     }
 
     fn check(&self) -> Result<(), OpenError> {
@@ -163,9 +173,10 @@ fn settings(with: &Resolving<'_>) -> Result<Prometheus, ConfigError> {
         let problem = format!("the password of `{user}` is no bcrypt hash of a cost up to 14");
         wrong("prometheus.basic_auth_users", problem, "make it with `htpasswd -nBC 10 NAME`")
     })?;
+    let naming = RawNaming { names: raw.names, owner_on_devices: raw.owner_on_devices };
     Ok(Prometheus {
         address,
-        profiles: profiles(raw.names)?,
+        naming: Naming::resolve(PROMETHEUS_WORD, naming, with)?,
         scope_labels: raw.scope_labels.unwrap_or(false),
         tls: raw.tls_server_config.map(files).transpose()?,
         users,
@@ -183,25 +194,6 @@ fn address(key: &str, text: &str) -> Result<SocketAddr, ConfigError> {
         let problem = format!("`{text}` is not an address");
         wrong(key, problem, "write an IP address and a port, like 127.0.0.1:9464, or :9464 for all")
     })
-}
-
-fn profiles(words: Option<Vec<String>>) -> Result<Vec<Profile>, ConfigError> {
-    let Some(words) = words else { return Ok(vec![Profile::Native]) };
-    let known = || Profile::ALL.map(Profile::as_str).join(", ");
-    let one = |word: &String| {
-        let profile = Profile::ALL.into_iter().find(|profile| profile.as_str() == word);
-        profile.ok_or_else(|| {
-            let problem = format!("`{word}` is no naming profile");
-            wrong("prometheus.names", problem, &format!("use {}", known()))
-        })
-    };
-    let chosen = words.iter().map(one).collect::<Result<Vec<_>, _>>()?;
-    if chosen.is_empty() {
-        let problem = "without a naming profile there are no metrics".to_owned();
-        return Err(wrong("prometheus.names", problem, &format!("use {}", known())));
-    }
-    // In the order of the table, each once.
-    Ok(Profile::ALL.into_iter().filter(|profile| chosen.contains(profile)).collect())
 }
 
 fn files(raw: RawTls) -> Result<Files, ConfigError> {
@@ -272,7 +264,7 @@ mod tests {
         let wrong = [
             ("listen = \"node\"", "prometheus.listen"),
             ("names = []", "prometheus.names"),
-            ("names = [\"datadog\"]", "use native, dcgm"),
+            ("names = [\"datadog\"]", "use native, semconv, l9gpu, dcgm"),
             ("basic_auth_users = { a = \"plain\" }", "prometheus.basic_auth_users"),
             ("tls_server_config = { cert_file = \"a\", key_file = \"/b\" }", "cert_file"),
             ("tls_server_config = { cert_file = \"/a\" }", "key_file"),
@@ -310,15 +302,5 @@ mod tests {
         let tls =
             "listen = \":9464\"\ntls_server_config = { cert_file = \"/no\", key_file = \"/no\" }";
         assert_eq!(of(tls).0, "failed");
-    }
-
-    #[test]
-    fn profiles_come_once_and_in_order() {
-        let of = |toml| resolve(toml, None).unwrap().profiles;
-        assert_eq!(of(""), [Profile::Native]);
-        assert_eq!(
-            of("names = [\"dcgm\", \"native\", \"dcgm\"]"),
-            [Profile::Native, Profile::Dcgm]
-        );
     }
 }

@@ -1,13 +1,13 @@
 //! Points and endpoints for the tests of this folder.
 
 use super::access::Users;
-use super::profile::Profile;
 use super::server::Bounds;
 use super::store::{Options, Store};
 use super::tls::Tls;
 use super::{Endpoint, PrometheusSink};
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::catalog::{Kind, MetricDef, device};
+use crate::export::naming::Profile;
 use crate::export::{EnrichedBatch, Labels, Point, Sink as _};
 use crate::heartbeat::Heartbeat;
 use crate::sample::Value;

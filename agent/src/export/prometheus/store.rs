@@ -4,15 +4,15 @@
 //! continues. A page is rendered at most once a tick and format, whatever clients do; the tick waits
 //! at most for that.
 
-use super::names::FAMILIES;
-use super::profile::Profile;
+use super::names::{FAMILIES, OWN};
 use super::text::{self, Format, Page};
 use crate::catalog::{self, MetricDef};
+use crate::export::naming::Profile;
 use crate::export::{EnrichedBatch, Labels, Point, Reading};
 use crate::sample::Value;
 use bytes::Bytes;
 use flate2::write::GzEncoder;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -87,7 +87,7 @@ pub(super) enum PageError {
 
 impl Store {
     pub(super) fn new(options: Options) -> Self {
-        let families = catalog::all().map(|_| BTreeMap::new()).collect();
+        let families = catalog::with_profiles().map(|_| BTreeMap::new()).collect();
         let (pages, held) = <(Vec<_>, Arc<_>)>::default();
         Self { options, families, pages, held, not_finite: 0, left_out: 0 }
     }
@@ -148,8 +148,9 @@ impl Store {
         let (mut points, mut left_out) = (0, 0);
         for profile in &self.options.profiles {
             match profile {
-                Profile::Native => {
-                    let (written, rest) = self.native(&mut page, now);
+                Profile::Native | Profile::Semconv | Profile::L9gpu => {
+                    let is_native = *profile == Profile::Native;
+                    let (written, rest) = self.families(&mut page, now, is_native);
                     points += written;
                     left_out += rest;
                 }
@@ -174,14 +175,20 @@ impl Store {
         Bytes::from_owner(Held { page, sum: Arc::clone(&self.held) })
     }
 
-    /// Writes the series as far as there is place; returns how many, and how many are left out.
-    fn native(&self, page: &mut Page, now: Instant) -> (u64, u64) {
+    /// Writes the series of the catalogue's metrics, or those of the other naming profiles, as far as
+    /// there is place; returns how many, and how many are left out.
+    fn families(&self, page: &mut Page, now: Instant, is_native: bool) -> (u64, u64) {
         let (mut points, mut left_out) = (0, 0);
-        for at in ORDER.iter().copied() {
+        let mut written: HashSet<&str> = HashSet::new();
+        for at in ORDER.iter().copied().filter(|at| (at < &*OWN) == is_native) {
             let (Some(family), Some(series)) = (FAMILIES.get(at), self.families.get(at)) else {
                 continue;
             };
             let mut live = series.values().filter(|live| self.is_fresh(live, now)).peekable();
+            // Two of a profile's names that become one are the same series.
+            if live.peek().is_some() && !written.insert(&family.name) {
+                continue;
+            }
             if live.peek().is_some() && page.text.len() < MAX_PAGE {
                 page.head(family);
             }
@@ -221,7 +228,7 @@ impl Store {
 
 /// The families' places in the catalogue, the most important first.
 static ORDER: LazyLock<Vec<usize>> = LazyLock::new(|| {
-    let mut order: Vec<_> = catalog::all().map(importance).enumerate().collect();
+    let mut order: Vec<_> = catalog::with_profiles().map(importance).enumerate().collect();
     order.sort_by_key(|(_, importance)| *importance);
     order.into_iter().map(|(at, _)| at).collect()
 });
@@ -230,7 +237,8 @@ static ORDER: LazyLock<Vec<usize>> = LazyLock::new(|| {
 fn importance(metric: &MetricDef) -> u8 {
     match metric.subject {
         "agent" | "source" | "refused" | "host" | "gpu" | "instance" | "xid" => 0,
-        "engine" | "engine_gpu" | "communicator" | "recent" => 2,
+        "profile" if metric.name.starts_with("gpu.") || metric.name.starts_with("hw.") => 0,
+        "profile" | "engine" | "engine_gpu" | "communicator" | "recent" => 2,
         _ => 1,
     }
 }

@@ -100,6 +100,11 @@ impl Settings {
         self.0.as_ref().map(|on| on.of(sink))
     }
 
+    /// Whether a sink of events, or one of metrics, has a spool.
+    pub fn is_used(&self, has_events: bool) -> bool {
+        self.0.as_ref().is_some_and(|on| has_events || on.metrics)
+    }
+
     /// What waits in the spool of a sink of events, or of one of metrics only.
     pub fn diagnose(&self, sink: &str, has_events: bool) -> Option<Finding> {
         let folder = self.0.as_ref().filter(|on| has_events || on.metrics)?.path(sink);

@@ -102,6 +102,10 @@ impl Receiver for Webhooks {
         more.map(|one| Ok((one.name, self.start(one, context)?))).collect()
     }
 
+    fn is_exclusive(&self) -> bool {
+        self.spool.is_used(true)
+    }
+
     fn check(&self) -> Result<(), OpenError> {
         for one in &self.all {
             if one.settings.endpoint.is_tls() {

@@ -1,8 +1,8 @@
 use super::super::fixture::{labels, point, power, store};
-use super::super::profile::Profile::{Dcgm, Native};
 use super::*;
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::catalog::{device, engine, gpm, instance};
+use crate::export::naming::Profile::{Dcgm, Native};
 use std::io::Read as _;
 
 fn text(store: &mut Store, format: Format, now: Instant) -> String {

@@ -1,0 +1,376 @@
+//! SIGHUP: applies what a changed configuration may change while the agent runs.
+//!
+//! The thread `reload` reads and checks the configuration; the pipeline then takes it over between two
+//! ticks. What needs a restart, or cannot be used, refuses the whole change with its reason, and what
+//! runs stays in force. Series, counters and their starts stay; a sink whose section has changed is
+//! opened anew, and the former one gets [`DRAIN`] to send what waits in its queue.
+
+use super::configuration::Configuration;
+use super::core::Core;
+use super::notify::notify;
+use super::sinks::{self, OpenSink, SINKS};
+use crate::catalog::agent::{ReloadOutcome, SourceState};
+use crate::collect::schedule::Event;
+use crate::collect::source::Context;
+use crate::collect::status::Report;
+use crate::config::{ConfigError, Settings, Tables};
+use crate::cost::Costs;
+use crate::export;
+use crate::export::def::Receiver;
+use crate::heartbeat::Heartbeat;
+use crate::series::SeriesRegistry;
+use sd_notify::NotifyState;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Reads the configuration again, from the same file, environment and flags as at the start.
+pub type Load = Box<dyn Fn() -> Result<Configuration, ConfigError> + Send>;
+
+/// The thread's name.
+pub(super) const THREAD: &str = "reload";
+
+/// The name under which the status registry has the last reload.
+const STATUS: &str = "configuration";
+
+/// How long a closed sink may send what waits.
+const DRAIN: Duration = Duration::from_secs(30);
+
+/// How long the pipeline may take: it is between two ticks within an interval, unless it hangs.
+const APPLIED_WITHIN: Duration = Duration::from_mins(2);
+
+/// Largest number of closed sinks that still send; beyond it a reload is refused.
+const MAX_DRAINING: usize = 16;
+
+/// The sections that may change, and their keys where not all of them may.
+static AT_RUN_TIME: &[(&str, &[&str])] = &[
+    ("agent", &["series_limit"]),
+    ("metrics", &[]),
+    ("cost", &["prices", "currency", "list_prices", "energy_price", "pue", "teams", "budgets"]),
+    ("otlp", &[]),
+    ("sinks", &[]),
+    ("prometheus", &[]),
+    ("webhook", &[]),
+];
+
+/// Why a changed configuration is not applied.
+#[derive(Debug, thiserror::Error)]
+enum ReloadError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("{0} can only change with a restart")]
+    NeedsRestart(String),
+    #[error("{0}")]
+    Sink(String),
+    #[error("{MAX_DRAINING} closed sinks still send what waited in their queues")]
+    Draining,
+    #[error("the pipeline did not take it within {APPLIED_WITHIN:?}")]
+    Late,
+}
+
+/// A change on its way to the pipeline.
+struct Change {
+    settings: Settings,
+    sinks: Receivers,
+    /// Changed sections.
+    sections: Vec<String>,
+    answer: SyncSender<Result<(), ReloadError>>,
+}
+
+/// The sinks as configured.
+pub(super) type Receivers = Vec<(&'static str, Box<dyn Receiver>)>;
+
+/// Where the thread leaves a change for the pipeline.
+#[derive(Clone, Default)]
+pub(super) struct Pending(Arc<Mutex<Option<Change>>>);
+
+impl std::fmt::Debug for Pending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pending")
+    }
+}
+
+impl Pending {
+    fn put(&self, change: Option<Change>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = change;
+    }
+
+    fn take(&self) -> Option<Change> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// The keys that need a restart, of those that changed.
+fn fixed(changed: &[(String, String)]) -> Vec<String> {
+    let may_change = |(section, key): &&(String, String)| {
+        let known = AT_RUN_TIME.iter().find(|(name, _)| name == section);
+        known.is_some_and(|(_, keys)| keys.is_empty() || keys.contains(&key.as_str()))
+    };
+    let fixed = changed.iter().filter(|key| !may_change(key));
+    fixed.map(|(section, key)| format!("`{section}.{key}`")).collect()
+}
+
+/// Waits for requests and applies them until the agent ends. `tables` are those that run.
+pub(super) fn run(
+    core: &Core,
+    load: &Load,
+    mut tables: Tables,
+    (requests, pipeline): (&mpsc::Receiver<()>, &SyncSender<Event>),
+) {
+    let Context { board, gauges, .. } = &core.context;
+    while requests.recv().is_ok() {
+        begin();
+        let applied = one(core, load, &tables, pipeline);
+        let (outcome, report) = match &applied {
+            Ok((changed, _)) => {
+                let keys = changed.join(", ");
+                tracing::info!(keys, "the configuration was read again");
+                (ReloadOutcome::Applied, Report::ready())
+            }
+            Err(error) => {
+                let remedy = "correct it and reload, or restart; what runs stays in force";
+                tracing::error!(%error, remedy, "the changed configuration is not applied");
+                let reason = format!("the changed configuration is not applied: {error}");
+                let report = Report::of(SourceState::Degraded, reason, remedy);
+                (ReloadOutcome::Refused, report)
+            }
+        };
+        board.put(STATUS, &report);
+        if let Some(count) = gauges.reloads.get(outcome as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Ok((_, now)) = applied {
+            tables = now;
+        }
+        notify(NotifyState::Ready);
+    }
+}
+
+/// Tells systemd that the configuration is being read.
+fn begin() {
+    let time = NotifyState::monotonic_usec_now();
+    let states = [Some(NotifyState::Reloading), time.ok()];
+    // A service manager that does not listen is no reason not to reload.
+    let _ = sd_notify::notify(&states.into_iter().flatten().collect::<Vec<_>>());
+}
+
+/// Applies the configuration of now; returns the changed keys and the tables.
+fn one(
+    core: &Core,
+    load: &Load,
+    running: &Tables,
+    pipeline: &SyncSender<Event>,
+) -> Result<(Vec<String>, Tables), ReloadError> {
+    let configuration = load()?;
+    let changed = configuration.tables.changes(running);
+    let fixed = fixed(&changed);
+    if !fixed.is_empty() {
+        return Err(ReloadError::NeedsRestart(fixed.join(", ")));
+    }
+    let keys = changed.iter().map(|(section, key)| format!("{section}.{key}")).collect();
+    if changed.is_empty() {
+        return Ok((keys, configuration.tables));
+    }
+    configuration.check_start().map_err(|error| ReloadError::Sink(error.to_string()))?;
+    let Configuration { settings, sinks, tables, .. } = configuration;
+    let sections = changed.into_iter().map(|(section, _)| section).collect();
+    let (answer, answered) = mpsc::sync_channel(1);
+    core.pending.put(Some(Change { settings, sinks, sections, answer }));
+    // An error means that the pipeline has ended, and the agent with it.
+    let _ = pipeline.send(Event::Happened);
+    let Ok(applied) = answered.recv_timeout(APPLIED_WITHIN) else {
+        core.pending.put(None);
+        return Err(ReloadError::Late);
+    };
+    applied.map(|()| (keys, tables))
+}
+
+/// What the pipeline needs to open sinks again.
+pub(super) struct Reopening<'a> {
+    /// The sinks as they run.
+    receivers: Receivers,
+    settings: Settings,
+    heartbeat: &'a Arc<Heartbeat>,
+    /// The outcomes of closed sinks, by name.
+    closed: Arc<Mutex<BTreeMap<&'static str, export::Report>>>,
+    draining: Arc<Mutex<usize>>,
+}
+
+/// A row whose sinks were opened anew.
+struct Switched {
+    row: &'static str,
+    receiver: Box<dyn Receiver>,
+    /// Its former sinks, which are still open.
+    old: Vec<OpenSink>,
+}
+
+/// Whether a sink is a row's; further ones of a row have its name before theirs.
+fn is_of(row: &str, (name, _): &OpenSink) -> bool {
+    name.strip_prefix(row).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
+impl<'a> Reopening<'a> {
+    /// From what the agent has started with.
+    pub(super) fn new(
+        receivers: Receivers,
+        settings: Settings,
+        heartbeat: &'a Arc<Heartbeat>,
+    ) -> Self {
+        let (closed, draining) = <(Arc<_>, Arc<_>)>::default();
+        Self { receivers, settings, heartbeat, closed, draining }
+    }
+
+    /// Applies a change that waits.
+    pub(super) fn apply(
+        &mut self,
+        pending: &Pending,
+        (registry, costs): (&mut SeriesRegistry, &mut Costs),
+        sinks: &mut Vec<OpenSink>,
+    ) {
+        let Some(change) = pending.take() else { return };
+        let Change { settings, sinks: receivers, sections, answer } = change;
+        let applied = self.reopen(&settings, receivers, &sections, sinks);
+        if applied.is_ok() {
+            registry.set_limit(settings.series_limit);
+            registry.set_selection(settings.metrics.clone());
+            costs.set_settings(Arc::clone(&settings.cost));
+            self.settings = settings;
+        }
+        // The thread may have given up waiting.
+        let _ = answer.send(applied);
+    }
+
+    /// Closes the sinks of the changed sections and opens them as configured now; all of them, or where
+    /// one cannot be opened none.
+    fn reopen(
+        &mut self,
+        settings: &Settings,
+        receivers: Receivers,
+        sections: &[String],
+        sinks: &mut Vec<OpenSink>,
+    ) -> Result<(), ReloadError> {
+        if *self.draining.lock().unwrap_or_else(PoisonError::into_inner) >= MAX_DRAINING {
+            return Err(ReloadError::Draining);
+        }
+        let mut switched: Vec<Switched> = Vec::new();
+        for (row, receiver) in receivers {
+            let def = SINKS.iter().find(|def| def.name == row).and_then(|def| def.section);
+            if !def.is_some_and(|section| sections.iter().any(|name| name == section.name)) {
+                continue;
+            }
+            let mut old: Vec<OpenSink> = sinks.extract_if(.., |sink| is_of(row, sink)).collect();
+            if receiver.is_exclusive() {
+                // Its address or file must be free.
+                old.drain(..).for_each(|sink| self.close(sink));
+            }
+            let opened = sinks::open_one((row, receiver.as_ref()), settings, self.heartbeat);
+            switched.push(Switched { row, receiver, old });
+            match opened {
+                Ok(opened) => sinks.extend(opened),
+                Err(error) => {
+                    for switched in switched {
+                        self.undo(switched, sinks);
+                    }
+                    return Err(ReloadError::Sink(error.to_string()));
+                }
+            }
+        }
+        for Switched { row, receiver, old } in switched {
+            for sink in old {
+                self.drain(sink);
+            }
+            if let Some(place) = self.receivers.iter_mut().find(|(name, _)| *name == row) {
+                place.1 = receiver;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a row's sinks back as they were.
+    fn undo(&self, switched: Switched, sinks: &mut Vec<OpenSink>) {
+        let Switched { row, receiver, old } = switched;
+        let new: Vec<OpenSink> = sinks.extract_if(.., |sink| is_of(row, sink)).collect();
+        for sink in new {
+            self.close(sink);
+        }
+        sinks.extend(old);
+        if receiver.is_exclusive() {
+            self.open_former(row, sinks);
+        }
+    }
+
+    /// Opens a row's sink as it was.
+    fn open_former(&self, row: &'static str, sinks: &mut Vec<OpenSink>) {
+        let former = self.receivers.iter().find(|(name, _)| *name == row);
+        let Some((_, receiver)) = former else { return };
+        match sinks::open_one((row, receiver.as_ref()), &self.settings, self.heartbeat) {
+            Ok(opened) => sinks.extend(opened),
+            Err(error) => {
+                tracing::error!(sink = row, %error, "the former sink does not open again");
+            }
+        }
+    }
+
+    /// Lets a sink send what waits, on a thread of its own.
+    fn drain(&self, (name, sink): OpenSink) {
+        let before = sink.report();
+        self.add(name, before.closed());
+        let closed = Arc::clone(&self.closed);
+        let draining = Arc::clone(&self.draining);
+        *draining.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        let work = move || {
+            let mut sink = sink;
+            sink.flush(Instant::now() + DRAIN);
+            let rest = sink.report().since(before);
+            let mut all = closed.lock().unwrap_or_else(PoisonError::into_inner);
+            let sum = all.entry(name).or_default();
+            *sum = sum.and(rest);
+            *draining.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        };
+        if let Err(error) = std::thread::Builder::new().name("export:closing".into()).spawn(work) {
+            tracing::error!(sink = name, %error, "no thread to send what waited in a closed sink");
+        }
+    }
+
+    fn close(&self, (name, mut sink): OpenSink) {
+        sink.flush(Instant::now());
+        self.add(name, sink.report().closed());
+    }
+
+    fn add(&self, name: &'static str, report: export::Report) {
+        let mut all = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum = all.entry(name).or_default();
+        *sum = sum.and(report);
+    }
+
+    /// The outcomes of all sinks, with those of closed ones.
+    pub(super) fn reports(&self, sinks: &[OpenSink]) -> BTreeMap<&'static str, export::Report> {
+        let mut all = self.closed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (name, sink) in sinks {
+            let sum = all.entry(*name).or_default();
+            *sum = sum.and(sink.report());
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(keys: &[&str]) -> Vec<(String, String)> {
+        let pair = |key: &&str| key.split_once('.').map(|(a, b)| (a.to_owned(), b.to_owned()));
+        keys.iter().filter_map(pair).collect()
+    }
+
+    #[test]
+    fn what_needs_a_restart_is_named() {
+        let free = ["agent.series_limit", "metrics.level", "otlp.headers", "cost.prices"];
+        assert_eq!(fixed(&changed(&free)), Vec::<String>::new());
+        let some = ["otlp.endpoint", "agent.interval", "paths.state", "cost.carbon_file"];
+        let named = ["`agent.interval`", "`paths.state`", "`cost.carbon_file`"];
+        assert_eq!(fixed(&changed(&some)), named);
+    }
+}

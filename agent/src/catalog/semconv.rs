@@ -1,0 +1,165 @@
+//! The names of OpenTelemetry's semantic conventions 1.44 for hardware and generative AI: the profile
+//! `semconv` of the sinks. All of them have the status "development".
+
+use super::attributes as attr;
+use super::profile::Origin::{Ratio, Same, Sum};
+use super::profile::keys as key;
+use super::profile::{Per, Rename, Row, absent, gauge, of};
+use super::{Kind, device, engine, health, wear};
+
+const GPU: &[(&attr::AttrKey, &str)] = &[(&key::HW_TYPE, "gpu")];
+const TASK: &[(&attr::AttrKey, &attr::AttrKey)] = &[(&attr::GPU_TASK, &key::HW_GPU_TASK)];
+const SENSOR: &[(&attr::AttrKey, &attr::AttrKey)] =
+    &[(&attr::GPU_TEMPERATURE_SENSOR, &key::HW_SENSOR_LOCATION)];
+const USED: &[(&attr::AttrKey, &[&str])] = &[(&attr::GPU_MEMORY_STATE, &["used"])];
+const SPARSE: &str = "below level `all` only after the device was in this state";
+
+/// Attributes under the conventions' keys.
+pub(super) static RENAMES: &[Rename] = &[
+    Rename { from: &attr::GPU_UUID, to: Some(&key::HW_ID), stays: false },
+    Rename { from: &attr::GPU_INDEX, to: Some(&key::HW_NAME), stays: false },
+    Rename { from: &attr::GPU_MODEL, to: Some(&key::HW_MODEL), stays: false },
+    Rename { from: &attr::GPU_VENDOR, to: Some(&key::HW_VENDOR), stays: false },
+    Rename { from: &attr::ENGINE_NAME, to: Some(&key::GEN_AI_PROVIDER), stays: false },
+];
+
+/// The rows.
+pub(super) static ROWS: &[Row] = &[
+    gauge(
+        "hw.gpu.utilization",
+        "1",
+        Sum(of(device::UTILIZATION.def())
+            .only(&[(&attr::GPU_TASK, &["general", "encoder", "decoder"])])
+            .keep(TASK)),
+    ),
+    gauge("hw.gpu.memory.usage", "By", Sum(of(device::MEMORY_USAGE.def()).only(USED)))
+        .kind(Kind::UpDownCounter),
+    gauge("hw.gpu.memory.limit", "By", Sum(of(device::MEMORY_LIMIT.def())))
+        .kind(Kind::UpDownCounter),
+    gauge(
+        "hw.gpu.memory.utilization",
+        "1",
+        Ratio(of(device::MEMORY_USAGE.def()).only(USED), of(device::MEMORY_LIMIT.def())),
+    ),
+    gauge(
+        "hw.gpu.io",
+        "By",
+        Sum(of(wear::PCIE_IO.def()).keep(&[(&attr::IO_DIRECTION, &attr::IO_DIRECTION)])),
+    )
+    .kind(Kind::Counter)
+    .note("over PCIe"),
+    gauge("hw.energy", "J", Sum(of(device::ENERGY.def()))).kind(Kind::Counter).with(GPU),
+    gauge("hw.power", "W", Sum(of(device::POWER.def()))).with(GPU),
+    gauge("hw.temperature", "Cel", Sum(of(device::TEMPERATURE.def()).keep(SENSOR)))
+        .per(Per::Part(&attr::GPU_TEMPERATURE_SENSOR, ""))
+        .note("`hw.id` is that of the sensor, `hw.parent` the device"),
+    gauge(
+        "hw.temperature.limit",
+        "Cel",
+        Sum(of(device::TEMPERATURE_LIMIT.def()).only(&[(&attr::GPU_LIMIT_TYPE, &["slowdown"])])),
+    )
+    .with(&[(&key::HW_LIMIT_TYPE, "throttled")]),
+    gauge(
+        "hw.temperature.limit",
+        "Cel",
+        Sum(of(device::TEMPERATURE_LIMIT.def()).only(&[(&attr::GPU_LIMIT_TYPE, &["shutdown"])])),
+    )
+    .with(&[(&key::HW_LIMIT_TYPE, "critical")]),
+    gauge("hw.fan.speed_ratio", "1", Sum(of(device::FAN_SPEED.def())))
+        .per(Per::Part(&attr::GPU_FAN, "fan"))
+        .note("`hw.id` is that of the fan, `hw.parent` the device"),
+    gauge(
+        "hw.errors",
+        "{error}",
+        Sum(of(wear::ECC_ERRORS.def()).only(&[
+            (&attr::GPU_ECC_ERROR_TYPE, &["corrected"]),
+            (&attr::GPU_ECC_COUNT_TYPE, &["volatile"]),
+        ])),
+    )
+    .kind(Kind::Counter)
+    .with(&[(&key::HW_TYPE, "gpu"), (&attr::ERROR_TYPE, "corrected")]),
+    gauge(
+        "hw.errors",
+        "{error}",
+        Sum(of(wear::ECC_ERRORS.def()).only(&[
+            (&attr::GPU_ECC_ERROR_TYPE, &["uncorrected"]),
+            (&attr::GPU_ECC_COUNT_TYPE, &["volatile"]),
+        ])),
+    )
+    .kind(Kind::Counter)
+    .with(&[(&key::HW_TYPE, "gpu"), (&attr::ERROR_TYPE, "uncorrected")]),
+    gauge("hw.errors", "{error}", Sum(of(wear::PCIE_REPLAYS.def())))
+        .kind(Kind::Counter)
+        .with(&[(&key::HW_TYPE, "gpu"), (&attr::ERROR_TYPE, "pcie_replay")]),
+    gauge(
+        "hw.status",
+        "1",
+        Sum(of(health::STATUS.def()).only(&[(&attr::GPU_HEALTH_STATUS, &["ok"])])),
+    )
+    .kind(Kind::UpDownCounter)
+    .with(&[(&key::HW_TYPE, "gpu"), (&key::HW_STATE, "ok")])
+    .note(SPARSE),
+    gauge(
+        "hw.status",
+        "1",
+        Sum(of(health::STATUS.def()).only(&[(&attr::GPU_HEALTH_STATUS, &["warning"])])),
+    )
+    .kind(Kind::UpDownCounter)
+    .with(&[(&key::HW_TYPE, "gpu"), (&key::HW_STATE, "degraded")])
+    .note(SPARSE),
+    gauge(
+        "hw.status",
+        "1",
+        Sum(of(health::STATUS.def()).only(&[(&attr::GPU_HEALTH_STATUS, &["critical"])])),
+    )
+    .kind(Kind::UpDownCounter)
+    .with(&[(&key::HW_TYPE, "gpu"), (&key::HW_STATE, "failed")])
+    .note(SPARSE),
+    gauge("gen_ai.server.request.duration", "s", Same(of(engine::REQUEST_DURATION.def())))
+        .kind(Kind::Histogram)
+        .note("with the native names as well, the native series alone"),
+    gauge("gen_ai.server.time_to_first_token", "s", Same(of(engine::TIME_TO_FIRST_TOKEN.def())))
+        .kind(Kind::Histogram)
+        .note("the same"),
+    gauge(
+        "gen_ai.server.time_per_output_token",
+        "s",
+        Same(of(engine::TIME_PER_OUTPUT_TOKEN.def())),
+    )
+    .kind(Kind::Histogram)
+    .note("the same"),
+    absent(
+        "gen_ai.client.token.usage",
+        "{token}",
+        "a client's histogram; the agent reads servers, whose tokens are counters (`inference.tokens.*`)",
+    ),
+    absent("hw.host.power", "W", "the agent does not read the host's power supply"),
+    absent(
+        "gpu.cuda.*",
+        "",
+        "OpenTelemetry's eBPF instrumentation counts CUDA calls in processes; the agent does not",
+    ),
+];
+
+const HEAD: &str = "
+## Names of OpenTelemetry's semantic conventions
+
+A sink with the names `semconv` has devices under `hw.*` of the semantic conventions 1.44, whose status is
+\"development\", beside or instead of the native names. Engines' buckets are the engine's own.
+`gen_ai.operation.name`, which the conventions require, is not there: no engine's page says it.
+
+| convention | unit | attributes | here | remark |
+|---|---|---|---|---|
+";
+
+/// The table in `METRICS.md`.
+pub(super) fn table(out: &mut String) {
+    out.push_str(HEAD);
+    super::profile::table(ROWS, out);
+    out.push_str("\n| convention's attribute | here |\n|---|---|\n");
+    for Rename { from, to, .. } in RENAMES {
+        if let Some(to) = to {
+            out.extend(["| `", to.name, "` | `", from.name, "` |\n"]);
+        }
+    }
+}
