@@ -77,7 +77,7 @@ pub struct Receipt {
 }
 
 /// The place of the receipt that makes way: the first of the tenant that has the most.
-pub(super) fn makes_way<'a>(tenants: impl Iterator<Item = &'a str>) -> Option<usize> {
+pub(super) fn makes_way(tenants: impl Iterator<Item = &str>) -> Option<usize> {
     // Of each tenant its receipts and the place of its first one.
     let mut all: HashMap<&str, (usize, usize)> = HashMap::new();
     for (place, tenant) in tenants.enumerate() {
