@@ -95,12 +95,12 @@ fn answer(mut client: TcpStream, kind: &str, page: &str) -> io::Result<()> {
             client.write_all(answers.as_bytes())?;
         }
     }
-    let (media, body) = match is_page {
-        true => ("text/plain; version=0.0.4", page),
-        // As many values as a page may have bytes, and a document to its end.
-        false => {
-            ("application/json", &*format!("{{\"version\":[0{}]}}", ",0".repeat(MAX_PAGE / 2 - 16)))
-        }
+    // As many values as a page may have bytes, and a document to its end.
+    let version = || format!("{{\"version\":[0{}]}}", ",0".repeat(MAX_PAGE / 2 - 16));
+    let (media, body) = if is_page {
+        ("text/plain; version=0.0.4", page.to_owned())
+    } else {
+        ("application/json", version())
     };
     let length = body.len();
     let head =
