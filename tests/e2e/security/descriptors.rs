@@ -109,8 +109,8 @@ fn descriptors_without_end_hide_no_holder_and_hold_up_no_reading() {
     let before = (readings(), cpu_time(&agent, None), cpu_time(&agent, Some(READER)));
     let count = until(WITHIN, || Some(readings() - before.0).filter(|count| *count >= READINGS));
     let count = u32::try_from(count.expect("readings")).unwrap();
-    let each = (cpu_time(&agent, None) - before.1) / count;
-    let of_reader = (cpu_time(&agent, Some(READER)) - before.2) / count;
+    let each = cpu_time(&agent, None).saturating_sub(before.1) / count;
+    let of_reader = cpu_time(&agent, Some(READER)).saturating_sub(before.2) / count;
     println!("{count} readings, {each:?} and of the reader {of_reader:?} of a processor each");
     let ticks = u32::try_from(ticks() - first).unwrap();
     assert!(count * 2 > ticks, "{count} readings of alice's device in {ticks} intervals");
