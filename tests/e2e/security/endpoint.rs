@@ -98,7 +98,7 @@ fn wide_histograms_and_wrong_passwords_take_no_scrape_from_the_operator() {
     let (before, first, began) = (spent(), readings(), Instant::now());
     let more = until(WITHIN, || (readings() >= first + READINGS).then_some(()));
     assert!(more.is_some(), "{:#?}", agent.log());
-    let after = spent() - before;
+    let after = spent().saturating_sub(before);
     println!(
         "{scrapes} scrapes, {} passwords refused at once; then {after:?} in {:?}",
         guesser.count("busy"),

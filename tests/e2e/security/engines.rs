@@ -152,7 +152,7 @@ fn engines_that_answer_whatever_costs_most_cost_a_bound_and_nobody_else_a_readin
     host.wait(&[GENERATED_TOKENS, "chat-0"], |(value, _)| (value - total).abs() < 0.5);
     host.wait_until("readings", || host.readings() >= readings + READINGS);
     let count = u32::try_from(host.readings() - readings).unwrap();
-    let each = (cpu_time(&host.agent, None) - cpu) / count;
+    let each = cpu_time(&host.agent, None).saturating_sub(cpu) / count;
     println!("{count} readings in {:?}, {each:?} of a processor each", began.elapsed());
     assert!(each < MAX_CPU, "{each:?} of a processor a reading");
     let peak = host.peak_kb("all of it");

@@ -32,6 +32,8 @@ const HISTOGRAMS: usize = 17_000;
 /// Buckets of a wide histogram, and such histograms on a page of less than a MiB.
 const BUCKETS: usize = 128;
 const WIDE: usize = 90;
+/// Processes that share epoll descriptors with the one that made them.
+const SHARING: usize = 8;
 /// How an engine calls itself, and the port that it has without another one.
 const TITLE: &str = "VLLM::APIServer";
 const PORT: u16 = 8000;
@@ -93,12 +95,12 @@ fn answer(mut client: TcpStream, kind: &str, page: &str) -> io::Result<()> {
             client.write_all(answers.as_bytes())?;
         }
     }
-    let (media, body) = match is_page {
-        true => ("text/plain; version=0.0.4", page),
-        // As many values as a page may have bytes, and a document to its end.
-        false => {
-            ("application/json", &*format!("{{\"version\":[0{}]}}", ",0".repeat(MAX_PAGE / 2 - 16)))
-        }
+    // As many values as a page may have bytes, and a document to its end.
+    let version = || format!("{{\"version\":[0{}]}}", ",0".repeat(MAX_PAGE / 2 - 16));
+    let (media, body) = if is_page {
+        ("text/plain; version=0.0.4", page.to_owned())
+    } else {
+        ("application/json", version())
     };
     let length = body.len();
     let head =
@@ -154,7 +156,7 @@ fn page(kind: &str) -> io::Result<String> {
 fn crowd(arguments: &[String]) -> io::Result<()> {
     let [count, descriptors, gpu, groups @ ..] = arguments else { return Err(usage()) };
     let (count, descriptors) = (number::<usize>(count)?, number::<usize>(descriptors)?);
-    let open = enter(groups, gpu)?;
+    let _open = enter(groups, gpu)?;
     take_name(TITLE)?;
     all_descriptors();
     let clients = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
@@ -164,7 +166,6 @@ fn crowd(arguments: &[String]) -> io::Result<()> {
         if sys::fork()?.is_some() {
             continue;
         }
-        drop(open);
         let lived = die_with_parent().and_then(|()| {
             if number + 1 == count {
                 let mut accepted = Vec::new();
@@ -183,22 +184,30 @@ fn crowd(arguments: &[String]) -> io::Result<()> {
     wait()
 }
 
-/// `COUNT ENTRIES GPU GROUP…`: so many epoll descriptors with so many entries each, beside a device.
+/// `COUNT ENTRIES GPU GROUP…`: so many epoll descriptors with so many entries each, beside a device, in
+/// some processes that share them.
 fn epolls(arguments: &[String]) -> io::Result<()> {
     let [count, entries, gpu, groups @ ..] = arguments else { return Err(usage()) };
     let (count, entries) = (number::<usize>(count)?, number::<usize>(entries)?);
     let _open = enter(groups, gpu)?;
     all_descriptors();
+    // They come before their entries: the first descriptors of a process are looked at.
+    let create = |_| epoll::create(epoll::CreateFlags::CLOEXEC);
+    let polled = (0..count).map(create).collect::<Result<Vec<_>, _>>()?;
     let (_reader, writer) = rustix::pipe::pipe()?;
-    let entries = (0..entries).map(|_| rustix::io::dup(&writer)).collect::<Result<Vec<_>, _>>()?;
-    let polled = (0..count).map(|_| -> io::Result<OwnedFd> {
-        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for entry in &entries {
-            epoll::add(&all, entry, epoll::EventData::new_u64(0), epoll::EventFlags::ERR)?;
+    for _ in 0..entries {
+        // Open until the process ends.
+        let entry = std::mem::ManuallyDrop::new(rustix::io::dup(&writer)?);
+        for all in &polled {
+            epoll::add(all, &*entry, epoll::EventData::new_u64(0), epoll::EventFlags::ERR)?;
         }
-        Ok(all)
-    });
-    let _polled = polled.collect::<io::Result<Vec<_>>>()?;
+    }
+    for _ in 0..SHARING {
+        if sys::fork()?.is_none() {
+            let lived = die_with_parent().and_then(|()| wait());
+            sys::quit(i32::from(lived.is_err()));
+        }
+    }
     line("ready")?;
     wait()
 }

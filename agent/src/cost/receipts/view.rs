@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
+use std::hash::Hash;
 use std::sync::Arc;
 
 /// The version of the JSON (`agent/docs/cost.md`).
@@ -77,9 +78,9 @@ pub struct Receipt {
 }
 
 /// The place of the receipt that makes way: the first of the tenant that has the most.
-pub(super) fn makes_way<'a>(tenants: impl Iterator<Item = &'a str>) -> Option<usize> {
+pub(super) fn makes_way<T: Eq + Hash>(tenants: impl Iterator<Item = T>) -> Option<usize> {
     // Of each tenant its receipts and the place of its first one.
-    let mut all: HashMap<&str, (usize, usize)> = HashMap::new();
+    let mut all: HashMap<T, (usize, usize)> = HashMap::new();
     for (place, tenant) in tenants.enumerate() {
         all.entry(tenant).or_insert((0, place)).0 += 1;
     }
