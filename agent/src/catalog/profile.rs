@@ -243,11 +243,9 @@ impl Table {
     }
 }
 
-impl MetricDef {
-    /// Whether it is a naming profile's.
-    pub fn is_of_profile(&self) -> bool {
-        self.subject == "profile"
-    }
+/// Whether a metric is a naming profile's.
+pub fn is_of_profile(metric: &MetricDef) -> bool {
+    metric.subject == "profile"
 }
 
 /// The metrics of all profiles.

@@ -13,7 +13,7 @@ const WITHIN: Duration = Duration::from_secs(40);
 const FEW: usize = 20;
 
 #[test]
-fn the_log_says_what_was_found_and_that_sighup_changes_nothing() {
+fn the_log_says_what_was_found_and_the_outcome_of_a_reload() {
     let folder = TempDir::new().unwrap();
     let nvml = FakeNvml::install(folder.path(), "h100x8").unwrap();
     let config = Config {

@@ -3,7 +3,7 @@
 //! that a scraped series has the name that the same OTLP point gets at a receiver. The translation
 //! is computed once for the whole catalogue.
 
-use crate::catalog::{self, Kind, MetricDef};
+use crate::catalog::{self, Kind, MetricDef, profile};
 use std::sync::LazyLock;
 
 /// A metric family of the exposition.
@@ -44,7 +44,7 @@ fn family(metric: &MetricDef) -> Family {
         Kind::Counter => "counter",
         Kind::Histogram => "histogram",
     };
-    let help = if metric.is_of_profile() {
+    let help = if profile::is_of_profile(metric) {
         format!("See METRICS.md: {} in {}.", metric.name, metric.unit)
     } else {
         metric.description.split_whitespace().collect::<Vec<_>>().join(" ")
