@@ -133,8 +133,7 @@ fn at_a_multiple_each_series_has_its_latest_point_and_no_end_is_missed() {
 fn the_end_of_the_agent_sends_what_the_multiple_held_back() {
     let recorder = Recorder::default();
     let seen = Arc::clone(&recorder.0);
-    let mut sink =
-        filter("every = 10").unwrap().before(Box::new(recorder), Duration::from_secs(60));
+    let mut sink = filter("every = 10").unwrap().before(Box::new(recorder), Duration::from_mins(1));
     let one = labels(None);
     for time in 1..4 {
         sink.export(&EnrichedBatch { points: vec![point(device::POWER.def(), &one, time)] });
