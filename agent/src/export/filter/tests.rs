@@ -54,8 +54,7 @@ fn passed(text: &str, points: Vec<Point>) -> Vec<&'static str> {
     let seen = Arc::clone(&recorder.0);
     let mut sink = filter(text).unwrap().before(Box::new(recorder), Duration::from_secs(1));
     sink.export(&EnrichedBatch { points });
-    let names = seen.lock().unwrap().iter().map(|(name, ..)| *name).collect();
-    names
+    seen.lock().unwrap().iter().map(|(name, ..)| *name).collect()
 }
 
 #[test]
@@ -111,7 +110,8 @@ fn at_a_multiple_each_series_has_its_latest_point_and_no_end_is_missed() {
         }
         let mut out = Vec::new();
         // A tick may come a little early.
-        latest.take_due(start + second * tick - Duration::from_millis(u64::from(tick)), &mut out);
+        let early = Duration::from_millis(999);
+        latest.take_due(start + early * tick, &mut out);
         let mut times: Vec<_> = out.iter().map(|p| (p.time_ns, p.value.is_none())).collect();
         times.sort_unstable();
         sent.push(times);
@@ -133,8 +133,7 @@ fn at_a_multiple_each_series_has_its_latest_point_and_no_end_is_missed() {
 fn the_end_of_the_agent_sends_what_the_multiple_held_back() {
     let recorder = Recorder::default();
     let seen = Arc::clone(&recorder.0);
-    let mut sink =
-        filter("every = 10").unwrap().before(Box::new(recorder), Duration::from_secs(60));
+    let mut sink = filter("every = 10").unwrap().before(Box::new(recorder), Duration::from_mins(1));
     let one = labels(None);
     for time in 1..4 {
         sink.export(&EnrichedBatch { points: vec![point(device::POWER.def(), &one, time)] });
