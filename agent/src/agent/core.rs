@@ -11,7 +11,7 @@ use crate::collect::Collector;
 use crate::collect::device::partitions::PartitionNodes;
 use crate::collect::device::snapshot::{Control, ProcessSnapshot};
 use crate::collect::kernel::nodes::{Device, Nodes};
-use crate::collect::source::{Context, Readers, SourceDef};
+use crate::collect::source::{Context, Readers, SharedSelection, SourceDef};
 use crate::collect::status::StatusRegistry;
 use crate::communicators::Communicators;
 use crate::config::Settings;
@@ -88,7 +88,7 @@ impl Core {
             paths: settings.paths.clone(),
             interval: settings.interval,
             is_agent,
-            selection: settings.metrics.clone(),
+            selection: SharedSelection::new(settings.metrics.clone()),
             inventory,
             communicators: Arc::new(Communicators::with_ownership(&ownership)),
             ownership,

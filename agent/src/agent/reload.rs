@@ -225,16 +225,17 @@ impl<'a> Reopening<'a> {
     /// Applies a change that waits.
     pub(super) fn apply(
         &mut self,
-        pending: &Pending,
+        core: &Core,
         (registry, costs): (&mut SeriesRegistry, &mut Costs),
         sinks: &mut Vec<OpenSink>,
     ) {
-        let Some(change) = pending.take() else { return };
+        let Some(change) = core.pending.take() else { return };
         let Change { settings, sinks: receivers, sections, answer } = change;
         let applied = self.reopen(&settings, receivers, &sections, sinks);
         if applied.is_ok() {
             registry.set_limit(settings.series_limit);
             registry.set_selection(settings.metrics.clone());
+            core.context.selection.set(settings.metrics.clone());
             costs.set_settings(Arc::clone(&settings.cost));
             self.settings = settings;
         }

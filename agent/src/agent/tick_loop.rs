@@ -44,7 +44,7 @@ pub(super) fn run(
     heartbeat: &Heartbeat,
 ) {
     let context = &core.context;
-    let mut registry = core.registry().with_selection(core.context.selection.clone());
+    let mut registry = core.registry().with_selection(core.context.selection.now());
     let mut accounting = Accounting::new(context.interval);
     let mut costs = core.costs();
     let mut out = EnrichedBatch::default();
@@ -77,7 +77,7 @@ pub(super) fn run(
             stages.spend(Stage::Series, took.saturating_sub(owners));
         });
         let _turn = context.board.turn(THREAD, context.interval);
-        reopening.apply(&core.pending, (&mut registry, &mut costs), sinks);
+        reopening.apply(core, (&mut registry, &mut costs), sinks);
         if first.are_complete(&expected) {
             found::log(core);
         }

@@ -9,7 +9,7 @@ mod directory;
 mod readings;
 
 use super::Collector;
-use super::source::{Context, Source};
+use super::source::{Context, SharedSelection, Source};
 use super::status::Report;
 use crate::attribute::owner::OwnerId;
 use crate::attribute::ownership::{Ownership, Version};
@@ -52,9 +52,8 @@ impl Source for CgroupSource {
     }
 
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
-        let mut metrics = CgroupMetrics::new(&context.paths, context.ownership.clone());
-        metrics.has_pressure = context.selection.wants(metric::PRESSURE_TIME.def());
-        Ok(vec![Box::new(metrics)])
+        let metrics = CgroupMetrics::new(&context.paths, context.ownership.clone());
+        Ok(vec![Box::new(CgroupMetrics { selection: Some(context.selection.clone()), ..metrics })])
     }
 
     fn diagnose(&self, settings: &Settings) -> Vec<Finding> {
@@ -82,8 +81,8 @@ pub(super) struct CgroupMetrics {
     left_out: usize,
     roots: Roots,
     is_absent: bool,
-    /// Whether pressure is exported.
-    has_pressure: bool,
+    /// What is exported; everything without it.
+    selection: Option<SharedSelection>,
 }
 
 /// An owner's cgroup.
@@ -107,7 +106,7 @@ impl CgroupMetrics {
             left_out: 0,
             roots: Roots::default(),
             is_absent: true,
-            has_pressure: true,
+            selection: None,
         }
     }
 
@@ -154,6 +153,8 @@ impl CgroupMetrics {
             self.roots = Roots::find(&self.paths);
             self.is_absent = self.roots.describe().is_none();
         }
+        let exports = |metric| self.selection.as_ref().is_none_or(|now| now.wants(metric));
+        let has_pressure = exports(metric::PRESSURE_TIME.def());
         let (began, all) = (Instant::now(), self.owners.len());
         let mut read = 0;
         for (owner, cgroup) in self.owners.iter_mut().take(MAX_OWNERS) {
@@ -161,7 +162,7 @@ impl CgroupMetrics {
                 break;
             }
             read += 1;
-            cgroup.read(&self.roots, self.has_pressure, OwnerCgroup(*owner), out);
+            cgroup.read(&self.roots, has_pressure, OwnerCgroup(*owner), out);
         }
         self.left_out = all - read;
     }

@@ -8,6 +8,7 @@ use super::own::SelfStats;
 use super::status::StatusRegistry;
 use crate::attribute::Evidence;
 use crate::attribute::ownership::Ownership;
+use crate::catalog::MetricDef;
 use crate::communicators::Communicators;
 use crate::config::{ConfigError, Resolving, Section, Settings};
 use crate::diagnosis::Finding;
@@ -82,7 +83,7 @@ pub struct Context {
     /// Whether this is the agent, which also waits for what happens between two readings.
     pub is_agent: bool,
     /// What is exported: a source need not read what nobody receives.
-    pub selection: Selection,
+    pub selection: SharedSelection,
     /// Devices by identity.
     pub inventory: Arc<Inventory>,
     /// Whose processes are.
@@ -117,6 +118,37 @@ pub struct Context {
 
 /// A list that its holders share.
 pub struct Shared<T>(Arc<Mutex<Vec<T>>>);
+
+/// What is exported now; a reload may change it.
+#[derive(Clone, Debug)]
+pub struct SharedSelection(Arc<Mutex<Selection>>);
+
+impl SharedSelection {
+    /// With what is exported at the start.
+    pub fn new(selection: Selection) -> Self {
+        Self(Arc::new(Mutex::new(selection)))
+    }
+
+    /// What is exported now.
+    pub fn now(&self) -> Selection {
+        self.lock().clone()
+    }
+
+    /// Whether a metric is exported now.
+    pub fn wants(&self, metric: &'static MetricDef) -> bool {
+        self.lock().wants(metric)
+    }
+
+    /// Exports something else from now on.
+    pub fn set(&self, selection: Selection) {
+        *self.lock() = selection;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Selection> {
+        // A selection is whole whatever panicked beside it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Handles on the device readers.
 pub type Readers = Shared<Control>;

@@ -2,8 +2,10 @@ use super::*;
 use crate::attribute::Evidence;
 use crate::attribute::fake::{FakeHost, opened};
 use crate::catalog::cgroup::{self as metric, CgroupCpuMode, PressureResource, PressureStall};
+use crate::catalog::level::Level;
 use crate::ids::ProcKey;
 use crate::sample::Sample;
+use crate::series::Selection;
 use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
@@ -256,7 +258,8 @@ fn pressure_that_nobody_receives_is_not_read_and_limits_seldom() {
     let root = scene.host.paths.cgroup.clone();
     group(&root, JOB, V2);
     let owner = scene.holds(KEY, JOB);
-    scene.metrics.has_pressure = false;
+    let selection = Selection::new(Level::Default, &[], &[]).unwrap();
+    scene.metrics.selection = Some(SharedSelection::new(selection));
     assert_eq!(scene.read(), without_pressure(owner));
     group(&root, JOB, &[("memory.max", "9000000\n"), ("memory.current", "6000000\n")]);
     let memory = |samples: &[Sample]| {
