@@ -68,7 +68,7 @@ fn descriptors_without_end_hide_no_holder_and_hold_up_no_reading() {
     let _polls = attack("epolls", [EPOLLS, ENTRIES], &polls);
     let alice = Worker::on(&train, &[129]).unwrap();
     tree.compute(&On { pid: alice.pid(), render: 129, bytes: BYTES }).unwrap();
-    let (points, received) = Received::listen(stage.folder(), &["gpu.power", "gpuwho.series"]);
+    let (points, received) = Received::listen(stage.folder(), &["gpu.power"]);
     let below = |name: &str| stage.folder().join("dev").join(name).display().to_string();
     let nodes = vec![host_nodes(stage.folder()).unwrap(), below("kfd"), below("dri/renderD*")];
     let config = Config {
@@ -104,16 +104,12 @@ fn descriptors_without_end_hide_no_holder_and_hold_up_no_reading() {
 
     // Each reading has alice's device.
     let readings = || received.of(&["gpu.power", "GPU-e3a98f4e6c9d0101"]).map_or(0, |(_, all)| all);
-    let ticks = || received.of(&["gpuwho.series"]).map_or(0, |(_, all)| all);
-    let first = ticks();
     let before = (readings(), cpu_time(&agent, None), cpu_time(&agent, Some(READER)));
     let count = until(WITHIN, || Some(readings() - before.0).filter(|count| *count >= READINGS));
     let count = u32::try_from(count.expect("readings")).unwrap();
     let each = cpu_time(&agent, None).saturating_sub(before.1) / count;
     let of_reader = cpu_time(&agent, Some(READER)).saturating_sub(before.2) / count;
     println!("{count} readings, {each:?} and of the reader {of_reader:?} of a processor each");
-    let ticks = u32::try_from(ticks() - first).unwrap();
-    assert!(count * 2 > ticks, "{count} readings of alice's device in {ticks} intervals");
     assert!(each < MAX_CPU, "{each:?} of a processor a reading");
     assert!(of_reader < MAX_READER_CPU, "{of_reader:?} of a processor a reading of the devices");
     let who = agent.who().unwrap();
