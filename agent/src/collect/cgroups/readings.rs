@@ -41,7 +41,7 @@ impl Limits {
                 cpus(quota, period)
             }),
         };
-        let bytes = |of: &Option<OwnedFd>, name| number(text(of.as_ref(), name)?.trim());
+        let bytes = |of: &Option<OwnedFd>, name| whole(text(of.as_ref(), name));
         let memory = match memory {
             Some(_) => bytes(memory, "memory.limit_in_bytes").filter(|limit| *limit < NO_LIMIT),
             None => bytes(unified, "memory.max"),
@@ -92,8 +92,7 @@ impl Readings {
     }
 
     fn read_memory(&mut self, directory: Option<&OwnedFd>) {
-        let bytes = |name| number(text(directory, name)?.trim());
-        self.memory = bytes("memory.current");
+        self.memory = whole(text(directory, "memory.current"));
         if let Some(stat) = text(directory, "memory.stat") {
             self.rss = field(&stat, "anon");
             self.inactive_file = field(&stat, "inactive_file");
@@ -101,8 +100,7 @@ impl Readings {
     }
 
     fn read_memory_v1(&mut self, directory: &OwnedFd) {
-        let bytes = |name| number(text(Some(directory), name)?.trim());
-        self.memory = bytes("memory.usage_in_bytes");
+        self.memory = whole(text(Some(directory), "memory.usage_in_bytes"));
         if let Some(stat) = text(Some(directory), "memory.stat") {
             self.rss = field(&stat, "total_rss");
             self.inactive_file = field(&stat, "total_inactive_file");
@@ -162,6 +160,11 @@ fn push(out: &mut Batch, sample: Option<Sample>) {
 fn field(text: &str, key: &str) -> Option<u64> {
     let value = |line: &str| line.strip_prefix(key)?.strip_prefix(' ').and_then(number);
     text.lines().find_map(value)
+}
+
+/// A file that is one number.
+fn whole(text: Option<String>) -> Option<u64> {
+    number(text?.trim())
 }
 
 fn number(text: &str) -> Option<u64> {
