@@ -1,5 +1,6 @@
 //! What arrives at receivers, and what is made of it there.
 
+mod delivery;
 mod deployed;
 mod levels;
 mod metrics;
