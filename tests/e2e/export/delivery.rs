@@ -184,7 +184,7 @@ fn two_receivers_get_what_their_filters_let_through_though_a_third_is_dead() {
     let folder = TempDir::new().unwrap();
     let nvml = FakeNvml::install(folder.path(), "a10x1").unwrap();
     let [all, some] = [(); 2].map(|()| Receiver::start(|_| Answer::Status(200)));
-    let dead = Receiver::start(|_| Answer::Late(Duration::from_secs(600)));
+    let dead = Receiver::start(|_| Answer::Late(Duration::from_mins(10)));
     let more = format!(
         "[otlp.also.power]\nendpoint = \"{}\"\nprotocol = \"http/json\"\ncompression = \"none\"\n\
          filter = {{ metrics = [\"gpu.power\"], events = [] }}\n\

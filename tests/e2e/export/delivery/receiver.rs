@@ -5,7 +5,7 @@ use flate2::read::GzDecoder;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io::{self, BufRead as _, BufReader, Read, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -144,9 +144,10 @@ fn serve(stream: TcpStream, script: fn(usize) -> Answer, shared: &Mutex<Shared>)
     while let Some((path, body)) = read(&mut reader)? {
         let answer = {
             let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
-            let answer = match shared.answers_well {
-                true => Answer::Status(200),
-                false => script(shared.requests.len()),
+            let answer = if shared.answers_well {
+                Answer::Status(200)
+            } else {
+                script(shared.requests.len())
             };
             take(&mut shared, path, &body, answer);
             answer

@@ -23,7 +23,7 @@ const SECRETS: [&str; 7] = [
     "sEcrEt-query-a9a0",
 ];
 
-/// The secrets in a text, and where they are in base64.
+/// The secrets in a text.
 fn secrets_in(bytes: &[u8]) -> Vec<&'static str> {
     let text = String::from_utf8_lossy(bytes);
     SECRETS.into_iter().filter(|secret| text.contains(secret)).collect()
@@ -41,6 +41,47 @@ fn search(folder: &Path, found: &mut Vec<String>) {
         }
         found.extend(here.iter().map(|secret| format!("{secret} in {}", path.display())));
     }
+}
+
+/// Its environment holds what it was given; its title does not, and its children neither.
+fn in_processes(agent: &Agent) -> Vec<String> {
+    let mut found = Vec::new();
+    let processes = agent.children().into_iter().map(|(_, pid)| pid).chain([agent.pid()]);
+    for pid in processes {
+        for name in ["cmdline", "comm"] {
+            let text = fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+            found.extend(
+                secrets_in(&text).iter().map(|secret| format!("{secret} in {pid}'s {name}")),
+            );
+        }
+    }
+    found
+}
+
+/// What commands print about the agent and its configuration.
+fn in_answers(agent: &Agent, file: &Path, env: &str) -> Vec<String> {
+    let (file, socket) = (file.to_str().unwrap(), agent.socket());
+    let socket = socket.to_str().unwrap();
+    let commands: [&[&str]; 6] = [
+        &["doctor", "--all", "-v", "--config", file],
+        &["doctor", "--json", "--config", file],
+        &["config", "check", file],
+        &["agent", "--help"],
+        &["--json", "--socket", socket],
+        &["events", "--socket", socket],
+    ];
+    let mut found = Vec::new();
+    for arguments in commands {
+        let mut command = Command::new(program::gpuwho().unwrap());
+        command.env("OTEL_EXPORTER_OTLP_HEADERS", format!("x-env={env}"));
+        let output = command.args(arguments).output().unwrap();
+        assert!(!output.stdout.is_empty(), "{arguments:?}: {output:?}");
+        for text in [&output.stdout, &output.stderr] {
+            found
+                .extend(secrets_in(text).iter().map(|secret| format!("{secret} in {arguments:?}")));
+        }
+    }
+    found
 }
 
 #[test]
@@ -94,36 +135,9 @@ fn no_secret_is_in_a_log_a_page_a_process_s_title_a_metric_or_a_file() {
     let agent = Agent::start(made.path(), &config, Some(&nvml)).unwrap();
     kmsg.write_line("NVRM: Xid (PCI:0000:01:00): 31, pid=1").unwrap();
     until(WITHIN, || (refusing.count() > 20).then_some(())).expect("requests come");
-    let mut found = Vec::new();
-    // Its environment holds what it was given; its title does not, and its children neither.
-    let processes = agent.children().into_iter().map(|(_, pid)| pid).chain([agent.pid()]);
-    for pid in processes {
-        for name in ["cmdline", "comm"] {
-            let text = fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
-            found.extend(
-                secrets_in(&text).iter().map(|secret| format!("{secret} in {pid}'s {name}")),
-            );
-        }
-    }
     let file = made.path().join("gpuwho.toml");
-    let commands: [&[&str]; 6] = [
-        &["doctor", "--all", "-v", "--config", file.to_str().unwrap()],
-        &["doctor", "--json", "--config", file.to_str().unwrap()],
-        &["config", "check", file.to_str().unwrap()],
-        &["agent", "--help"],
-        &["--json", "--socket", agent.socket().to_str().unwrap()],
-        &["events", "--socket", agent.socket().to_str().unwrap()],
-    ];
-    for arguments in commands {
-        let mut command = Command::new(program::gpuwho().unwrap());
-        command.env("OTEL_EXPORTER_OTLP_HEADERS", format!("x-env={env}"));
-        let output = command.args(arguments).output().unwrap();
-        assert!(!output.stdout.is_empty(), "{arguments:?}: {output:?}");
-        for text in [&output.stdout, &output.stderr] {
-            found
-                .extend(secrets_in(text).iter().map(|secret| format!("{secret} in {arguments:?}")));
-        }
-    }
+    let mut found = in_processes(&agent);
+    found.extend(in_answers(&agent, &file, env));
     drop(agent);
     // The configuration is what the operator wrote.
     fs::remove_file(&file).unwrap();
