@@ -143,7 +143,13 @@ impl Spool {
         let stored = Stored { at: self.end, time_ns, points, encoding, body };
         let mut buffer = std::mem::take(&mut self.buffer);
         stored.write(&mut buffer);
-        let written = self.write(&buffer);
+        let mut written = self.write(&buffer);
+        if written.is_err() && self.end.number == self.position.at.number {
+            // Nothing waits: what fills the disk may be this spool's sent requests.
+            self.writer = None;
+            self.remove_sent();
+            written = self.write(&buffer);
+        }
         self.buffer = buffer;
         written?;
         self.end.number = self.end.number.saturating_add(1);

@@ -57,6 +57,11 @@ fn flapping(n: usize) -> Answer {
     }
 }
 
+/// A line of the kernel's log about the device.
+fn xid(round: usize) -> String {
+    format!("NVRM: Xid (PCI:0000:3b:00): 31, pid=1, round {round}")
+}
+
 #[test]
 fn kills_and_a_flapping_receiver_lose_nothing_and_repeat_at_most_one_request_each() {
     let folder = TempDir::new().unwrap();
@@ -79,7 +84,7 @@ fn kills_and_a_flapping_receiver_lose_nothing_and_repeat_at_most_one_request_eac
     let kills = std::env::var("SOAK_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(KILLS);
     for round in 1..=kills {
         let mut agent = Agent::start(folder.path(), &config, Some(&nvml)).unwrap();
-        kmsg.write_line(&format!("NVRM: Xid (PCI:0000:01:00): 31, pid=1, round {round}")).unwrap();
+        kmsg.write_line(&xid(round)).unwrap();
         let wanted = [&otlp, &webhook].map(|receiver| receiver.count() + 6);
         let came = || (otlp.count() >= wanted[0] && webhook.count() >= wanted[1]).then_some(());
         until(WITHIN, came).expect("requests come");
@@ -90,6 +95,9 @@ fn kills_and_a_flapping_receiver_lose_nothing_and_repeat_at_most_one_request_eac
         receiver.answer_well();
     }
     let mut agent = Agent::start(folder.path(), &config, Some(&nvml)).unwrap();
+    kmsg.write_line(&xid(0)).unwrap();
+    let events = || (found(folder.path(), "otlp-logs").made > 0).then_some(());
+    until(WITHIN, events).expect("an event comes");
     let small = || {
         // A file may be deleted while it is looked for.
         let of = |sink| Found::read(&folder.path().join("spool").join(sink)).ok();
@@ -156,27 +164,32 @@ fn a_full_disk_is_a_state_and_what_fits_in_memory_arrives_later() {
         (sink["state"] == "ready").then_some(())
     };
     agent.wait_for("the sink works again", WITHIN, ready).unwrap();
+    let points = folder.path().join("points.jsonl");
+    let ok = ("gpuwho.export.points", "ok");
+    until(WITHIN, || (counted(&points, ok) > 0).then_some(())).expect("it counts what it sent");
     kill(&mut agent, Signal::TERM);
     let outcome = receiver.outcome();
     assert!(outcome.is_in_order && outcome.repeated == 0, "{outcome:?}");
     // What the agent counted at its last tick but one is at most what came.
-    let text = fs::read_to_string(folder.path().join("points.jsonl")).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let lines: Vec<_> =
-        lines.filter(|line| line["attributes"]["gpuwho.source"] == "sink:otlp").collect();
-    let last = |metric: &str, attribute: Option<(&str, &str)>| {
-        let of = |line: &&Value| {
-            line["metric"] == metric
-                && line["value"].is_number()
-                && attribute.is_none_or(|(key, value)| line["attributes"][key] == value)
-        };
-        lines.iter().rfind(of).and_then(|line| line["value"].as_u64()).unwrap_or(0)
-    };
-    let ok = last("gpuwho.export.points", Some(("gpuwho.export.outcome", "ok")));
-    let failed = last("gpuwho.export.points", Some(("gpuwho.export.outcome", "failed")));
-    assert!(ok > 0 && ok <= outcome.accepted, "{ok} {outcome:?}");
+    let ok = counted(&points, ok);
+    assert!(ok <= outcome.accepted, "{ok} {outcome:?}");
+    let failed = counted(&points, ("gpuwho.export.points", "failed"));
     assert_eq!(failed, 0, "memory was large enough");
-    assert!(last("gpuwho.export.taken", None) >= ok);
+    assert!(counted(&points, ("gpuwho.export.taken", "")) >= ok);
+}
+
+/// The last value of a counter of the sink, with an outcome if it has one.
+fn counted(points: &Path, (metric, outcome): (&str, &str)) -> u64 {
+    let text = fs::read_to_string(points).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let values = lines.filter_map(|line| {
+        let attributes = &line["attributes"];
+        let is_it = line["metric"] == metric
+            && attributes["gpuwho.source"] == "sink:otlp"
+            && attributes["gpuwho.export.outcome"].as_str().unwrap_or_default() == outcome;
+        is_it.then(|| line["value"].as_u64()).flatten()
+    });
+    values.last().unwrap_or(0)
 }
 
 #[test]
