@@ -182,14 +182,14 @@ fn a_full_disk_is_a_state_and_what_fits_in_memory_arrives_later() {
 fn counted(points: &Path, (metric, outcome): (&str, &str)) -> u64 {
     let text = fs::read_to_string(points).unwrap_or_default();
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let values = lines.filter_map(|line| {
+    let mut values = lines.filter_map(|line| {
         let attributes = &line["attributes"];
         let is_it = line["metric"] == metric
             && attributes["gpuwho.source"] == "sink:otlp"
             && attributes["gpuwho.export.outcome"].as_str().unwrap_or_default() == outcome;
         is_it.then(|| line["value"].as_u64()).flatten()
     });
-    values.last().unwrap_or(0)
+    values.next_back().unwrap_or(0)
 }
 
 #[test]
