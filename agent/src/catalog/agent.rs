@@ -131,7 +131,7 @@ metrics! {
     /// Reloads of the configuration (SIGHUP) by outcome; the source `configuration` has the reason of a
     /// refused one.
     RELOADS: Counter<i64> of Agent, by ReloadOutcome = "gpuwho.config.reloads" ["{reload}"]
-        from "SIGHUP";
+        from "SIGHUP to the agent";
     /// State of each source: 1 for its current state, 0 for the others.
     SOURCE_STATE: Gauge<i64> of Source, by SourceState = "gpuwho.source.status" ["{state}"]
         from "the source's own report";

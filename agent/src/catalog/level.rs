@@ -175,7 +175,9 @@ mod tests {
         for file in ["alerts.yaml", "overview.json"] {
             let text = std::fs::read_to_string(format!("{DASHBOARDS}/{file}")).unwrap();
             let text: String = text.lines().filter(|line| !line.contains("description")).collect();
-            for metric in ALL_ONLY {
+            // The rule gpu:owners says that it needs metrics.include.
+            let asked = |metric: &&&MetricDef| ***metric != *share::OWNER_PROCESSES.def();
+            for metric in ALL_ONLY.iter().filter(asked) {
                 let name = metric.name.replace('.', "_");
                 let mut names = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
                 let found = names.find(|word| {

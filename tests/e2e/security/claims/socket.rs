@@ -170,7 +170,7 @@ fn a_configuration_that_cannot_be_right_is_refused() {
         path
     };
     let cases = [
-        (write("1", "[otlp]\ncompression = \"zstd\"\n"), "otlp.compression"),
+        (write("1", "[otlp]\ncompression = \"lz4\"\n"), "otlp.compression"),
         (write("2", "[otlp]\ntimeout_ms = 0\n"), "otlp.timeout_ms"),
         (write("3", "[paths]\nrun = \"\"\n"), "paths.run"),
         (write("4", "[paths]\nsocket_mode = \"999\"\n"), "paths.socket_mode"),
