@@ -199,7 +199,23 @@ pub(super) fn missing(points: &[ReceivedPoint]) -> Vec<(&'static str, &'static s
 }
 
 pub(super) fn is_complete(points: &[ReceivedPoint]) -> bool {
-    missing(points).is_empty()
+    missing(points).is_empty() && are_counted(points)
+}
+
+/// Whether each device's last count of processes is right: a process that was just started counts
+/// until it has become another program.
+fn are_counted(points: &[ReceivedPoint]) -> bool {
+    let of = |(_, rows, uuid): &Truth| {
+        let count = rows.iter().find(|row| row.0 == "gpu.process.count");
+        count.is_none_or(|(name, _, truth)| {
+            (0..2).all(|index| {
+                let uuid = uuid(index);
+                let found = arrived(points, name, &[("gpu.uuid", &uuid)]);
+                found.last() == Some(&truth(f64::from(index)))
+            })
+        })
+    };
+    ALL.iter().all(of)
 }
 
 /// Every value that has arrived is the scenario's, and every metric has a row.
