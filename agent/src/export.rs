@@ -8,6 +8,8 @@ pub mod lines;
 pub mod naming;
 pub mod otlp;
 pub mod prometheus;
+#[cfg(test)]
+mod small_disk;
 pub mod spool;
 pub mod stdout;
 pub mod webhook;
@@ -173,40 +175,31 @@ impl Report {
     /// The counters of this closed sink with those of a later one, and the later one's levels.
     #[must_use]
     pub fn and(self, later: Self) -> Self {
-        Self {
-            accepted: self.accepted + later.accepted,
-            refused: self.refused + later.refused,
-            undelivered: self.undelivered + later.undelivered,
-            queue_full: self.queue_full + later.queue_full,
-            not_finite: self.not_finite + later.not_finite,
-            requests: self.requests + later.requests,
-            bytes: self.bytes + later.bytes,
-            taken: self.taken + later.taken,
-            restored: self.restored + later.restored,
-            spool_full: self.spool_full + later.spool_full,
-            expired: self.expired + later.expired,
-            damaged: self.damaged + later.damaged,
-            ..later
-        }
+        self.each_counter(later, |sum, more| sum + more, later)
     }
 
     /// What the counters have gained since an earlier report, without levels.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
+        self.each_counter(earlier, u64::saturating_sub, Self::default())
+    }
+
+    /// Each counter from those of two reports, beside the levels of a third.
+    fn each_counter(self, other: Self, of: fn(u64, u64) -> u64, levels: Self) -> Self {
         Self {
-            accepted: self.accepted.saturating_sub(earlier.accepted),
-            refused: self.refused.saturating_sub(earlier.refused),
-            undelivered: self.undelivered.saturating_sub(earlier.undelivered),
-            queue_full: self.queue_full.saturating_sub(earlier.queue_full),
-            not_finite: self.not_finite.saturating_sub(earlier.not_finite),
-            requests: self.requests.saturating_sub(earlier.requests),
-            bytes: self.bytes.saturating_sub(earlier.bytes),
-            taken: self.taken.saturating_sub(earlier.taken),
-            restored: self.restored.saturating_sub(earlier.restored),
-            spool_full: self.spool_full.saturating_sub(earlier.spool_full),
-            expired: self.expired.saturating_sub(earlier.expired),
-            damaged: self.damaged.saturating_sub(earlier.damaged),
-            ..Self::default()
+            accepted: of(self.accepted, other.accepted),
+            refused: of(self.refused, other.refused),
+            undelivered: of(self.undelivered, other.undelivered),
+            queue_full: of(self.queue_full, other.queue_full),
+            not_finite: of(self.not_finite, other.not_finite),
+            requests: of(self.requests, other.requests),
+            bytes: of(self.bytes, other.bytes),
+            taken: of(self.taken, other.taken),
+            restored: of(self.restored, other.restored),
+            spool_full: of(self.spool_full, other.spool_full),
+            expired: of(self.expired, other.expired),
+            damaged: of(self.damaged, other.damaged),
+            ..levels
         }
     }
 

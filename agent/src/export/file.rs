@@ -141,8 +141,8 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::export::small_disk::on_small_disk;
     use std::collections::BTreeMap;
-    use std::process::Command;
     use tempfile::TempDir;
 
     const SMALL: Rotation = Rotation { max_bytes: 10, max_age: None, keep: 2 };
@@ -232,27 +232,9 @@ mod tests {
         assert!(fs::symlink_metadata("/dev/null.1").is_err());
     }
 
-    /// Set where the test runs in a mount namespace of its own: the folder with a small file system.
-    const SMALL_DISK: &str = "GPUWHO_TEST_SMALL_DISK";
-
     #[test]
     fn a_full_disk_takes_no_part_of_a_batch_and_the_next_lines_are_written() {
-        if let Some(folder) = std::env::var_os(SMALL_DISK) {
-            return fill(Path::new(&folder));
-        }
-        if !rustix::process::geteuid().is_root() {
-            println!("skipped: needs root to mount a small file system");
-            return;
-        }
-        let folder = TempDir::new().unwrap();
-        let this = std::env::current_exe().unwrap();
-        let name = std::thread::current().name().unwrap().to_owned();
-        let script = "mount -t tmpfs -o size=16k none \"$0\" && exec \"$@\"";
-        let mut alone = Command::new("unshare");
-        alone.args(["--mount", "--propagation", "private", "sh", "-c", script]);
-        alone.arg(folder.path()).arg(this).args(["--exact", &name]);
-        let output = alone.env(SMALL_DISK, folder.path()).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        on_small_disk("16k", fill);
     }
 
     fn fill(folder: &Path) {

@@ -37,7 +37,7 @@ use delta::Deltas;
 use encode::{Encoder, Limits};
 use queue::{Queue, Request};
 use sender::{Sender, Transport};
-use settings::{Protocol, Settings, Temporality};
+use settings::{Settings, Temporality};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -79,11 +79,7 @@ impl OtlpSink {
         resource: &Resource,
         spool: Option<SpoolFolder>,
     ) -> Result<Self, StartError> {
-        let format = match settings.protocol {
-            Protocol::HttpJson => Format::MetricsJson,
-            Protocol::Http | Protocol::Grpc => Format::Metrics,
-        };
-        let encoding = Encoding { format, compression: settings.compression };
+        let encoding = Encoding::of(settings, Format::Metrics, Format::MetricsJson);
         let queue = OtlpQueue::start(thread, settings, Transport::otlp(settings), spool)?;
         let encoder =
             Encoder::new(resource, Limits::default()).with_temporality(settings.temporality);

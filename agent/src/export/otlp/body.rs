@@ -1,7 +1,7 @@
 //! What a request's body is: the message, and how it is compressed. A stored request carries both, so
 //! that it can be sent after the configuration has changed.
 
-use super::settings::Compression;
+use super::settings::{Compression, Protocol, Settings};
 use flate2::write::GzEncoder;
 use std::io::{self, Write as _};
 
@@ -39,6 +39,15 @@ const COMPRESSIONS: [(Compression, u8); 3] =
     [(Compression::None, 0), (Compression::Gzip, 1), (Compression::Zstd, 2)];
 
 impl Encoding {
+    /// That of a receiver: the one of two formats that its protocol takes.
+    pub(super) fn of(settings: &Settings, binary: Format, json: Format) -> Self {
+        let format = match settings.protocol {
+            Protocol::HttpJson => json,
+            Protocol::Http | Protocol::Grpc => binary,
+        };
+        Self { format, compression: settings.compression }
+    }
+
     /// The number in a stored request.
     pub(crate) fn number(self) -> u16 {
         let format = FORMATS.iter().find(|(format, _)| *format == self.format);

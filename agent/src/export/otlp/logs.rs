@@ -8,7 +8,7 @@ use super::body::{Encoding, Format};
 use super::encode::put_attribute;
 use super::resource::Resource;
 use super::sender::Transport;
-use super::settings::{Protocol, Settings};
+use super::settings::Settings;
 use super::wire::{VARINT, framed_len, put_bytes, put_fixed64, put_frame, put_varint, tag};
 use super::{OtlpQueue, StartError, json};
 use crate::event::record::Record;
@@ -49,11 +49,7 @@ impl LogsSink {
         // An event is sent at once.
         let settings = Settings { queue_bytes, spread: Duration::ZERO, ..settings.clone() };
         let [resource, scope] = super::encode::sender(resource);
-        let format = match settings.protocol {
-            Protocol::HttpJson => Format::LogsJson,
-            Protocol::Http | Protocol::Grpc => Format::Logs,
-        };
-        let encoding = Encoding { format, compression: settings.compression };
+        let encoding = Encoding::of(&settings, Format::Logs, Format::LogsJson);
         let queue = OtlpQueue::start(thread, &settings, Transport::otlp(&settings), spool)?;
         Ok(Self { resource, scope, encoding, queue })
     }

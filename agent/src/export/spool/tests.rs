@@ -2,10 +2,10 @@
 
 use super::files::PREFIX;
 use super::*;
+use crate::export::small_disk::on_small_disk;
 use proptest::prelude::*;
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::process::Command;
 use tempfile::TempDir;
 
 const LIMITS: Limits = Limits { bytes: 1 << 20, age: Duration::from_hours(1) };
@@ -319,27 +319,9 @@ fn files_of_others_stay_where_they_are() {
     assert!(folder.path().join("notes.txt").exists() && folder.path().join("requests-1").exists());
 }
 
-/// Set where the test runs in a mount namespace of its own: the folder with a small file system.
-const SMALL_DISK: &str = "GPUWHO_TEST_SMALL_SPOOL";
-
 #[test]
 fn a_full_disk_refuses_what_is_new_keeps_what_is_there_and_works_again() {
-    if let Some(folder) = std::env::var_os(SMALL_DISK) {
-        return fill(Path::new(&folder));
-    }
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: needs root to mount a small file system");
-        return;
-    }
-    let folder = TempDir::new().unwrap();
-    let this = std::env::current_exe().unwrap();
-    let name = std::thread::current().name().unwrap().to_owned();
-    let script = "mount -t tmpfs -o size=128k none \"$0\" && exec \"$@\"";
-    let mut alone = Command::new("unshare");
-    alone.args(["--mount", "--propagation", "private", "sh", "-c", script]);
-    alone.arg(folder.path()).arg(this).args(["--exact", &name]);
-    let output = alone.env(SMALL_DISK, folder.path()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    on_small_disk("128k", fill);
 }
 
 fn fill(root: &Path) {
