@@ -13,6 +13,7 @@ pub mod sinks;
 pub mod sources;
 mod tick_loop;
 mod upkeep;
+pub mod worst_case;
 
 pub use doctor::{diagnose, of_device, of_source};
 pub use once::{collect, read_once};
@@ -112,7 +113,8 @@ pub fn run(configuration: Configuration, load: Load) -> Result<(), RunError> {
     let core = Arc::new(core);
     let pipeline = batches.clone();
     let scheduler =
-        Scheduler::new(settings.interval, core.context.board.clone(), batches, stop.clone());
+        Scheduler::new(settings.interval, core.context.board.clone(), batches, stop.clone())
+            .with_cpu_limit(core.context.cpu_limit.clone());
     let started = scheduler.start_all(collectors);
     started.map_err(|source| RunError::Thread { name: "collect".into(), source })?;
     answer(listeners, &core, settings.control.show_others)?;

@@ -184,7 +184,8 @@ struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Check a file: syntax, keys, values, and the certificates and folders that it names.
+    /// Check a file: syntax, keys, values, and the certificates and folders that it names. Print how
+    /// many series and bytes this host can send by it at most.
     Check {
         /// The file.
         file: PathBuf,

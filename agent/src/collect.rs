@@ -1,6 +1,7 @@
 //! Sources of data: each runs on its own named thread, reads one thing, and pushes samples.
 
 mod cgroups;
+pub mod cpu_limit;
 pub mod device;
 pub mod engine;
 pub mod events;
@@ -17,6 +18,7 @@ pub mod stages;
 pub mod status;
 
 use crate::sample::Batch;
+use cpu_limit::Importance;
 use status::Report;
 use std::time::Duration;
 
@@ -40,6 +42,11 @@ pub trait Collector: Send {
     /// Time between two readings; `None`: the agent's interval.
     fn every(&self) -> Option<Duration> {
         None
+    }
+
+    /// How much less often it may be read where the agent uses more CPU than it may.
+    fn importance(&self) -> Importance {
+        Importance::Device
     }
 
     /// Reads everything once into `out`, a complete snapshot. What could not be read is left out

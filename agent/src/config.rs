@@ -34,6 +34,7 @@ use crate::series::{DEFAULT_LIMIT, Selection};
 use runtimes::{RawContainers, RawKubernetes};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,12 +54,20 @@ const OTEL_INTERVAL: &str = "OTEL_METRIC_EXPORT_INTERVAL";
 /// Series of one device without links, its processes, and the agent's own metrics.
 const MIN_SERIES: usize = 500;
 
+/// Per cent of a core that `cpu_limit` may be: less is within the error of the kernel's clock ticks.
+const CPU_LIMITS: RangeInclusive<f64> = 0.5..=1000.0;
+
 const AGENT_SAMPLE: &str = r#"# Time between readings.
 #: interval = "10s"
 # Largest number of series at a time; an owner's histogram counts as its buckets and three. Beyond it
 # the agent leaves out new ones, those of processes and owners before those of devices, and counts them
 # in gpuwho.dropped. METRICS.md has the number of series that a device can have.
 #: series_limit = 50000
+# Most CPU time of the agent and its readers, in per cent of a core. Above it sources are read less often in
+# this order, and as configured again once that fits: inference engines and NCCL; the host and cgroups; last
+# the devices, at most half as often. 0.5 to 1,000; not limited unless set. What a kernel probe costs the
+# processes that it observes is limited by nccl.budget.
+#: cpu_limit = 2.0
 # `gpuwho` shows all processes to root. Other users see the devices, their own processes, and the number
 # of the others. true: every user sees all processes.
 #: show_others = false
@@ -95,6 +104,7 @@ struct RawAgent {
     interval: Option<String>,
     log: Option<String>,
     series_limit: Option<u32>,
+    cpu_limit: Option<f64>,
     show_others: Option<bool>,
 }
 
@@ -111,6 +121,8 @@ pub struct Settings {
     pub interval: Duration,
     /// Largest number of series at a time.
     pub series_limit: usize,
+    /// What the agent may use of a core; `None`: it is not limited.
+    pub cpu_limit: Option<f64>,
     /// Which metrics are exported.
     pub metrics: Selection,
     /// The rules of device health.
@@ -204,6 +216,7 @@ impl Settings {
             cost: Arc::new(cost::Settings::resolve(tables)?),
             receipts: cost::receipts::Settings::resolve(tables, &paths, interval)?,
             series_limit: series_limit(agent.series_limit)?,
+            cpu_limit: cpu_limit(agent.cpu_limit)?,
             metrics: metrics::selection(tables)?,
             health: HealthSettings::resolve(tables)?,
             resource: ResourceSettings::resolve(tables)?,
@@ -272,6 +285,19 @@ fn series_limit(raw: Option<u32>) -> Result<usize, ConfigError> {
             remedy: format!("use a few thousand for each device; {DEFAULT_LIMIT} is the default"),
         }),
     }
+}
+
+/// The fraction of a core that a percentage is.
+fn cpu_limit(raw: Option<f64>) -> Result<Option<f64>, ConfigError> {
+    let Some(percent) = raw else { return Ok(None) };
+    if !CPU_LIMITS.contains(&percent) {
+        return Err(ConfigError::Value {
+            key: "agent.cpu_limit".into(),
+            problem: format!("{percent} is not between 0.5 and 1000"),
+            remedy: "write per cent of a core: 2.0 is a fiftieth of one".into(),
+        });
+    }
+    Ok(Some(percent / 100.0))
 }
 
 fn telemetry_settings(

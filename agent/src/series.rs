@@ -7,11 +7,12 @@
 
 mod identity;
 mod limit;
+mod limits;
 mod one;
 mod selection;
 
 pub(crate) use selection::matches;
-pub use selection::{PatternError, Selection};
+pub use selection::{Family, PatternError, Selection};
 
 use crate::attribute::ownership::{Ownership, Version};
 use crate::catalog::agent::OwnerLimit;
@@ -26,7 +27,8 @@ use crate::labels::LabelSet;
 use crate::sample::{Batch, Sample, SourcePart, Subject};
 use crate::subject::{Identity, Registries, SeriesClass};
 use identity::SubjectLookup;
-use limit::{Needed, Place, SeriesLimit, weight};
+use limit::{Place, weight};
+use limits::SeriesLimits;
 use one::{Cumulative, Series, first_start};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -51,7 +53,7 @@ pub struct SeriesRegistry {
     /// Start time of the counters that start with the agent.
     agent_start_ns: u64,
     sources: HashMap<SourcePart, Source>,
-    limit: SeriesLimit,
+    limit: SeriesLimits,
     /// Versions of the ownership table and the inventory at the last lookup.
     versions: Option<(Version, u64)>,
     /// Counts changes of `versions`.
@@ -70,10 +72,6 @@ struct Source {
     generation: u64,
     /// Of the source's last batch.
     epoch: u64,
-    /// Series dropped from the last batch.
-    refused: usize,
-    /// Dropped series that are entitled to room.
-    needed: Needed,
     series: HashMap<Key, Series>,
 }
 
@@ -92,9 +90,10 @@ impl Key {
         Self { metric, subject: *subject, dims: *dims, labels: labels.clone() }
     }
 
-    fn place(&self, weight: u32, lookup: &mut SubjectLookup<'_>) -> Place {
+    /// The place of a series of a family, by its weight.
+    fn place(&self, (weight, family): (u32, Option<u8>), lookup: &mut SubjectLookup<'_>) -> Place {
         let owner = lookup.owner(self.subject);
-        Place::new(self.subject.class(self.metric), weight, owner)
+        Place { family, ..Place::new(self.subject.class(self.metric), weight, owner) }
     }
 }
 
@@ -104,13 +103,13 @@ struct NewPoint {
     value: Cumulative,
     time_ns: u64,
     start_ns: u64,
-    /// How many series it counts as at the limit.
-    weight: u32,
+    /// How many series it counts as at the limit, and the family of its metric.
+    counts: (u32, Option<u8>),
 }
 
 /// Where a source's points go.
 struct Output<'a> {
-    limit: &'a mut SeriesLimit,
+    limit: &'a mut SeriesLimits,
     batch: &'a mut EnrichedBatch,
 }
 
@@ -126,7 +125,7 @@ impl SeriesRegistry {
             engines: Arc::default(),
             agent_start_ns,
             sources: HashMap::new(),
-            limit: SeriesLimit::new(DEFAULT_LIMIT),
+            limit: SeriesLimits::new(DEFAULT_LIMIT),
             versions: None,
             epoch: 0,
             looked_up: Vec::new(),
@@ -150,8 +149,9 @@ impl SeriesRegistry {
 
     /// Uses another limit of the number of series.
     #[must_use]
-    pub fn with_limit(self, limit: usize) -> Self {
-        Self { limit: SeriesLimit::new(limit), ..self }
+    pub fn with_limit(mut self, limit: usize) -> Self {
+        self.limit.set(limit);
+        self
     }
 
     /// Sets the configuration keys that reduce the number of series.
@@ -162,8 +162,9 @@ impl SeriesRegistry {
 
     /// Exports these metrics only.
     #[must_use]
-    pub fn with_selection(self, selection: Selection) -> Self {
-        Self { selection, ..self }
+    pub fn with_selection(mut self, selection: Selection) -> Self {
+        self.set_selection(selection);
+        self
     }
 
     /// The number of live series.
@@ -185,8 +186,7 @@ impl SeriesRegistry {
                 facts.attributes.iter().map(|(_, value)| value.to_string()).collect();
             Some((names.join(" "), count))
         });
-        let refused = self.sources.values().map(|source| source.refused).sum();
-        self.limit.report(refused, worst, &self.switches)
+        self.limit.report(worst, &self.switches)
     }
 
     /// Adds a snapshot of a part of a source to `out`: a point for every sample, and an end mark
@@ -204,10 +204,6 @@ impl SeriesRegistry {
             communicators: &self.communicators,
             engines: &self.engines,
         };
-        let mut needed = Needed::default();
-        for source in self.sources.values() {
-            needed.iter_mut().zip(source.needed).for_each(|(sum, more)| *sum += more);
-        }
         let source = self.sources.entry(batch.of).or_default();
         source.generation += 1;
         // A subject's samples are consecutive.
@@ -220,7 +216,8 @@ impl SeriesRegistry {
             self.spent += thread_cpu().saturating_sub(began);
         }
         source.epoch = self.epoch;
-        self.limit.begin(batch.samples.len(), needed, || source.new_of_devices(batch));
+        let selection = &self.selection;
+        self.limit.begin(batch.samples.len(), |of| source.new_of_devices(batch, selection, of));
         let mut looked_up = self.looked_up.drain(..);
         let mut to = Output { limit: &mut self.limit, batch: &mut *out };
         for same in subjects() {
@@ -228,12 +225,13 @@ impl SeriesRegistry {
             for (time, sample) in same {
                 let time_ns = unix_ns(*time);
                 let start_ns = first_start(sample, time_ns, self.agent_start_ns);
-                let (value, weight) = (Cumulative::of(&sample.value), weight(&sample.value));
-                let point = NewPoint { value, time_ns, start_ns, weight };
+                let value = Cumulative::of(&sample.value);
+                let counts = (weight(&sample.value), self.selection.family(sample.metric));
+                let point = NewPoint { value, time_ns, start_ns, counts };
                 source.add(sample, point, &mut lookup, &mut to);
             }
         }
-        (source.refused, source.needed) = self.limit.finish();
+        self.limit.finish(batch.of);
         source.end_missing(unix_ns(batch.time), &mut self.limit, out);
     }
 
@@ -245,6 +243,7 @@ impl SeriesRegistry {
     /// Ends every series of a part of a source that will not be read again.
     pub fn end(&mut self, part: SourcePart, out: &mut EnrichedBatch) {
         let Some(mut source) = self.sources.remove(&part) else { return };
+        self.limit.end(part);
         source.generation += 1;
         // Series that have ended already are only removed.
         let remembered = source.series.extract_if(|_, series| series.ended).count();
@@ -316,7 +315,7 @@ impl Source {
         match self.series.entry(key.clone()) {
             Entry::Occupied(entry) if entry.get().ended => {
                 let series = entry.into_mut();
-                series.place = key.place(point.weight, lookup);
+                series.place = key.place(point.counts, lookup);
                 if !to.limit.admit(series.place) {
                     return None;
                 }
@@ -331,7 +330,7 @@ impl Source {
                 Some(entry.into_mut())
             }
             Entry::Vacant(entry) => {
-                let place = key.place(point.weight, lookup);
+                let place = key.place(point.counts, lookup);
                 if !to.limit.admit(place) {
                     return None;
                 }
@@ -351,16 +350,17 @@ impl Source {
         }
     }
 
-    /// How many new series of devices a batch has.
-    fn new_of_devices(&self, batch: &Batch) -> usize {
+    /// How many new series of devices a batch has, of a family or of all.
+    fn new_of_devices(&self, batch: &Batch, selection: &Selection, family: Option<u8>) -> usize {
         let is_new = |sample: &Sample| {
             sample.subject.class(sample.metric) == SeriesClass::Device
+                && (family.is_none() || selection.family(sample.metric) == family)
                 && self.series.get(&Key::of(sample)).is_none_or(|series| series.ended)
         };
         batch.samples.iter().filter(|(_, sample)| is_new(sample)).count()
     }
 
-    fn end_missing(&mut self, now_ns: u64, limit: &mut SeriesLimit, out: &mut EnrichedBatch) {
+    fn end_missing(&mut self, now_ns: u64, limit: &mut SeriesLimits, out: &mut EnrichedBatch) {
         let generation = self.generation;
         self.series.retain(|key, series| {
             if series.generation == generation {
@@ -529,6 +529,27 @@ mod tests {
         let next = tick(&mut registry, 40, vec![on(2), power, energy]);
         assert_eq!(next, reported, "the room of one that ended is another's");
         assert_eq!(registry.alive(), 3);
+    }
+
+    #[test]
+    fn a_reload_limits_a_family_of_metrics_whose_series_stay() {
+        let (mut registry, gpu) = registry();
+        let on = |pid| {
+            let process = ProcKey { pid, start_ticks: 7 };
+            process::INFO.sample(GpuProcess { gpu, process, instance: None }, (), 1)
+        };
+        let with = |first, count| {
+            let processes = (first..first + count).map(on);
+            processes.chain([POWER.sample(gpu, (), 1.0)]).collect::<Vec<_>>()
+        };
+        assert_eq!(tick(&mut registry, 10, with(0, 30)).len(), 31);
+        let family = Family { pattern: "gpu.process.*".into(), limit: 20 };
+        registry.set_selection(Selection::all().with_families(vec![family]).unwrap());
+        assert_eq!(tick(&mut registry, 20, with(0, 40)).len(), 31, "they stay, and no more come");
+        assert_eq!(registry.report().unwrap().dropped, [(DropReason::MetricLimit, 10)]);
+        tick(&mut registry, 30, with(0, 0));
+        let points = tick(&mut registry, 40, with(50, 40));
+        assert_eq!((points.len(), registry.alive()), (20, 20), "but for the last twentieth");
     }
 
     #[test]

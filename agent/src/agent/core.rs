@@ -8,6 +8,7 @@ use crate::attribute::providers::{self, MetadataProviders};
 use crate::attribute::slurm::{DeviceNumber, JobAllocations};
 use crate::catalog::attributes as attr;
 use crate::collect::Collector;
+use crate::collect::cpu_limit::CpuLimit;
 use crate::collect::device::partitions::PartitionNodes;
 use crate::collect::device::snapshot::{Control, ProcessSnapshot};
 use crate::collect::kernel::nodes::{Device, Nodes};
@@ -88,6 +89,7 @@ impl Core {
             paths: settings.paths.clone(),
             interval: settings.interval,
             is_agent,
+            cpu_limit: CpuLimit::new(settings.cpu_limit),
             selection: SharedSelection::new(settings.metrics.clone()),
             inventory,
             communicators: Arc::new(Communicators::with_ownership(&ownership)),

@@ -46,7 +46,7 @@ const MAX_DRAINING: usize = 16;
 
 /// The sections that may change, and their keys where not all of them may.
 static AT_RUN_TIME: &[(&str, &[&str])] = &[
-    ("agent", &["series_limit"]),
+    ("agent", &["series_limit", "cpu_limit"]),
     ("metrics", &[]),
     ("cost", &["prices", "currency", "list_prices", "energy_price", "pue", "teams", "budgets"]),
     ("otlp", &[]),
@@ -235,6 +235,7 @@ impl<'a> Reopening<'a> {
         if applied.is_ok() {
             registry.set_limit(settings.series_limit);
             registry.set_selection(settings.metrics.clone());
+            core.context.cpu_limit.set(settings.cpu_limit);
             core.context.selection.set(settings.metrics.clone());
             costs.set_settings(Arc::clone(&settings.cost));
             self.settings = settings;
@@ -368,7 +369,13 @@ mod tests {
 
     #[test]
     fn what_needs_a_restart_is_named() {
-        let free = ["agent.series_limit", "metrics.level", "otlp.headers", "cost.prices"];
+        let free = [
+            "agent.series_limit",
+            "agent.cpu_limit",
+            "metrics.level",
+            "otlp.headers",
+            "cost.prices",
+        ];
         assert_eq!(fixed(&changed(&free)), Vec::<String>::new());
         let some = ["otlp.endpoint", "agent.interval", "paths.state", "cost.carbon_file"];
         let named = ["`agent.interval`", "`paths.state`", "`cost.carbon_file`"];

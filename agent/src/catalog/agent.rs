@@ -49,6 +49,8 @@ dims! {
         NotFinite = "not_finite",
         /// Its series would have exceeded `agent.series_limit`.
         SeriesLimit = "series_limit",
+        /// Its series would have exceeded the limit of its family of metrics (`[metrics] limits`).
+        MetricLimit = "metric_limit",
         /// The tenant's file systems do not answer or are too slow; the agent does not read the
         /// tenant's files during a back-off.
         TenantHung = "tenant_hung",
@@ -189,6 +191,13 @@ metrics! {
     /// CPU time of the agent's processes.
     CPU: Counter<f64> of Agent, by AgentProcess = "gpuwho.cpu.time" ["s"]
         from "/proc/PID/stat utime and stime";
+    /// What the agent may use of a core (`agent.cpu_limit`). Absent without a limit.
+    CPU_LIMIT: Gauge<f64> of Agent = "gpuwho.cpu.limit" ["{cpu}"]
+        from "the configuration";
+    /// How far sources are read less often to stay within `gpuwho.cpu.limit`: 0 for not at all, 1 to 3
+    /// for inference engines and NCCL, from 2 the host and cgroups, at 4 the devices as well.
+    CPU_LIMIT_STEP: Gauge<i64> of Agent = "gpuwho.cpu.limit.step" ["{step}"]
+        from "gpuwho.cpu.time in windows of 30 s";
     /// Resident memory of the agent's processes.
     MEMORY: UpDownCounter<i64> of Agent, by AgentProcess = "gpuwho.memory.usage" ["By"]
         from "/proc/PID/statm";

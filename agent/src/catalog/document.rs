@@ -108,8 +108,10 @@ devices have fewer. The number of processes, owners and ranks is not bounded her
 never exceed `agent.series_limit`, not counting the agent's own. Series of NCCL's Inspector may use three
 fifths of the limit, series of collectives in all four fifths, so that processes and owners always have
 room. When room is short, the owner with the most series of collectives loses series, down to a fifth of
-the limit. Points that are left out are counted in `gpuwho.dropped` as `series_limit` and by owner in
-`gpuwho.owner.refused`; `gpuwho` and the log report it.
+the limit. `metrics.limits` bounds families of metrics in the same way, without those fifths. Points that
+are left out are counted in `gpuwho.dropped` as `series_limit` or `metric_limit` and by owner in
+`gpuwho.owner.refused`; `gpuwho` and the log report it. `gpuwho config check FILE` prints the most that a
+host's devices can have.
 
 | of each | `basic` | `default` | `all` |
 |---|---|---|---|

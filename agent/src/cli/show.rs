@@ -4,6 +4,7 @@ use super::{
     ConfigCommand, ForgetArgs, MetricsArgs, ReleaseArgs, SocketArgs, Usage, print, screen,
 };
 use crate::agent::configuration::{self, Configuration};
+use crate::agent::worst_case::WorstCase;
 use crate::catalog::level::Level;
 use crate::catalog::{self, MetricDef, document};
 use crate::collect::device::{DEVICES, Vendor};
@@ -90,9 +91,14 @@ fn listed(part: &str, screen: Screen) -> anyhow::Result<String> {
 pub(super) fn config(command: &ConfigCommand, json: bool) -> anyhow::Result<ExitCode> {
     match command {
         ConfigCommand::Check { file } => {
-            let check = Configuration::check(file)?.check_start();
+            let configuration = Configuration::check(file)?;
+            let check = configuration.check_start();
             check.map_err(|error| Usage(format!("{}: {error}", file.display())))?;
-            answer(&format!("{}: ok", file.display()), json)?;
+            let (message, worst) =
+                (format!("{}: ok", file.display()), WorstCase::of(&configuration));
+            let object = || serde_json::json!({ "message": message, "worst_case": worst });
+            let text = || format!("{message}\n{}", worst.text());
+            print(&if json { format!("{:#}\n", object()) } else { text() })?;
         }
         ConfigCommand::Sample => print(&configuration::sample())?,
     }

@@ -15,6 +15,7 @@ use crate::attribute::owner::OwnerId;
 use crate::attribute::ownership::{Ownership, Version};
 use crate::catalog::agent::SourceState;
 use crate::catalog::cgroup as metric;
+use crate::collect::cpu_limit::Importance;
 use crate::config::Settings;
 use crate::diagnosis::Finding;
 use crate::paths::Paths;
@@ -193,6 +194,10 @@ impl Collector for CgroupMetrics {
     /// The kernel answers at once or takes [`MAX_TIME`] at most, for which each tick waits anyway.
     fn never_waits(&self) -> bool {
         true
+    }
+
+    fn importance(&self) -> Importance {
+        Importance::Host
     }
 
     fn collect(&mut self, out: &mut Batch) {

@@ -5,6 +5,7 @@ use super::source::{Alone, Context, Source, SourceDef};
 use super::status::Report;
 use crate::catalog::agent::DropReason;
 use crate::catalog::event::{self, EventSeverity};
+use crate::collect::cpu_limit::Importance;
 use crate::event::Severity;
 use crate::event::aggregator::EventAggregator;
 use crate::sample::{Agent, Batch, GpuXid};
@@ -65,6 +66,10 @@ impl Collector for EventCounters {
 
     /// A code's first count comes behind a 0 of the tick before: for a receiver that computes
     /// increases from neighbouring points, a counter that begins at 1 has never increased.
+    fn importance(&self) -> Importance {
+        Importance::Always
+    }
+
     fn collect(&mut self, out: &mut Batch) {
         let tally = self.aggregator.tally();
         self.lost = tally.lost;

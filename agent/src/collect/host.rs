@@ -9,6 +9,7 @@ use super::source::{Alone, Context, Source, SourceDef};
 use super::status::Report;
 use crate::catalog::agent::SourceState;
 use crate::catalog::host::{self as metric, CpuMode, SystemMemoryState};
+use crate::collect::cpu_limit::Importance;
 use crate::config::{Section, Settings};
 use crate::diagnosis::Finding;
 use crate::paths::Paths;
@@ -174,6 +175,10 @@ impl Collector for HostMetrics {
 
     fn never_waits(&self) -> bool {
         true
+    }
+
+    fn importance(&self) -> Importance {
+        Importance::Host
     }
 
     fn collect(&mut self, out: &mut Batch) {

@@ -2,6 +2,7 @@
 //! large the agent is. Reads the board and two files of `/proc`; a few microseconds a tick.
 
 use super::Collector;
+use super::cpu_limit::{self, CpuLimit, Importance};
 use super::source::{self, Alone, Context, SourceDef};
 use super::stages::Stages;
 use super::status::{Report, StatusRegistry};
@@ -15,6 +16,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// This source's name.
 pub const NAME: &str = "agent";
@@ -35,8 +37,7 @@ struct Settings;
 
 impl source::Source for Settings {
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
-        let (board, ownership) = (context.board.clone(), context.ownership.clone());
-        Ok(vec![Box::new(SelfMetrics::new(board, ownership, Arc::clone(&context.gauges)))])
+        Ok(vec![Box::new(SelfMetrics::new(context))])
     }
 }
 
@@ -64,6 +65,7 @@ pub struct SelfMetrics {
     ownership: Ownership,
     gauges: Arc<SelfStats>,
     readers: Readers,
+    limit: CpuLimit,
 }
 
 /// What all reader children together cost. The CPU time of one that has ended stays in the sum, as
@@ -93,8 +95,15 @@ impl Readers {
 
 impl SelfMetrics {
     /// Reports on everything on `board`.
-    pub fn new(board: StatusRegistry, ownership: Ownership, gauges: Arc<SelfStats>) -> Self {
-        Self { board, ownership, gauges, readers: Readers::default() }
+    pub fn new(context: &Context) -> Self {
+        let Context { board, ownership, gauges, cpu_limit, .. } = context;
+        Self {
+            board: board.clone(),
+            ownership: ownership.clone(),
+            gauges: Arc::clone(gauges),
+            readers: Readers::default(),
+            limit: cpu_limit.clone(),
+        }
     }
 
     fn sinks(&self, out: &mut Batch) {
@@ -146,8 +155,8 @@ impl SelfMetrics {
         out.push(metric::MEMORY.sample(Agent, which, count(bytes)));
     }
 
-    /// All reader children as one.
-    fn readers(&mut self, out: &mut Batch) {
+    /// All reader children as one; returns their CPU seconds.
+    fn readers(&mut self, out: &mut Batch) -> f64 {
         let pids = self.gauges.readers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let costs: Vec<_> = pids
             .into_iter()
@@ -156,9 +165,9 @@ impl SelfMetrics {
                 Some((pid, seconds, bytes))
             })
             .collect();
-        if let Some((seconds, bytes)) = self.readers.sum(&costs) {
-            Self::process(out, AgentProcess::Reader, seconds, bytes);
-        }
+        let Some((seconds, bytes)) = self.readers.sum(&costs) else { return 0.0 };
+        Self::process(out, AgentProcess::Reader, seconds, bytes);
+        seconds
     }
 }
 
@@ -169,6 +178,10 @@ impl Collector for SelfMetrics {
 
     fn never_waits(&self) -> bool {
         true
+    }
+
+    fn importance(&self) -> Importance {
+        Importance::Always
     }
 
     fn collect(&mut self, out: &mut Batch) {
@@ -193,10 +206,15 @@ impl Collector for SelfMetrics {
             out.push(metric::OWNER_REFUSED.sample(owner, limit, count(refused)));
         }
         out.push(metric::OWNERSHIP_LATENCY.sample(Agent, (), self.ownership.latency()));
+        let readers = self.readers(out);
         if let Ok((seconds, bytes)) = cost(Process::myself()) {
             Self::process(out, AgentProcess::Agent, seconds, bytes);
+            self.limit.take(Instant::now(), seconds + readers);
         }
-        self.readers(out);
+        self.limit.figures(out);
+        if let Some(report) = self.limit.report() {
+            self.board.put(cpu_limit::STATUS, &report);
+        }
     }
 
     fn report(&self) -> Report {

@@ -3,6 +3,7 @@
 //! they may wait. A panic costs one tick of one source.
 
 use super::Collector;
+use super::cpu_limit::CpuLimit;
 use super::status::{Report, StatusRegistry};
 use crate::catalog::agent::SourceState;
 use crate::sample::{Batch, SourcePart};
@@ -75,6 +76,7 @@ pub struct Scheduler {
     /// next readings come late rather than pile up.
     batches: SyncSender<Event>,
     stop: Stop,
+    limit: CpuLimit,
     /// What is read now.
     running: Arc<Mutex<HashMap<SourcePart, Running>>>,
 }
@@ -94,7 +96,13 @@ impl Scheduler {
         batches: SyncSender<Event>,
         stop: Stop,
     ) -> Self {
-        Self { every, board, batches, stop, running: Arc::default() }
+        Self { every, board, batches, stop, limit: CpuLimit::default(), running: Arc::default() }
+    }
+
+    /// Reads less often where more CPU is used than this allows.
+    #[must_use]
+    pub fn with_cpu_limit(self, limit: CpuLimit) -> Self {
+        Self { limit, ..self }
     }
 
     /// Starts the collector's thread.
@@ -187,13 +195,14 @@ impl Scheduler {
             }
             for one in all.iter_mut().filter(|one| one.next <= next) {
                 let batch = self.read(one);
+                let every = self.limit.slowed(one.every, one.collector.importance());
                 if let Some(running) = self.running().get_mut(&one.part) {
-                    running.is_awaited = one.collector.is_awaited();
+                    *running = Running { every, is_awaited: one.collector.is_awaited() };
                 }
                 if self.batches.send(Event::Batch(batch)).is_err() {
                     return;
                 }
-                one.next = after(one.next, one.every, Instant::now());
+                one.next = after(one.next, every, Instant::now());
             }
             let ended = all.extract_if(.., |one| one.collector.has_ended());
             ended.for_each(|one| self.end(one.part));

@@ -2,6 +2,7 @@
 //! how the component is made that starts and diagnoses it.
 
 use super::Collector;
+use super::cpu_limit::CpuLimit;
 use super::device::snapshot::Control;
 use super::kernel::device_users;
 use super::own::SelfStats;
@@ -82,6 +83,8 @@ pub struct Context {
     pub interval: Duration,
     /// Whether this is the agent, which also waits for what happens between two readings.
     pub is_agent: bool,
+    /// How much CPU the agent may use.
+    pub cpu_limit: CpuLimit,
     /// What is exported: a source need not read what nobody receives.
     pub selection: SharedSelection,
     /// Devices by identity.

@@ -2,8 +2,9 @@
 
 use super::{ConfigError, Tables};
 use crate::catalog::level::Level;
-use crate::series::Selection;
+use crate::series::{Family, Selection};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 
 /// The section's name.
 pub(super) const NAME: &str = "metrics";
@@ -16,6 +17,9 @@ pub(super) const SAMPLE: &str = r#"# How much the agent exports: basic (some 40 
 # Metrics to add to the level, and to leave out; * stands for any text. What is in both is left out.
 #: include = ["gpu.power.limit", "gpu.ecc.*"]
 #: exclude = ["gpu.pcie.*"]
+# The most series of a family of metrics, within agent.series_limit; * stands for any text. More are dropped and
+# counted as metric_limit, and the owners of a family share its room. The agent's own series always pass.
+#: limits = { "gpu.process.*" = 5000, "nccl.*" = 10000 }
 "#;
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -24,6 +28,7 @@ pub(super) struct RawMetrics {
     level: Option<String>,
     include: Option<Vec<String>>,
     exclude: Option<Vec<String>>,
+    limits: BTreeMap<String, u32>,
 }
 
 pub(super) fn selection(tables: &Tables) -> Result<Selection, ConfigError> {
@@ -45,5 +50,8 @@ pub(super) fn selection(tables: &Tables) -> Result<Selection, ConfigError> {
     };
     // Each list alone, so that the error names the right one.
     Selection::new(level, &include, &[]).map_err(wrong("metrics.include"))?;
-    Selection::new(level, &include, &exclude).map_err(wrong("metrics.exclude"))
+    let selection = Selection::new(level, &include, &exclude).map_err(wrong("metrics.exclude"))?;
+    let family = |(pattern, limit)| Family { pattern, limit: limit as usize };
+    let families = raw.limits.into_iter().map(family).collect();
+    selection.with_families(families).map_err(wrong("metrics.limits"))
 }

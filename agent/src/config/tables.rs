@@ -344,6 +344,18 @@ mod tests {
     }
 
     #[test]
+    fn limits_of_cpu_and_of_families_are_checked() {
+        assert_eq!(load("", &[]).unwrap().cpu_limit, None);
+        assert_eq!(load("[agent]\ncpu_limit = 2.5\n", &[]).unwrap().cpu_limit, Some(0.025));
+        for wrong in ["0.1", "1001.0", "nan", "-1.0"] {
+            let error = load(&format!("[agent]\ncpu_limit = {wrong}\n"), &[]).unwrap_err();
+            assert!(error.contains("is not between 0.5 and 1000"), "{error}");
+        }
+        let error = load("[metrics]\nlimits = { \"gpu.pwer\" = 5 }\n", &[]).unwrap_err();
+        assert!(error.starts_with("`metrics.limits`: no metric is called `gpu.pwer`"), "{error}");
+    }
+
+    #[test]
     fn too_short_an_interval_is_refused() {
         let error = load("[agent]\ninterval = \"1ms\"\n", &[]).unwrap_err();
         assert_eq!(

@@ -15,8 +15,6 @@
 //! the owners for a batch in which room is needed.
 
 use crate::attribute::quota::QuotaKey;
-use crate::catalog::agent::{DropReason, SourceState};
-use crate::collect::status::Report;
 use crate::sample::Value;
 use crate::subject::SeriesClass;
 use std::collections::HashMap;
@@ -88,13 +86,15 @@ pub(super) struct Place {
     pub(super) weight: u32,
     /// `None` if it counts on no owner's share.
     pub(super) owner: Option<QuotaKey>,
+    /// The family of metrics with a limit of its own.
+    pub(super) family: Option<u8>,
 }
 
 impl Place {
-    /// A place; the agent's own histograms are few and count once.
+    /// A place in no family; the agent's own histograms are few and count once.
     pub(super) fn new(rank: SeriesClass, weight: u32, owner: Option<QuotaKey>) -> Self {
         let weight = if rank < SeriesClass::Device { weight } else { 1 };
-        Self { rank, weight, owner }
+        Self { rank, weight, owner, family: None }
     }
 }
 
@@ -167,7 +167,7 @@ impl SeriesLimit {
 
     /// Whether there is room for a new series; if so, counts it.
     pub(super) fn admit(&mut self, place: Place) -> bool {
-        let Place { rank, owner, weight } = place;
+        let Place { rank, owner, weight, .. } = place;
         let weight = weight as usize;
         let room = self.room(rank);
         let share = self.share;
@@ -228,11 +228,10 @@ impl SeriesLimit {
         }
     }
 
-    /// Counts a series that another owner has now.
-    pub(super) fn moved(&mut self, from: Place, to: Place) {
-        self.release(from);
-        self.alive += to.weight as usize;
-        self.owners.entry(to.owner).or_default().add(to);
+    /// Counts a series that is there already.
+    pub(super) fn count(&mut self, place: Place) {
+        self.alive += place.weight as usize;
+        self.owners.entry(place.owner).or_default().add(place);
     }
 
     /// Whether to store an ended counter's start: at most as many as may live, and always for
@@ -263,32 +262,14 @@ impl SeriesLimit {
         refused
     }
 
-    /// The limit's status. `refused` is the number of series dropped from the last batches of all
-    /// sources, `worst` the owner of most of them; `None` if nothing was ever dropped.
-    pub(super) fn report(
-        &self,
-        refused: usize,
-        worst: Option<(String, u64)>,
-        switches: &str,
-    ) -> Option<Report> {
-        if self.lost == 0 {
-            return None;
-        }
-        let mut report = Report::ready();
-        if refused > 0 {
-            let most =
-                worst.map(|(owner, count)| format!("; most of them ({count}) are of {owner}"));
-            let reason = format!(
-                "{refused} series are dropped: {} exist and the limit is {} (agent.series_limit){}",
-                self.alive,
-                self.limit,
-                most.unwrap_or_default()
-            );
-            let remedy = format!("raise agent.series_limit, or reduce what is sent: {switches}");
-            report = Report::of(SourceState::Degraded, reason, remedy);
-        }
-        report.dropped = vec![(DropReason::SeriesLimit, self.lost)];
-        Some(report)
+    /// Points dropped since the start.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// The most series.
+    pub(super) fn limit(&self) -> usize {
+        self.limit
     }
 
     /// The room for new series of a class.

@@ -2,7 +2,8 @@
 
 use super::Key;
 use super::identity::{self, SubjectLookup};
-use super::limit::{Place, SeriesLimit};
+use super::limit::Place;
+use super::limits::SeriesLimits;
 use crate::catalog::{Kind, MetricDef};
 use crate::export::{Labels, Point};
 use crate::sample::{Sample, Value};
@@ -35,12 +36,12 @@ impl Series {
         key: &Key,
         lookup: &mut SubjectLookup<'_>,
         time_ns: u64,
-        limit: &mut SeriesLimit,
+        limit: &mut SeriesLimits,
     ) -> Option<Point> {
         if self.identity.same(lookup.identity(key.subject)) {
             return None;
         }
-        let place = key.place(self.place.weight, lookup);
+        let place = key.place((self.place.weight, self.place.family), lookup);
         if place != self.place {
             limit.moved(self.place, place);
             self.place = place;

@@ -9,6 +9,9 @@ use crate::sample::{Batch, Sample, Value};
 const MAX_PATTERNS: usize = 512;
 const MAX_PATTERN_LEN: usize = 128;
 
+/// Most families with a limit of their own.
+const MAX_FAMILIES: usize = 16;
+
 /// A pattern that cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
@@ -18,6 +21,24 @@ pub enum PatternError {
     /// Too many, or too long.
     #[error("more than {MAX_PATTERNS} patterns, or one of more than {MAX_PATTERN_LEN} bytes")]
     TooMuch,
+    /// Two families have a metric in common.
+    #[error("`{0}` and `{1}` both name `{2}`")]
+    InTwo(String, String, &'static str),
+    /// A family without room.
+    #[error("`{0}` has a limit of 0")]
+    NoRoom(String),
+    /// Too many families.
+    #[error("more than {MAX_FAMILIES} patterns")]
+    TooManyFamilies,
+}
+
+/// Metrics with a limit of the number of their series.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Family {
+    /// What their names match.
+    pub pattern: String,
+    /// The most series that they have together.
+    pub limit: usize,
 }
 
 /// The metrics that are exported.
@@ -27,6 +48,9 @@ pub struct Selection {
     wanted: Box<[bool]>,
     /// Whether a 0 that says nothing is left out until there is another value.
     is_sparse: bool,
+    families: Vec<Family>,
+    /// The family of a metric by its place in the catalogue; empty without families.
+    by_metric: Box<[Option<u8>]>,
 }
 
 impl Selection {
@@ -48,12 +72,17 @@ impl Selection {
             (Level::of(metric) <= level || is_in(include, metric)) && !is_in(exclude, metric)
         };
         let wanted = catalog::all().map(is_wanted).collect();
-        Ok(Self { wanted, is_sparse: level != Level::All })
+        Ok(Self { wanted, is_sparse: level != Level::All, ..Self::all() })
     }
 
     /// The whole catalogue.
     pub fn all() -> Self {
-        Self { wanted: catalog::all().map(|_| true).collect(), is_sparse: false }
+        Self {
+            wanted: catalog::all().map(|_| true).collect(),
+            is_sparse: false,
+            families: Vec::new(),
+            by_metric: Box::default(),
+        }
     }
 
     /// How many metrics are exported.
@@ -64,6 +93,59 @@ impl Selection {
     /// Whether a metric is exported.
     pub fn wants(&self, metric: &'static MetricDef) -> bool {
         self.wanted.get(usize::from(catalog::index_of(metric))).is_none_or(|wanted| *wanted)
+    }
+
+    /// With a limit for the series of each family of metrics.
+    pub fn with_families(mut self, families: Vec<Family>) -> Result<Self, PatternError> {
+        if families.len() > MAX_FAMILIES {
+            return Err(PatternError::TooManyFamilies);
+        }
+        let mut by_metric: Box<[Option<u8>]> = catalog::all().map(|_| None).collect();
+        for (number, family) in (0..).zip(&families) {
+            let mut is_any = false;
+            if family.pattern.len() > MAX_PATTERN_LEN {
+                return Err(PatternError::TooMuch);
+            }
+            if family.limit == 0 {
+                return Err(PatternError::NoRoom(family.pattern.clone()));
+            }
+            for (metric, of) in catalog::all().zip(&mut by_metric) {
+                if !matches(&family.pattern, metric.name) {
+                    continue;
+                }
+                is_any = true;
+                if let Some(other) = of.replace(number).and_then(|at| families.get(usize::from(at)))
+                {
+                    let (one, two) = (other.pattern.clone(), family.pattern.clone());
+                    return Err(PatternError::InTwo(one, two, metric.name));
+                }
+            }
+            if !is_any {
+                return Err(PatternError::NoMetric(family.pattern.clone()));
+            }
+        }
+        (self.families, self.by_metric) = (families, by_metric);
+        Ok(self)
+    }
+
+    /// The families of metrics with a limit of their own.
+    pub fn families(&self) -> &[Family] {
+        &self.families
+    }
+
+    /// The family of a metric.
+    pub(super) fn family(&self, metric: &'static MetricDef) -> Option<u8> {
+        if self.families.is_empty() {
+            return None;
+        }
+        *self.by_metric.get(usize::from(catalog::index_of(metric)))?
+    }
+
+    /// The largest number of series that one subject of a metric can have.
+    pub fn most_series(&self, metric: &'static MetricDef) -> usize {
+        let all = metric.series_per_subject();
+        let one = if self.is_sparse && is_detailed(metric) { all.min(1) } else { all };
+        if self.wants(metric) { one } else { 0 }
     }
 
     /// Whether a sample is of a dimension that this level does not have.
@@ -88,6 +170,14 @@ impl Selection {
 impl SeriesRegistry {
     /// Exports these metrics from now on. Series of others end with the next batch of their source.
     pub fn set_selection(&mut self, selection: Selection) {
+        if self.selection.families() != selection.families() {
+            let all = self.sources.values_mut().flat_map(|source| &mut source.series);
+            let alive = all.filter_map(|(key, series)| {
+                series.place.family = selection.family(key.metric);
+                (!series.ended).then_some(series.place)
+            });
+            self.limit.set_families(&selection, alive);
+        }
         self.selection = selection;
     }
 
@@ -178,6 +268,22 @@ mod tests {
         assert_eq!(Selection::new(Level::All, &[], &many).unwrap_err(), PatternError::TooMuch);
         let long = ["*".repeat(MAX_PATTERN_LEN + 1)];
         assert_eq!(Selection::new(Level::All, &long, &[]).unwrap_err(), PatternError::TooMuch);
+    }
+
+    #[test]
+    fn families_have_metrics_of_their_own_and_a_limit() {
+        let family = |pattern: &str, limit| Family { pattern: pattern.into(), limit };
+        let with = |families| Selection::all().with_families(families);
+        let both = with(vec![family("gpu.power*", 5), family("nccl.*", 7)]).unwrap();
+        assert_eq!(both.family(device::POWER_LIMIT.def()), Some(0));
+        assert_eq!(both.family(device::UTILIZATION.def()), None);
+        let wrong = |families| with(families).unwrap_err();
+        let two = wrong(vec![family("gpu.p*", 5), family("gpu.power", 7)]);
+        assert_eq!(two.to_string(), "`gpu.p*` and `gpu.power` both name `gpu.power`");
+        assert_eq!(wrong(vec![family("gpu.pwer", 5)]), PatternError::NoMetric("gpu.pwer".into()));
+        assert_eq!(wrong(vec![family("gpu.*", 0)]), PatternError::NoRoom("gpu.*".into()));
+        assert_eq!(wrong(vec![family("*", 1); 17]), PatternError::TooManyFamilies);
+        assert_eq!(wrong(vec![family(&"*".repeat(129), 1)]), PatternError::TooMuch);
     }
 
     #[test]

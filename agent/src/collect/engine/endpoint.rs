@@ -18,6 +18,7 @@ use super::{ENGINES, NAME, Shared, dcgm};
 use crate::catalog::agent::OwnerLimit;
 use crate::catalog::endpoint::{self as metric, FamilyDrift, PageOutcome};
 use crate::collect::Collector;
+use crate::collect::cpu_limit::Importance;
 use crate::collect::schedule::thread_cpu;
 use crate::collect::status::Report;
 use crate::engines::{EngineFacts, EngineId, Serving};
@@ -336,6 +337,10 @@ impl Collector for Endpoint {
 
     fn every(&self) -> Option<Duration> {
         self.every
+    }
+
+    fn importance(&self) -> Importance {
+        Importance::Extra
     }
 
     fn collect(&mut self, out: &mut Batch) {

@@ -7,6 +7,7 @@ use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::OwnerLimit;
 use crate::catalog::endpoint::{self as metric, PageOutcome};
 use crate::collect::Collector;
+use crate::collect::cpu_limit::Importance;
 use crate::collect::device::snapshot::Control;
 use crate::collect::source::{Late, Readers};
 use crate::collect::status::Report;
@@ -152,6 +153,10 @@ impl EngineFinder {
 impl Collector for EngineFinder {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn importance(&self) -> Importance {
+        Importance::Extra
     }
 
     fn collect(&mut self, out: &mut Batch) {

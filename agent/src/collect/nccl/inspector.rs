@@ -27,6 +27,7 @@ use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::{OwnerLimit, SourceState};
 use crate::catalog::inspector::{self as metric, FileState, LineOutcome};
 use crate::collect::Collector;
+use crate::collect::cpu_limit::Importance;
 use crate::collect::source::NcclProcesses;
 use crate::collect::status::Report;
 use crate::communicators::Communicators;
@@ -340,6 +341,10 @@ impl Inspector {
 impl Collector for Inspector {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn importance(&self) -> Importance {
+        Importance::Extra
     }
 
     fn collect(&mut self, out: &mut Batch) {

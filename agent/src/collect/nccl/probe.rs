@@ -20,6 +20,7 @@ use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::nccl::{self as metric, KnownBy};
 use crate::collect::Collector;
+use crate::collect::cpu_limit::Importance;
 use crate::collect::status::{Report, StatusRegistry};
 use crate::communicators::Communicators;
 use crate::event::aggregator::EventAggregator;
@@ -221,6 +222,10 @@ impl Nccl {
 impl Collector for Nccl {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn importance(&self) -> Importance {
+        Importance::Extra
     }
 
     fn collect(&mut self, out: &mut Batch) {

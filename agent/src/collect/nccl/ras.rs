@@ -28,6 +28,7 @@ mod unequal;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::{self as metric, PeerState, RankPresence, RasOutcome};
 use crate::collect::Collector;
+use crate::collect::cpu_limit::Importance;
 use crate::collect::status::Report;
 use crate::communicators::{Communicators, LocalRanks, MemberId};
 use crate::event::aggregator::EventAggregator;
@@ -199,6 +200,10 @@ impl Collector for Ras {
 
     fn never_waits(&self) -> bool {
         true
+    }
+
+    fn importance(&self) -> Importance {
+        Importance::Extra
     }
 
     fn collect(&mut self, out: &mut Batch) {

@@ -1,7 +1,7 @@
 use super::*;
 
 fn place(rank: SeriesClass, user: u32) -> Place {
-    Place { rank, weight: 1, owner: Some(QuotaKey::of_user(user)) }
+    Place::new(rank, 1, Some(QuotaKey::of_user(user)))
 }
 
 const NOTHING: Needed = [0; 5];
@@ -117,7 +117,7 @@ fn ended_counters_are_stored_up_to_a_bound() {
     let mut limit = SeriesLimit::new(10);
     let process = place(SeriesClass::Basic, 1);
     assert_eq!((0..100).filter(|_| limit.remember(process)).count(), 10);
-    assert!(limit.remember(Place { rank: SeriesClass::Device, weight: 1, owner: None }));
+    assert!(limit.remember(Place::new(SeriesClass::Device, 1, None)));
     limit.forget();
     limit.forget();
     assert!(limit.remember(process));
