@@ -9,7 +9,7 @@ use crate::compile::{self, Profile};
 use crate::{place, shell};
 use anyhow::{Context as _, Result};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The variable that tells the tests where the engines are.
@@ -138,7 +138,7 @@ fn install_wheel(folder: &Path, uv: &Path, wheel: &Wheel) -> Result<()> {
         command.env("UV_CACHE_DIR", folder.join("cache")).env("UV_LINK_MODE", "hardlink");
         shell::run(command.env("UV_PYTHON_DOWNLOADS", "never").env("UV_HTTP_TIMEOUT", "300"))
     };
-    with(shell::program(uv, ["venv", "--clear", "--python", PYTHON]).arg(&venv))?;
+    with(shell::program(uv, ["venv", "--clear", "--python"]).arg(python()?).arg(&venv))?;
     let without = wheel.without.iter().map(|name| format!("{name}; sys_platform == 'never'"));
     let lines: Vec<String> =
         wheel.instead.iter().map(|line| (*line).to_owned()).chain(without).collect();
@@ -158,6 +158,21 @@ fn install_wheel(folder: &Path, uv: &Path, wheel: &Wheel) -> Result<()> {
         write(&site.join("sgl_kernel/__init__.py"), &stub)?;
     }
     write(&folder.join(format!("{}.done", wheel.name)), "")
+}
+
+/// An interpreter of version [`PYTHON`] that runs: pyenv puts a script of its name into the path also where another
+/// version is in use, and the script fails.
+fn python() -> Result<PathBuf> {
+    let program = format!("python{PYTHON}");
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let pyenv = std::env::var_os("PYENV_ROOT").map_or_else(|| home.join(".pyenv"), PathBuf::from);
+    let versions = fs::read_dir(pyenv.join("versions")).into_iter().flatten().flatten();
+    let mut of_pyenv: Vec<PathBuf> =
+        versions.map(|version| version.path().join("bin").join(&program)).collect();
+    of_pyenv.sort();
+    let runs = |path: &PathBuf| shell::succeeds(&mut shell::program(path, ["--version"]));
+    let found = std::iter::once(PathBuf::from(&program)).chain(of_pyenv).find(runs);
+    found.with_context(|| format!("no {program} runs here: install it, or with pyenv"))
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

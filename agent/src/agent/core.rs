@@ -110,8 +110,7 @@ impl Core {
         let (series_limit, job_allocations) = (settings.series_limit, JobAllocations::default());
         let node = settings.names.kubernetes.node_name.as_deref();
         let host = host::name(&settings.paths, node);
-        let with_receipts = Some(&settings.receipts).filter(|_| is_agent).cloned();
-        let receipts = with_receipts.unwrap_or_default();
+        let receipts = if is_agent { settings.receipts.clone() } else { <_>::default() };
         Self {
             receipts: Receipts::open(&receipts, host.clone(), settings.interval),
             context,

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 /// What a point takes in a request on the mean: 2,065 points of eight H100s made requests of 42,864 B with
 /// gzip (`docs/benchmarks.md`).
-const POINT_BYTES: f64 = 21.0;
+const POINT_BYTES: u64 = 21;
 
 /// The word of a device's metrics in the catalogue.
 const DEVICE: &str = "gpu";
@@ -89,14 +89,16 @@ impl WorstCase {
         let each = |kind: &'static KindDef| Each { of: kind.about, series: of(kind.word) };
         let each = Subject::KINDS.iter().filter(|kind| kind.word != DEVICE).map(each);
         let of_devices = devices.iter().map(|devices| devices.count * devices.series).sum();
-        let (limit, interval_s) = (settings.series_limit as u64, settings.interval.as_secs_f64());
-        let bytes = |series: u64| (series as f64 * POINT_BYTES * 60.0 / interval_s) as u64;
+        let (limit, interval) =
+            (settings.series_limit as u64, settings.interval.as_millis().max(1));
+        let interval = u64::try_from(interval).unwrap_or(u64::MAX);
+        let bytes = |series: u64| series * POINT_BYTES * 60_000 / interval;
         Self {
             families: settings.metrics.families().iter().map(Limited::of).collect(),
             each: each.filter(|each| each.series > 0).collect(),
             of_devices,
             limit,
-            interval_s,
+            interval_s: settings.interval.as_secs_f64(),
             device_bytes_a_minute: bytes(of_devices.min(limit)),
             bytes_a_minute: bytes(limit),
             devices,
@@ -135,8 +137,8 @@ impl WorstCase {
         let interval = self.interval_s;
         let _ = writeln!(
             out,
-            "Every {interval} s, to one OTLP receiver with gzip: about {devices:.1} MB a minute of the devices,\n\
-             {all:.1} MB at the limit."
+            "Every {interval} s to one OTLP receiver, with gzip: about {devices:.2} MB a minute of the\n\
+             devices, {all:.2} MB at the limit."
         );
         out
     }

@@ -14,6 +14,7 @@ mod counts;
 pub mod def;
 mod delta;
 pub mod encode;
+pub mod fuzz;
 mod grpc;
 mod health;
 pub(crate) mod http;

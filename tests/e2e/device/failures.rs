@@ -165,6 +165,31 @@ fn no_more_series_are_sent_than_allowed_and_what_is_left_out_is_said() {
 }
 
 #[test]
+fn a_family_of_metrics_has_no_more_series_than_its_limit_and_the_others_have_theirs() {
+    let more = "[metrics]\nlevel = \"all\"\nlimits = { \"gpu.nvlink.*\" = 40 }\n".to_owned();
+    let config = Config { default_metrics: true, more, ..Config::default() };
+    let sick = Sick::with("h100x8", config);
+    let left_out = |point: &&Value| {
+        point["metric"] == "gpuwho.dropped"
+            && point["attributes"]["gpuwho.drop.reason"] == "metric_limit"
+    };
+    let points =
+        sick.wait("what was left out", |points| points.iter().filter(left_out).count() > 3);
+    let series = |prefix: &str| {
+        let of = points.iter().filter(|point| {
+            let metric = point["metric"].as_str().unwrap_or_default();
+            metric.starts_with(prefix) && point["ended"] != true
+        });
+        of.map(|point| format!("{}{}", point["metric"], point["attributes"]))
+            .collect::<BTreeSet<_>>()
+            .len()
+    };
+    assert_eq!((series("gpu.nvlink."), series("gpu.temperature") >= 8), (40, true));
+    let doctor = sick.ask(&["doctor"]);
+    assert!(doctor.contains("40 exist and the limit is 40 (metrics.limits)"), "{doctor}");
+}
+
+#[test]
 fn doctor_says_what_is_wrong_with_a_lost_gpu() {
     let sick = Sick::new("gpu-lost");
     sick.wait("the loss", |points| is_in_state(points, "3", "lost"));

@@ -24,7 +24,7 @@ mod tail;
 
 use crate::attribute::ownership::Ownership;
 use crate::attribute::quota::QuotaKey;
-use crate::catalog::agent::{OwnerLimit, SourceState};
+use crate::catalog::agent::OwnerLimit;
 use crate::catalog::inspector::{self as metric, FileState, LineOutcome};
 use crate::collect::Collector;
 use crate::collect::cpu_limit::Importance;
@@ -44,6 +44,7 @@ use ranks::Ranks;
 use record::Record;
 use sharing::{Parts, Turns, make_room};
 use sources::{Content, MeanValues, Source};
+pub(super) use state::diagnose;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
@@ -384,21 +385,6 @@ fn tally(lines: &mut [u64; LineOutcome::ALL.len()], outcome: LineOutcome) {
     if let Some(count) = lines.get_mut(outcome as usize) {
         *count += 1;
     }
-}
-
-/// The finding of `gpuwho doctor`.
-pub fn diagnose(settings: &Settings) -> (SourceState, String) {
-    if !settings.enabled {
-        return (SourceState::Absent, "switched off (nccl.inspector)".into());
-    }
-    for path in &settings.directories {
-        if let Err(error) = files::directory(path) {
-            let facts = format!("{}: {error} (nccl.inspector_dirs)", path.display());
-            return (SourceState::Degraded, facts);
-        }
-    }
-    let what = "finds the files of processes that hold a device";
-    (SourceState::Ready, format!("{what}; reads {} bytes a second", settings.rate))
 }
 
 #[cfg(test)]

@@ -9,14 +9,23 @@ use super::queue::Request;
 use super::retry::Verdict;
 use super::settings::{Compression, Settings};
 use super::wire::{Field, Reader};
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use base64::{Engine as _, alphabet};
 use bytes::Bytes;
 use hyper::StatusCode;
-use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, TE};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
 use std::time::Duration;
 use tonic::{Code, Status};
 
 /// Bytes before a gRPC message: a compression flag and the length.
 pub(super) const PREFIX: usize = 5;
+
+/// The header of a status' details, and how tonic reads it: with padding or without.
+const DETAILS: &str = "grpc-status-details-bin";
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// Sends over OTLP/gRPC.
 #[derive(Debug)]
@@ -78,9 +87,9 @@ fn framed(body: &[u8], compression: Compression) -> Bytes {
     out.into()
 }
 
-fn classify(answer: &Answer) -> Verdict {
-    let status = Status::from_header_map(&answer.trailers)
-        .or_else(|| Status::from_header_map(&answer.headers))
+pub(super) fn classify(answer: &Answer) -> Verdict {
+    let status = status_in(&answer.trailers)
+        .or_else(|| status_in(&answer.headers))
         .unwrap_or_else(|| of_http(answer.status));
     if status.code() == Code::Ok {
         // The answer is not compressed: we offer no encoding for it.
@@ -108,6 +117,17 @@ fn classify(answer: &Answer) -> Verdict {
         Code::Unimplemented => Verdict::Refused(Cause::NotOtlp { status: name, message }),
         _ => Verdict::Refused(answered(name, message)),
     }
+}
+
+/// The status in headers. Details that are no base64 are left out: tonic 0.14 panics at them.
+fn status_in(headers: &HeaderMap) -> Option<Status> {
+    let details = headers.get(DETAILS);
+    if details.is_none_or(|details| BASE64.decode(details).is_ok()) {
+        return Status::from_header_map(headers);
+    }
+    let mut readable = headers.clone();
+    readable.remove(DETAILS);
+    Status::from_header_map(&readable)
 }
 
 /// The gRPC code for an HTTP status without one, according to gRPC's own table.
@@ -152,7 +172,6 @@ fn bytes_field(message: &[u8], wanted: u64) -> Option<&[u8]> {
 mod tests {
     use super::super::wire::{put_bytes, put_varint, tag};
     use super::*;
-    use hyper::header::HeaderMap;
 
     fn status(seconds: Option<u64>) -> Vec<u8> {
         let mut out = vec![tag(1, 0), 8];
@@ -194,6 +213,18 @@ mod tests {
         for code in (0..17).map(Code::from) {
             let verdict = classify(&answer(code, &[]));
             assert_eq!(matches!(verdict, Verdict::Retry { .. }), again.contains(&code), "{code:?}");
+        }
+    }
+
+    #[test]
+    fn details_that_are_no_base64_are_left_out() {
+        let mut exhausted = answer(Code::ResourceExhausted, &status(Some(7)));
+        let without_padding = exhausted.trailers[DETAILS].to_str().unwrap().replace('=', "");
+        let details = [(&*without_padding, true), ("CA No6", false)];
+        for (details, is_read) in details {
+            exhausted.trailers.insert(DETAILS, HeaderValue::from_str(details).unwrap());
+            let verdict = classify(&exhausted);
+            assert_eq!(matches!(verdict, Verdict::Retry { .. }), is_read, "{details} {verdict:?}");
         }
     }
 

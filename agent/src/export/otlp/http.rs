@@ -53,7 +53,7 @@ impl Http {
     }
 }
 
-fn classify(answer: &Answer, format: Format) -> Verdict {
+pub(super) fn classify(answer: &Answer, format: Format) -> Verdict {
     let status = answer.status.to_string();
     if answer.status.is_success() {
         let (rejected, message) = match format {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::attribute::{Evidence, KernelCgroups, Opened as DeviceOpened};
+use crate::catalog::agent::SourceState;
 use crate::paths::Paths;
 use crate::sample::{Sample, Value};
 use std::fs::OpenOptions;

@@ -1,6 +1,6 @@
 //! The status of the source and its remedy.
 
-use super::Inspector;
+use super::{Inspector, Settings, files};
 use crate::catalog::agent::SourceState;
 use std::time::Instant;
 
@@ -37,6 +37,21 @@ impl Inspector {
         }
         (SourceState::Ready, String::new(), "")
     }
+}
+
+/// The finding of `gpuwho doctor`.
+pub(in super::super) fn diagnose(settings: &Settings) -> (SourceState, String) {
+    if !settings.enabled {
+        return (SourceState::Absent, "switched off (nccl.inspector)".into());
+    }
+    for path in &settings.directories {
+        if let Err(error) = files::directory(path) {
+            let facts = format!("{}: {error} (nccl.inspector_dirs)", path.display());
+            return (SourceState::Degraded, facts);
+        }
+    }
+    let what = "finds the files of processes that hold a device";
+    (SourceState::Ready, format!("{what}; reads {} bytes a second", settings.rate))
 }
 
 const SWITCH_ON: &str = "for bandwidths set NCCL_PROFILER_PLUGIN, NCCL_INSPECTOR_ENABLE=1 and \
