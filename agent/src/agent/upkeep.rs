@@ -7,6 +7,7 @@ use crate::catalog::agent::{SourceState, Stage};
 use crate::collect::schedule::Stop;
 use crate::collect::source::Context;
 use crate::collect::status::Report;
+use crate::cost::receipts;
 use crate::host::boot_time_ns;
 use crate::sys::memory;
 use std::path::Path;
@@ -31,6 +32,9 @@ pub(super) fn run(core: &Core, stop: &Stop) {
         });
         core.refresh_carbon();
         core.receipts.save(Instant::now(), false);
+        if let Some(report) = core.receipts.status() {
+            board.put(receipts::STATUS, &report);
+        }
         if !has_started && begun.elapsed() >= START_UP {
             has_started = true;
             memory::give_back();

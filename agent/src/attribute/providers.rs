@@ -211,7 +211,7 @@ impl MetadataProviders {
 async fn pulse(status: StatusRegistry) {
     loop {
         let _turn = status.turn(THREAD, Duration::ZERO);
-        tokio::time::sleep(PULSE).await;
+        tokio::time::sleep_until(next_of(PULSE)).await;
     }
 }
 

@@ -31,7 +31,7 @@ dims! {
         OperationsFull = "operations_full",
         /// The same for threads.
         ThreadsFull = "threads_full",
-        /// The export queue was full and dropped the oldest batch.
+        /// The export queue was full and dropped the oldest batch, or too many receipts waited.
         QueueFull = "queue_full",
         /// The spool on disk was full and dropped the oldest requests.
         SpoolFull = "spool_full",

@@ -28,8 +28,10 @@ use super::Charge;
 use crate::accounting::Amount;
 use crate::attribute::owner::{OwnerFacts, OwnerId};
 use crate::attribute::ownership::{Ownership, Version};
+use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::cost::{self as metric, ReceiptEnd};
 use crate::catalog::device;
+use crate::collect::status::Report;
 use crate::event::Event;
 use crate::event::recent::EventView;
 use crate::ids::GpuId;
@@ -57,6 +59,9 @@ const MIN_END: Duration = Duration::from_secs(2);
 /// An owner of the state file ends if it does not appear within this time after the start: readers and
 /// the kubelet may be slow then.
 const RESUME: Duration = Duration::from_mins(2);
+
+/// The name under which the status registry has them, once something was lost or cannot be written.
+pub const STATUS: &str = "receipts";
 
 /// All receipts of this host.
 #[derive(Debug)]
@@ -92,6 +97,10 @@ struct State {
     on: HashMap<GpuId, Vec<Arc<str>>>,
     ended: u64,
     evicted: u64,
+    /// Whether finished receipts have files.
+    has_files: bool,
+    /// Receipts that found no room on their way to the receivers or to their files.
+    lost: u64,
 }
 
 impl Receipts {
@@ -99,7 +108,8 @@ impl Receipts {
     pub fn open(settings: &Settings, host: String, interval: Duration) -> Self {
         let (files, stored) = Files::open(settings);
         let resumed = Instant::now() + RESUME;
-        let mut state = State { finished: stored.finished.into(), ..State::default() };
+        let has_files = settings.directory.is_some();
+        let mut state = State { finished: stored.finished.into(), has_files, ..State::default() };
         for mut open in stored.open {
             open.resume(resumed);
             state.open.insert(Arc::clone(&open.key), open);
@@ -212,6 +222,21 @@ impl Receipts {
         files.write_receipts();
     }
 
+    /// How the receipts' files are doing, and what was lost; `None` while all is well.
+    pub fn status(&self) -> Option<Report> {
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let (lost, trouble) = (files.lost() + self.lock().lost, files.trouble());
+        if lost == 0 && trouble.is_none() {
+            return None;
+        }
+        let mut report = trouble.map_or_else(Report::ready, |trouble| {
+            let remedy = "make the directory writable, and give it room";
+            Report::of(SourceState::Degraded, trouble, remedy)
+        });
+        report.dropped = vec![(DropReason::QueueFull, lost)];
+        Some(report)
+    }
+
     /// The receipts of a job, pod or unit by its name, as a user may see them; all of them without a
     /// user.
     pub fn report(&self, name: &str, viewer: Option<u32>) -> ReceiptReport {
@@ -283,9 +308,12 @@ impl State {
         let receipt = open.receipt(Some(end));
         self.finished.push_back(receipt.clone());
         self.bound_finished();
-        for waiting in [&mut self.unsent, &mut self.unwritten] {
+        let files = self.has_files.then_some(&mut self.unwritten);
+        for waiting in [&mut self.unsent].into_iter().chain(files) {
             if waiting.len() < MAX_UNSENT {
                 waiting.push_back(receipt.clone());
+            } else {
+                self.lost += 1;
             }
         }
     }

@@ -13,7 +13,7 @@ mod devices;
 mod missing;
 mod wire;
 
-use super::{LookupQueue, ProviderContext};
+use super::{LookupQueue, ProviderContext, next_of};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::SourceState;
 use crate::catalog::share::GrantKind;
@@ -157,7 +157,12 @@ impl Kubelet {
             self.single.requested = 0;
             if let Err(error) = self.round(&grpc).await {
                 let pause = self.failed(&error);
-                sleep(pause).await;
+                if error.is_absent() {
+                    // At the same moments as the other providers.
+                    sleep_until(next_of(pause)).await;
+                } else {
+                    sleep(pause).await;
+                }
             }
         }
     }

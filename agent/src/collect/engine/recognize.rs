@@ -61,7 +61,7 @@ impl CommandLine {
         given.map_or_else(|| engine.signs.ports.to_vec(), |port| vec![port])
     }
 
-    /// The last value of an option: `--port 9000` or `--port=9000`.
+    /// The port in the last value of an option: `--port 9000`, `--port=9000`, `--address :9400`.
     fn option(&self, name: &str) -> Option<u16> {
         let mut found = None;
         let mut arguments = self.arguments.iter().peekable();
@@ -71,7 +71,11 @@ impl CommandLine {
                 Some(rest) => rest.strip_prefix('='),
                 None => None,
             };
-            found = value.and_then(|value| value.trim().parse().ok()).or(found);
+            let port = |value: &str| {
+                let port = value.rsplit_once(':').map_or(value, |(_, port)| port);
+                port.trim().parse().ok()
+            };
+            found = value.and_then(port).or(found);
         }
         found
     }
@@ -132,6 +136,21 @@ mod tests {
         ] {
             let found = found(&command(program, title, arguments));
             assert_eq!(found, Some((wanted.0, vec![wanted.1])), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn dcgm_s_exporter_has_its_port_behind_an_address() {
+        for (arguments, port) in [
+            (&["--address", ":9401"][..], 9401),
+            (&["-a", "0.0.0.0:9402"], 9402),
+            (&["--address=[::]:9403"], 9403),
+            (&["--address", "nonsense"], 9400),
+            (&[], 9400),
+        ] {
+            let all = [&["dcgm-exporter"], arguments].concat();
+            let exporter = command("dcgm-exporter", "dcgm-exporter", &all);
+            assert_eq!(found(&exporter), Some(("dcgm-exporter", vec![port])), "{arguments:?}");
         }
     }
 

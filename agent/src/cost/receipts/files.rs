@@ -142,7 +142,10 @@ pub(super) struct Files {
     queue: VecDeque<Queued>,
     /// Names in the directory with their tenants, the oldest first.
     names: Option<VecDeque<(String, Arc<str>)>>,
-    has_warned: bool,
+    /// Why the last writing failed.
+    trouble: Option<String>,
+    /// Receipts that have no file, because too many waited or it could not be written.
+    lost: u64,
 }
 
 impl Files {
@@ -163,7 +166,8 @@ impl Files {
             last: (0, 0),
             queue: VecDeque::new(),
             names: None,
-            has_warned: false,
+            trouble: None,
+            lost: 0,
         };
         (files, stored.unwrap_or_default())
     }
@@ -187,8 +191,11 @@ impl Files {
         }
         let written = fs::create_dir_all(&folder).and_then(|()| replace(&folder, STATE_FILE, text));
         match written {
-            Ok(()) => self.last = print,
-            Err(error) => self.warn(&folder, &error),
+            Ok(()) => {
+                self.last = print;
+                self.trouble = None;
+            }
+            Err(error) => self.fail(&folder, &error),
         }
     }
 
@@ -204,6 +211,7 @@ impl Files {
         if self.queue.len() > MAX_QUEUED {
             let tenants = self.queue.iter().map(|queued| &*queued.tenant);
             self.queue.remove(makes_way(tenants).unwrap_or(0));
+            self.lost += 1;
         }
     }
 
@@ -211,28 +219,42 @@ impl Files {
     pub(super) fn write_receipts(&mut self) {
         let Some(folder) = self.settings.directory.clone() else { return };
         while let Some(queued) = self.queue.pop_front() {
-            if let Err(error) = self.write_one(&folder, queued) {
-                self.warn(&folder, &error);
+            if let Err(error) = self.write_one(&folder, &queued) {
+                self.fail(&folder, &error);
+                // Tried again with the next one.
+                self.queue.push_front(queued);
                 return;
             }
         }
     }
 
-    fn write_one(&mut self, folder: &Path, queued: Queued) -> io::Result<()> {
-        let Queued { name, tenant, text } = queued;
+    /// Receipts without a file, although they should have one.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Why the last writing failed.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.trouble.clone()
+    }
+
+    fn write_one(&mut self, folder: &Path, queued: &Queued) -> io::Result<()> {
         let mut names = if let Some(names) = self.names.take() {
             names
         } else {
             fs::create_dir_all(folder)?;
             listed(folder)?.into_iter().map(|name| (name, "".into())).collect()
         };
-        replace(folder, &name, &text)?;
-        names.push_back((name, tenant));
+        let name = free_name(folder, &queued.name);
+        replace(folder, &name, &queued.text)?;
+        self.trouble = None;
+        names.push_back((name, Arc::clone(&queued.tenant)));
         while names.len() > self.settings.max_files {
             let place = makes_way(names.iter().map(|(_, tenant)| &**tenant));
             let Some((oldest, _)) = place.and_then(|place| names.remove(place)) else { break };
             match fs::remove_file(folder.join(oldest)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                // The receipt is written.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => self.fail(folder, &error),
                 _ => {}
             }
         }
@@ -240,11 +262,8 @@ impl Files {
         Ok(())
     }
 
-    fn warn(&mut self, folder: &Path, error: &io::Error) {
-        if !std::mem::replace(&mut self.has_warned, true) {
-            let (folder, remedy) = (folder.display(), "make the directory writable");
-            tracing::warn!(%folder, %error, remedy, "cannot write receipts; a restart loses open ones");
-        }
+    fn fail(&mut self, folder: &Path, error: &io::Error) {
+        self.trouble = Some(format!("cannot write receipts in {}: {error}", folder.display()));
     }
 }
 
@@ -268,6 +287,14 @@ fn file_name(receipt: &Receipt) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
     let name: String = receipt.receipt.chars().map(plain).take(MAX_NAME_LEN).collect();
     format!("{}-{name}.json", receipt.until)
+}
+
+/// The name, or with a number if a file has it: owners of different names may have the same plain one.
+fn free_name(folder: &Path, name: &str) -> String {
+    let plain = name.strip_suffix(".json").unwrap_or(name);
+    let numbered = (2..=MAX_FILES).map(|number| format!("{plain}-{number}.json"));
+    let mut names = std::iter::once(name.to_owned()).chain(numbered);
+    names.find(|name| !folder.join(name).exists()).unwrap_or_else(|| name.to_owned())
 }
 
 /// Writes a new file and renames it.

@@ -216,6 +216,74 @@ fn many_receipts_of_one_user_take_none_of_anothers() {
     assert_eq!(state.finished.back().map(|last| &*last.receipt), Some("slurm_job/264"));
 }
 
+/// Files of at most a thousand receipts, and a receipt of this name.
+fn thousand(folder: &Path) -> (Files, impl Fn(&str) -> Receipt) {
+    let of = |name: &str| Receipt {
+        receipt: format!("slurm_job/{name}"),
+        until: "2026-11-23T00:00:01Z".into(),
+        ..Receipt::default()
+    };
+    (Files::open(&Settings { max_files: 1000, ..settings(folder) }).0, of)
+}
+
+#[test]
+fn receipts_whose_plain_names_are_the_same_have_a_file_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut files, of) = thousand(folder.path());
+    for name in ["a b", "a/b", "a_b"] {
+        files.queue(&of(name));
+        files.write_receipts();
+    }
+    let names = std::fs::read_dir(folder.path().join("receipts")).unwrap();
+    let mut names: Vec<_> =
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    let ends = ["", "-2", "-3"].map(|end| format!("2026-11-23T00:00:01Z-slurm_job_a_b{end}.json"));
+    let mut expected = ends.to_vec();
+    expected.sort_unstable();
+    assert_eq!(names, expected);
+}
+
+#[test]
+fn receipts_that_cannot_be_written_wait_and_those_beyond_the_limit_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut files, of) = thousand(folder.path());
+    let place = folder.path().join("receipts");
+    std::fs::write(&place, "in the way").unwrap();
+    for number in 0..300 {
+        files.queue(&of(&number.to_string()));
+        files.write_receipts();
+    }
+    let trouble = files.trouble().unwrap();
+    assert!(trouble.starts_with("cannot write receipts in "), "{trouble}");
+    assert_eq!(files.lost(), 300 - 256);
+    std::fs::remove_file(&place).unwrap();
+    files.write_receipts();
+    assert_eq!((files.trouble(), std::fs::read_dir(&place).unwrap().count()), (None, 256));
+}
+
+#[test]
+fn finished_receipts_that_nobody_takes_are_counted() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let receipts = agent(folder.path());
+    assert_eq!(receipts.status(), None);
+    let job = rig.job("42");
+    rig.second(&receipts, job);
+    let mut state = receipts.lock();
+    let (key, open) =
+        state.open.first_key_value().map(|(key, open)| (key.clone(), open.clone())).unwrap();
+    for _ in 0..MAX_UNSENT + 5 {
+        state.open.insert(Arc::clone(&key), open.clone());
+        state.end(&key, ReceiptEnd::Ended);
+    }
+    drop(state);
+    let report = receipts.status().unwrap();
+    assert_eq!(
+        (report.state, report.dropped),
+        (SourceState::Ready, vec![(DropReason::QueueFull, 10)])
+    );
+}
+
 #[test]
 fn more_open_receipts_than_the_limit_end_the_least_active_ones() {
     let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
