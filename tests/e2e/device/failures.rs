@@ -166,7 +166,7 @@ fn no_more_series_are_sent_than_allowed_and_what_is_left_out_is_said() {
 
 #[test]
 fn a_family_of_metrics_has_no_more_series_than_its_limit_and_the_others_have_theirs() {
-    let more = "[metrics]\nlevel = \"all\"\nlimits = { \"gpu.nvlink.*\" = 40 }\n".to_owned();
+    let more = "[metrics]\nlevel = \"all\"\nlimits = { \"gpu.throttle.*\" = 40 }\n".to_owned();
     let config = Config { default_metrics: true, more, ..Config::default() };
     let sick = Sick::with("h100x8", config);
     let left_out = |point: &&Value| {
@@ -184,7 +184,7 @@ fn a_family_of_metrics_has_no_more_series_than_its_limit_and_the_others_have_the
             .collect::<BTreeSet<_>>()
             .len()
     };
-    assert_eq!((series("gpu.nvlink."), series("gpu.temperature") >= 8), (40, true));
+    assert_eq!((series("gpu.throttle."), series("gpu.temperature") >= 8), (40, true));
     let doctor = sick.ask(&["doctor"]);
     assert!(doctor.contains("40 exist and the limit is 40 (metrics.limits)"), "{doctor}");
 }

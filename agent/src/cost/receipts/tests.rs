@@ -271,7 +271,7 @@ fn finished_receipts_that_nobody_takes_are_counted() {
     rig.second(&receipts, job);
     let mut state = receipts.lock();
     let (key, open) =
-        state.open.first_key_value().map(|(key, open)| (key.clone(), open.clone())).unwrap();
+        state.open.first_key_value().map(|(key, open)| (Arc::clone(key), open.clone())).unwrap();
     for _ in 0..MAX_UNSENT + 5 {
         state.open.insert(Arc::clone(&key), open.clone());
         state.end(&key, ReceiptEnd::Ended);
