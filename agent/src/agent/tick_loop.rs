@@ -29,10 +29,6 @@ use std::time::{Duration, Instant, SystemTime};
 /// How long a tick's first batch waits for those of the other sources, so that all share a request.
 const GATHER: Duration = Duration::from_millis(300);
 
-/// Sources of one tick answer within milliseconds of each other: the thread wakes once for them, not for
-/// each, which costs some 0.1 ms of CPU time.
-const SETTLE: Duration = Duration::from_millis(5);
-
 /// The name under which the series limit reports its state, once it was reached.
 const SERIES: &str = "series";
 
@@ -220,11 +216,7 @@ fn gather(
             return true;
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        let next = received.try_recv().or_else(|_| {
-            std::thread::sleep(SETTLE.min(left));
-            received.recv_timeout(left.saturating_sub(SETTLE))
-        });
-        match next {
+        match received.recv_timeout(left) {
             Ok(next) => event = next,
             Err(RecvTimeoutError::Timeout) => return true,
             Err(RecvTimeoutError::Disconnected) => return false,
