@@ -24,6 +24,7 @@ pub(super) fn run(core: &Core, stop: &Stop) {
     let Context { board, ownership, gauges, interval, .. } = &core.context;
     board.clock(THREAD);
     let (begun, mut has_hung, mut has_started) = (Instant::now(), false, false);
+    let mut has_lost = false;
     while !stop.wait_until(Instant::now() + *interval) {
         let _turn = board.turn(THREAD, *interval);
         gauges.stages.time(Stage::Table, || {
@@ -32,8 +33,11 @@ pub(super) fn run(core: &Core, stop: &Stop) {
         });
         core.refresh_carbon();
         core.receipts.save(Instant::now(), false);
-        if let Some(report) = core.receipts.status() {
-            board.put(receipts::STATUS, &report);
+        // As below: said only once there was something to say, and then also that it is over.
+        let lost = core.receipts.status();
+        has_lost |= lost.is_some();
+        if has_lost {
+            board.put(receipts::STATUS, &lost.unwrap_or_else(Report::ready));
         }
         if !has_started && begun.elapsed() >= START_UP {
             has_started = true;
