@@ -13,6 +13,7 @@ mod small_disk;
 pub mod spool;
 pub mod stdout;
 pub mod webhook;
+mod writer;
 
 use crate::catalog::agent::{DropReason, ExportOutcome, SourceState};
 use crate::catalog::attributes::AttrSet;

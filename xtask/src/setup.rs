@@ -137,6 +137,8 @@ const BUILD: &[Tool] =
 const TEST: &[Tool] = &[
     Tool { program: "ip", package: "iproute2" },
     Tool { program: "unshare", package: "util-linux" },
+    // Gives the agent a wall clock that a test steps.
+    Tool { program: "faketime", package: "faketime" },
 ];
 
 /// Controller, node and clients. Tests start their own; the packages' services stay off.

@@ -129,11 +129,12 @@ struct Stdout {
 
 impl Receiver for Stdout {
     fn open(&self, context: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
-        let sink = || {
-            let sink = self.naming.wrap(Box::new(JsonLines::new(io::stdout())), context.host);
-            self.filter.clone().before(sink, self.interval)
-        };
-        Ok(self.is_wanted.then(sink))
+        if !self.is_wanted {
+            return Ok(None);
+        }
+        let sink = JsonLines::start("export:stdout", io::stdout()).map_err(ThreadError)?;
+        let sink = self.naming.wrap(Box::new(sink), context.host);
+        Ok(Some(self.filter.clone().before(sink, self.interval)))
     }
 }
 
@@ -153,6 +154,13 @@ struct FileError {
     path: PathBuf,
     source: io::Error,
 }
+
+/// Its thread does not start.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot start the thread that writes lines: {0}; look at the limit of processes (RLIMIT_NPROC, pids.max)"
+)]
+struct ThreadError(#[source] io::Error);
 
 /// It has no folder. The agent makes none: a misspelt path would be made as well.
 #[derive(Debug, thiserror::Error)]
@@ -178,7 +186,8 @@ impl Receiver for File {
         let Some(path) = &self.path else { return Ok(None) };
         let file = RotatingFile::open(path, self.rotation)
             .map_err(|source| FileError { path: path.clone(), source })?;
-        let sink = self.naming.wrap(Box::new(JsonLines::new(file)), context.host);
+        let sink = JsonLines::start("export:file", file).map_err(ThreadError)?;
+        let sink = self.naming.wrap(Box::new(sink), context.host);
         Ok(Some(self.filter.clone().before(sink, self.interval)))
     }
 }

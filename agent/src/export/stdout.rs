@@ -1,7 +1,8 @@
 //! Writes one JSON object a line, for terminals, pipes and files: time, metric, kind, unit, value
 //! and attributes of each point; time, event, severity, body and attributes of each event. Writes a
-//! batch in one system call.
+//! batch in one system call, on a thread of its own.
 
+use super::writer::WriterThread;
 use super::{EnrichedBatch, Point, Report, Sink};
 use crate::catalog::Kind;
 use crate::catalog::attributes::{AttrSet, AttrValue};
@@ -14,14 +15,11 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 /// Writes lines to standard output or a file.
 #[derive(Debug)]
-pub struct JsonLines<W> {
-    out: W,
+pub struct JsonLines {
+    out: WriterThread,
     line: Vec<u8>,
-    /// The reader has closed the pipe: nothing more can be written.
-    closed: bool,
-    /// The last batch was not written.
-    failing: bool,
-    report: Report,
+    taken: u64,
+    not_finite: u64,
 }
 
 /// One point.
@@ -60,39 +58,13 @@ enum Number<'a> {
 
 struct Attributes<'a>(&'a AttrSet);
 
-impl<W: Write + Send> JsonLines<W> {
-    /// A sink that writes to `out`.
-    pub fn new(out: W) -> Self {
-        let report = Report::default();
-        Self { out, line: Vec::new(), closed: false, failing: false, report }
+impl JsonLines {
+    /// A sink that writes to `out` on a thread of this name.
+    pub fn start(thread: &str, out: impl Write + Send + 'static) -> io::Result<Self> {
+        let out = WriterThread::start(thread, out)?;
+        Ok(Self { out, line: Vec::new(), taken: 0, not_finite: 0 })
     }
 
-    /// Whether the reader has closed the pipe, so that nothing more can be written.
-    pub fn is_closed(&self) -> bool {
-        self.closed
-    }
-
-    fn write(&mut self) -> io::Result<()> {
-        self.out.write_all(&self.line)?;
-        self.out.flush()
-    }
-
-    /// Renders the batch and returns its number of lines.
-    fn render(&mut self, batch: &EnrichedBatch) -> u64 {
-        let mut lines = 0;
-        for point in &batch.points {
-            let Some(line) = Line::of(point) else {
-                self.report.not_finite += 1;
-                continue;
-            };
-            lines += self.push(&line);
-        }
-        self.report.taken += batch.points.len() as u64;
-        lines
-    }
-}
-
-impl<W: Write + Send> JsonLines<W> {
     fn push(&mut self, line: &impl Serialize) -> u64 {
         // Writing to a Vec does not fail, and every key is a string.
         if serde_json::to_writer(&mut self.line, line).is_err() {
@@ -101,52 +73,33 @@ impl<W: Write + Send> JsonLines<W> {
         self.line.push(b'\n');
         1
     }
-
-    fn put(&mut self, lines: u64) {
-        if self.closed {
-            self.report.undelivered += lines;
-            return;
-        }
-        self.report.requests += 1;
-        match self.write() {
-            Ok(()) => {
-                self.report.accepted += lines;
-                self.report.bytes += self.line.len() as u64;
-                if std::mem::take(&mut self.failing) {
-                    tracing::info!("points and events are written again");
-                }
-            }
-            Err(error) => {
-                self.report.undelivered += lines;
-                // `gpuwho collect | head` is not a failure.
-                self.closed = error.kind() == io::ErrorKind::BrokenPipe;
-                if !self.closed && !std::mem::replace(&mut self.failing, true) {
-                    tracing::warn!(%error, "cannot write points and events; they are lost until it works again");
-                }
-            }
-        }
-    }
 }
 
-impl<W: Write + Send> Sink for JsonLines<W> {
+impl Sink for JsonLines {
     fn export(&mut self, batch: &EnrichedBatch) {
-        self.line.clear();
-        let lines = self.render(batch);
-        self.put(lines);
+        let mut lines = 0;
+        for point in &batch.points {
+            match Line::of(point) {
+                Some(line) => lines += self.push(&line),
+                None => self.not_finite += 1,
+            }
+        }
+        self.taken += batch.points.len() as u64;
+        self.out.push(&mut self.line, lines);
     }
 
     fn export_events(&mut self, records: &[Record]) {
-        self.line.clear();
         let lines = records.iter().map(|record| self.push(&EventLine::of(record))).sum();
-        self.report.taken += lines;
-        self.put(lines);
+        self.taken += lines;
+        self.out.push(&mut self.line, lines);
     }
 
-    /// Does nothing: [`Sink::export`] writes every batch at once.
-    fn flush(&mut self, _deadline: Instant) {}
+    fn flush(&mut self, deadline: Instant) {
+        self.out.flush(deadline);
+    }
 
     fn report(&self) -> Report {
-        self.report
+        Report { taken: self.taken, not_finite: self.not_finite, ..self.out.report() }
     }
 }
 
@@ -227,7 +180,7 @@ mod tests {
     use crate::catalog::{agent, device};
     use crate::export::Labels;
     use crate::sample::Histogram;
-    use std::sync::Arc;
+    use std::sync::{Arc, Mutex};
 
     const NOW: u64 = 1_795_219_200_000_000_005;
 
@@ -239,12 +192,26 @@ mod tests {
         Point { metric, labels: Arc::new(Labels::new(set)), value, start_ns, time_ns: NOW }
     }
 
+    /// What was written, for a test to look at.
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(lines)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
     fn written(points: Vec<Point>) -> (String, Report) {
-        let mut out = Vec::new();
-        let mut sink = JsonLines::new(&mut out);
+        let out = Shared::default();
+        let mut sink = JsonLines::start("test", out.clone()).unwrap();
         sink.export(&EnrichedBatch { points });
-        let report = sink.report();
-        (String::from_utf8(out).unwrap(), report)
+        sink.flush(Instant::now() + Duration::from_secs(60));
+        let text = out.0.lock().unwrap().clone();
+        (String::from_utf8(text).unwrap(), sink.report())
     }
 
     #[test]
@@ -296,50 +263,6 @@ mod tests {
         let (text, report) =
             written(vec![gpu(device::POWER.def(), Some(Value::Double(f64::INFINITY)))]);
         assert_eq!((text.as_str(), report.not_finite, report.accepted), ("", 1, 0));
-    }
-
-    #[test]
-    fn broken_pipe_closes_the_sink_and_counts_what_was_not_written() {
-        struct Broken;
-        impl Write for Broken {
-            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-                Err(io::ErrorKind::BrokenPipe.into())
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
-        let mut sink = JsonLines::new(Broken);
-        let batch =
-            EnrichedBatch { points: vec![gpu(device::POWER.def(), Some(Value::Double(1.0)))] };
-        sink.export(&batch);
-        sink.export(&batch);
-        assert!(sink.is_closed());
-        assert_eq!((sink.report().undelivered, sink.report().requests), (2, 1));
-    }
-
-    #[test]
-    fn a_file_that_fails_once_is_written_again() {
-        #[derive(Default)]
-        struct FullOnce(Vec<u8>, bool);
-        impl Write for FullOnce {
-            fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
-                if std::mem::replace(&mut self.1, true) {
-                    return self.0.write(lines);
-                }
-                Err(io::ErrorKind::StorageFull.into())
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
-        let mut sink = JsonLines::new(FullOnce::default());
-        let batch =
-            EnrichedBatch { points: vec![gpu(device::POWER.def(), Some(Value::Double(1.0)))] };
-        sink.export(&batch);
-        sink.export(&batch);
-        assert!(!sink.is_closed());
-        assert_eq!((sink.report().undelivered, sink.report().accepted), (1, 1));
     }
 
     #[test]

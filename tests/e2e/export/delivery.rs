@@ -1,6 +1,7 @@
 //! Delivery under what goes wrong: every number arrives once, or is counted. The receiver answers badly,
 //! the agent is killed, the disk is full.
 
+mod clock;
 mod receiver;
 mod secrets;
 
@@ -57,6 +58,9 @@ fn flapping(n: usize) -> Answer {
     }
 }
 
+/// Bytes that a pipe takes before its writer waits (`pipe(7)`).
+const PIPE: u64 = 64 << 10;
+
 /// A line of the kernel's log about the device.
 fn xid(round: usize) -> String {
     format!("NVRM: Xid (PCI:0000:3b:00): 31, pid=1, round {round}")
@@ -107,25 +111,36 @@ fn kills_and_a_flapping_receiver_lose_nothing_and_repeat_at_most_one_request_eac
     until(WITHIN, small).expect("the backlog is sent");
     kill(&mut agent, Signal::TERM);
     for (receiver, sinks) in [(&otlp, &["otlp", "otlp-logs"][..]), (&webhook, &["webhook"])] {
-        let outcome = receiver.outcome();
-        let mut accepted = 0;
-        let mut refused = 0;
-        for sink in sinks {
-            let found = found(folder.path(), sink);
-            assert!(found.made > 0, "{sink}");
-            assert_eq!(lost(found.totals), 0, "{sink}: {found:?}");
-            let known = found.totals.accepted + found.totals.refused + found.points;
-            assert_eq!(known, found.made, "{sink}: {found:?}");
-            assert_eq!(found.points, 0, "{sink}: all is sent when the agent ends");
-            accepted += found.totals.accepted;
-            refused += found.totals.refused;
-        }
-        assert_eq!((outcome.accepted, outcome.refused), (accepted, refused), "{sinks:?}");
-        // Closed connections may repeat one as well: the receiver had it, and the agent cannot know.
-        let may_repeat = kills * sinks.len() + outcome.cut_short;
-        assert!(outcome.repeated <= may_repeat, "{} of {may_repeat}", outcome.repeated);
-        assert!(outcome.is_in_order, "{sinks:?}");
+        let lost = assert_nothing_is_missing(folder.path(), (receiver, kills), sinks);
+        assert_eq!(lost, 0, "{sinks:?}");
+        assert!(receiver.outcome().is_in_order, "{sinks:?}");
     }
+}
+
+/// What was made has arrived, or is counted as refused or as lost, for these sinks of an agent that was
+/// killed so often and has ended. Gives what was lost.
+fn assert_nothing_is_missing(
+    folder: &Path,
+    (receiver, kills): (&Receiver, usize),
+    sinks: &[&str],
+) -> u64 {
+    let (outcome, mut all) = (receiver.outcome(), Totals::default());
+    for sink in sinks {
+        let found = found(folder, sink);
+        assert!(found.made > 0, "{sink}");
+        let Totals { accepted, refused, .. } = found.totals;
+        let known = accepted + refused + lost(found.totals) + found.points;
+        assert_eq!(known, found.made, "{sink}: {found:?}");
+        assert_eq!(found.points, 0, "{sink}: all is sent when the agent ends");
+        all.accepted += accepted;
+        all.refused += refused;
+        all.full += lost(found.totals);
+    }
+    assert_eq!((outcome.accepted, outcome.refused), (all.accepted, all.refused), "{sinks:?}");
+    // Closed connections may repeat one as well: the receiver had it, and the agent cannot know.
+    let may_repeat = kills * sinks.len() + outcome.cut_short;
+    assert!(outcome.repeated <= may_repeat, "{} of {may_repeat}", outcome.repeated);
+    all.full
 }
 
 #[test]
@@ -218,4 +233,28 @@ fn two_receivers_get_what_their_filters_let_through_though_a_third_is_dead() {
     assert_eq!(names.into_iter().collect::<Vec<_>>(), ["gpu.power"]);
     let names = all.metrics();
     assert!(names.contains("gpu.power") && names.contains("gpu.energy"), "{names:?}");
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_keeps_no_other_receiver_waiting_nor_the_agents_end() {
+    let folder = TempDir::new().unwrap();
+    let nvml = FakeNvml::install(folder.path(), "a10x1").unwrap();
+    let receiver = Receiver::start(|_| Answer::Status(200));
+    let path = folder.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+    // Open for both: the agent's opening does not wait, and its writes do as soon as the pipe is full.
+    let unread = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let config = Config {
+        interval: Some("200ms".to_owned()),
+        file: Some(path),
+        otlp: Some(Otlp { endpoint: receiver.url(""), protocol: Some("http/json") }),
+        ..Config::default()
+    };
+    let mut agent = Agent::start(folder.path(), &config, Some(&nvml)).unwrap();
+    let is_full = || (rustix::io::ioctl_fionread(&unread).unwrap() >= PIPE).then_some(());
+    until(WITHIN, is_full).expect("the agent writes until the pipe is full");
+    let before = receiver.count();
+    until(WITHIN, || (receiver.count() >= before + 8).then_some(()))
+        .expect("the other one receives");
+    kill(&mut agent, Signal::TERM);
 }

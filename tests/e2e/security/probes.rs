@@ -83,18 +83,19 @@ impl Scene {
         rank
     }
 
-    /// What was told so far, of points or events.
-    fn lines(&self, kind: &str) -> Vec<Value> {
+    /// What was told so far of a metric or an event; only its lines are parsed, for there are many.
+    fn lines(&self, kind: &str, name: &str) -> Vec<Value> {
         let text = read_to_string(self.folder.path().join(FILE)).unwrap_or_default();
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-        let lines = whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        lines.filter(|line| !line[kind].is_null()).collect()
+        let lines = whole.lines().filter(|line| line.contains(name));
+        let lines = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.filter(|line| line[kind] == name).collect()
     }
 
     /// Values of a metric with an attribute, in order.
     fn values(&self, metric: &str, (name, value): (&str, Value)) -> Vec<f64> {
-        let points = self.lines("metric").into_iter();
-        let mine = points.filter(|p| p["metric"] == metric && p["attributes"][name] == value);
+        let points = self.lines("metric", metric).into_iter();
+        let mine = points.filter(|point| point["attributes"][name] == value);
         mine.filter_map(|point| point["value"].as_f64()).collect()
     }
 
@@ -177,14 +178,13 @@ fn who_calls_without_a_pause_is_paused_and_others_calls_are_all_counted() {
     };
     let paused = || {
         call(&mut victim);
-        scene.lines("event").into_iter().find(|event| {
+        scene.lines("event", "nccl.probe.level.change").into_iter().find(|event| {
             let state = event["attributes"]["nccl.probe.level"].as_str();
             let is_his = event["attributes"]["process.owner"] == "nobody";
             is_his && matches!(state, Some("cycled" | "detached"))
         })
     };
-    let event = until(WITHIN, paused).expect("a change of level");
-    assert_eq!(event["event"], "nccl.probe.level.change", "{event:#}");
+    assert!(until(WITHIN, paused).is_some(), "no change of level");
     // Some turns more.
     let mut made = 0;
     for _ in 0..50 {

@@ -38,6 +38,7 @@ struct Request {
 struct Shared {
     requests: Vec<Request>,
     metrics: BTreeSet<String>,
+    starts_late: usize,
     answers_well: bool,
 }
 
@@ -52,6 +53,8 @@ pub(super) struct Outcome {
     pub(super) repeated: usize,
     /// Answers that were cut short.
     pub(super) cut_short: usize,
+    /// Points whose series began after them.
+    pub(super) starts_late: usize,
     /// Whether requests of metrics came in the order of their times, apart from repetitions.
     pub(super) is_in_order: bool,
 }
@@ -121,6 +124,7 @@ impl Receiver {
             refused: points(is_refused),
             repeated: final_answers.values().map(|count| count - 1).sum(),
             cut_short: shared.requests.iter().filter(|r| r.answer == Answer::CutShort).count(),
+            starts_late: shared.starts_late,
             is_in_order: times.get("/v1/metrics").is_none_or(|times| times.is_sorted()),
         }
     }
@@ -208,29 +212,31 @@ fn take(shared: &mut Shared, path: String, body: &[u8], answer: Answer) {
     let mut hasher = DefaultHasher::new();
     body.hash(&mut hasher);
     let mut times = Vec::new();
-    collect(&json, &mut times, &mut shared.metrics);
+    collect(&json, &mut times, shared);
     let points = times.len() as u64;
     // In the order of their requests; the points of one have several times.
     let time = times.into_iter().max().unwrap_or_default();
     shared.requests.push(Request { content: hasher.finish(), path, points, time, answer });
 }
 
-/// The times of all points and records, and the names of metrics.
-fn collect(json: &Value, times: &mut Vec<u64>, metrics: &mut BTreeSet<String>) {
+/// The times of all points and records, the names of metrics, and starts that are later than their point.
+fn collect(json: &Value, times: &mut Vec<u64>, shared: &mut Shared) {
     match json {
-        Value::Array(all) => all.iter().for_each(|one| collect(one, times, metrics)),
+        Value::Array(all) => all.iter().for_each(|one| collect(one, times, shared)),
         Value::Object(keys) => {
             // A point or record of OTLP, or of the webhook.
-            let nanoseconds = keys.get("timeUnixNano").and_then(Value::as_str);
-            let nanoseconds = nanoseconds.and_then(|text| text.parse().ok());
+            let nanoseconds = |key| keys.get(key)?.as_str()?.parse::<u64>().ok();
+            let start = nanoseconds("startTimeUnixNano");
+            let nanoseconds = nanoseconds("timeUnixNano");
+            shared.starts_late += usize::from(nanoseconds.is_some() && start > nanoseconds);
             let of_webhook = keys.get("time").and_then(Value::as_str).map(|_| 0);
             times.extend(nanoseconds.or(of_webhook));
             let is_metric =
                 ["gauge", "sum", "histogram"].iter().any(|kind| keys.contains_key(*kind));
             if let Some(name) = keys.get("name").and_then(Value::as_str).filter(|_| is_metric) {
-                metrics.insert(name.to_owned());
+                shared.metrics.insert(name.to_owned());
             }
-            keys.values().for_each(|one| collect(one, times, metrics));
+            keys.values().for_each(|one| collect(one, times, shared));
         }
         _ => {}
     }
