@@ -209,7 +209,7 @@ mod tests {
         let out = Shared::default();
         let mut sink = JsonLines::start("test", out.clone()).unwrap();
         sink.export(&EnrichedBatch { points });
-        sink.flush(Instant::now() + Duration::from_secs(60));
+        sink.flush(Instant::now() + Duration::from_mins(1));
         let text = out.0.lock().unwrap().clone();
         (String::from_utf8(text).unwrap(), sink.report())
     }

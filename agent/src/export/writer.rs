@@ -174,13 +174,11 @@ fn log(error: Option<&io::Error>, failing: &mut bool) {
     match error {
         // `gpuwho collect | head` is not a failure.
         Some(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        Some(error) => {
-            if !std::mem::replace(failing, true) {
-                tracing::warn!(%error, "cannot write points and events; they are lost until it works again");
-            }
+        Some(error) if !std::mem::replace(failing, true) => {
+            tracing::warn!(%error, "cannot write points and events; they are lost until it works again");
         }
         None if std::mem::take(failing) => tracing::info!("points and events are written again"),
-        None => {}
+        Some(_) | None => {}
     }
 }
 
@@ -214,7 +212,7 @@ mod tests {
     }
 
     fn later() -> Instant {
-        Instant::now() + Duration::from_secs(60)
+        Instant::now() + Duration::from_mins(1)
     }
 
     #[test]
