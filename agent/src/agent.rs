@@ -133,7 +133,9 @@ pub fn run(configuration: Configuration, load: Load) -> Result<(), RunError> {
     core.receipts.save(Instant::now(), true);
     // Threads that never end hold the store: it is not dropped.
     core.context.inventory.register().flush();
-    sinks::flush(&mut sinks, Instant::now() + LAST_FLUSH);
+    let deadline = Instant::now() + LAST_FLUSH;
+    sinks::flush(&mut sinks, deadline);
+    reopening.flush(deadline);
     for reader in core.context.readers.all() {
         reader.release(None);
     }

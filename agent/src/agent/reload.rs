@@ -23,7 +23,7 @@ use sd_notify::NotifyState;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, SyncSender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Reads the configuration again, from the same file, environment and flags as at the start.
@@ -35,6 +35,9 @@ pub(super) const THREAD: &str = "reload";
 /// The name under which the status registry has the last reload.
 const STATUS: &str = "configuration";
 
+/// How long a sink may write what waits before its successor opens the same file or address: the pipeline
+/// stands still meanwhile.
+const CLOSE: Duration = Duration::from_millis(200);
 /// How long a closed sink may send what waits.
 const DRAIN: Duration = Duration::from_secs(30);
 
@@ -195,7 +198,20 @@ pub(super) struct Reopening<'a> {
     heartbeat: &'a Arc<Heartbeat>,
     /// The outcomes of closed sinks, by name.
     closed: Arc<Mutex<BTreeMap<&'static str, export::Report>>>,
-    draining: Arc<Mutex<usize>>,
+    draining: Arc<Draining>,
+}
+
+/// How many closed sinks still send, and a word when one of them is done.
+#[derive(Debug, Default)]
+struct Draining {
+    count: Mutex<usize>,
+    done: Condvar,
+}
+
+impl Draining {
+    fn count(&self) -> MutexGuard<'_, usize> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A row whose sinks were opened anew.
@@ -253,7 +269,7 @@ impl<'a> Reopening<'a> {
         sections: &[String],
         sinks: &mut Vec<OpenSink>,
     ) -> Result<(), ReloadError> {
-        if *self.draining.lock().unwrap_or_else(PoisonError::into_inner) >= MAX_DRAINING {
+        if *self.draining.count() >= MAX_DRAINING {
             return Err(ReloadError::Draining);
         }
         let mut switched: Vec<Switched> = Vec::new();
@@ -321,7 +337,7 @@ impl<'a> Reopening<'a> {
         self.add(name, before.closed());
         let closed = Arc::clone(&self.closed);
         let draining = Arc::clone(&self.draining);
-        *draining.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *draining.count() += 1;
         let work = move || {
             let mut sink = sink;
             sink.flush(Instant::now() + DRAIN);
@@ -329,15 +345,32 @@ impl<'a> Reopening<'a> {
             let mut all = closed.lock().unwrap_or_else(PoisonError::into_inner);
             let sum = all.entry(name).or_default();
             *sum = sum.and(rest);
-            *draining.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+            drop(all);
+            *draining.count() -= 1;
+            draining.done.notify_all();
         };
         if let Err(error) = std::thread::Builder::new().name("export:closing".into()).spawn(work) {
+            *self.draining.count() -= 1;
             tracing::error!(sink = name, %error, "no thread to send what waited in a closed sink");
         }
     }
 
+    /// Waits for closed sinks that still send.
+    pub(super) fn flush(&self, deadline: Instant) {
+        let mut count = self.draining.count();
+        while *count > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                tracing::warn!(sinks = *count, "closed sinks did not send all in time");
+                return;
+            }
+            let woken = self.draining.done.wait_timeout(count, left);
+            (count, _) = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     fn close(&self, (name, mut sink): OpenSink) {
-        sink.flush(Instant::now());
+        sink.flush(Instant::now() + CLOSE);
         self.add(name, sink.report().closed());
     }
 

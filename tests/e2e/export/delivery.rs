@@ -3,6 +3,7 @@
 
 mod clock;
 mod receiver;
+mod reload;
 mod secrets;
 
 use gpuwho::export::spool::{Found, Totals};

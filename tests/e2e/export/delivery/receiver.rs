@@ -37,7 +37,8 @@ struct Request {
 #[derive(Debug, Default)]
 struct Shared {
     requests: Vec<Request>,
-    metrics: BTreeSet<String>,
+    /// The times of the points that were taken, by metric.
+    metrics: BTreeMap<String, Vec<u64>>,
     starts_late: usize,
     answers_well: bool,
 }
@@ -99,7 +100,12 @@ impl Receiver {
 
     /// Names of all metrics that came.
     pub(super) fn metrics(&self) -> BTreeSet<String> {
-        self.shared().metrics.clone()
+        self.shared().metrics.keys().cloned().collect()
+    }
+
+    /// The times of all points of a metric that were taken.
+    pub(super) fn times(&self, metric: &str) -> Vec<u64> {
+        self.shared().metrics.get(metric).cloned().unwrap_or_default()
     }
 
     pub(super) fn outcome(&self) -> Outcome {
@@ -211,33 +217,40 @@ fn take(shared: &mut Shared, path: String, body: &[u8], answer: Answer) {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
     let mut hasher = DefaultHasher::new();
     body.hash(&mut hasher);
-    let mut times = Vec::new();
-    collect(&json, &mut times, shared);
+    let (mut times, mut metrics) = (Vec::new(), BTreeMap::new());
+    shared.starts_late += collect(&json, &mut times, &mut metrics);
+    if is_taken(answer) {
+        for (name, times) in metrics {
+            shared.metrics.entry(name).or_default().extend(times);
+        }
+    }
     let points = times.len() as u64;
     // In the order of their requests; the points of one have several times.
     let time = times.into_iter().max().unwrap_or_default();
     shared.requests.push(Request { content: hasher.finish(), path, points, time, answer });
 }
 
-/// The times of all points and records, the names of metrics, and starts that are later than their point.
-fn collect(json: &Value, times: &mut Vec<u64>, shared: &mut Shared) {
+/// The times of all points and records, those of points by metric, and how many starts are later than
+/// their point.
+fn collect(json: &Value, times: &mut Vec<u64>, metrics: &mut BTreeMap<String, Vec<u64>>) -> usize {
     match json {
-        Value::Array(all) => all.iter().for_each(|one| collect(one, times, shared)),
+        Value::Array(all) => all.iter().map(|one| collect(one, times, metrics)).sum(),
         Value::Object(keys) => {
             // A point or record of OTLP, or of the webhook.
             let nanoseconds = |key| keys.get(key)?.as_str()?.parse::<u64>().ok();
-            let start = nanoseconds("startTimeUnixNano");
-            let nanoseconds = nanoseconds("timeUnixNano");
-            shared.starts_late += usize::from(nanoseconds.is_some() && start > nanoseconds);
+            let (start, time) = (nanoseconds("startTimeUnixNano"), nanoseconds("timeUnixNano"));
             let of_webhook = keys.get("time").and_then(Value::as_str).map(|_| 0);
-            times.extend(nanoseconds.or(of_webhook));
+            times.extend(time.or(of_webhook));
+            let before = times.len();
+            let within: usize = keys.values().map(|one| collect(one, times, metrics)).sum();
             let is_metric =
                 ["gauge", "sum", "histogram"].iter().any(|kind| keys.contains_key(*kind));
             if let Some(name) = keys.get("name").and_then(Value::as_str).filter(|_| is_metric) {
-                shared.metrics.insert(name.to_owned());
+                let own = metrics.entry(name.to_owned()).or_default();
+                own.extend(&times[before..]);
             }
-            keys.values().for_each(|one| collect(one, times, shared));
+            within + usize::from(time.is_some() && start > time)
         }
-        _ => {}
+        _ => 0,
     }
 }
