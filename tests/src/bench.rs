@@ -15,6 +15,7 @@ pub mod load;
 pub mod opens;
 pub mod ranks;
 pub mod receiver;
+pub mod scale;
 pub mod stages;
 pub mod table;
 
@@ -137,6 +138,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         let name = if churn { "a crowd that comes and goes" } else { "a crowd" };
         section(name, &|| stages::measure(churn, options.watch));
     }
+    section("more series", &|| scale::measure(options.watch));
     section("engines", &|| engines::measure(options.watch));
     section("partitions of AMD's", &|| amd::measure(options.watch));
     section("calls into the library", &|| calls::measure(options.watch));

@@ -19,9 +19,12 @@ mod store;
 mod text;
 mod tls;
 
+use crate::catalog::attributes::AttrSet;
+use crate::export::naming::Profile;
 use crate::export::{EnrichedBatch, Report, Sink};
 use crate::heartbeat::Heartbeat;
 use access::{Access, Users};
+use bytes::Bytes;
 use server::Bounds;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -30,6 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use store::{Options, Store};
+use text::Format;
 use tls::Tls;
 use tokio::sync::{Semaphore, oneshot};
 
@@ -73,6 +77,35 @@ struct Counts {
 /// The names of the catalogue's metrics on the endpoint, in its order.
 pub fn names() -> impl Iterator<Item = String> {
     names::FAMILIES.iter().take(*names::OWN).map(|family| family.name.clone())
+}
+
+/// The pages of native names that the endpoint serves, without a listener.
+#[derive(Debug)]
+pub struct Pages(Store);
+
+impl Pages {
+    /// With no series.
+    pub fn new(host: &AttrSet) -> Self {
+        let options = Options {
+            profiles: vec![Profile::Native],
+            scope_labels: false,
+            target: text::named(host.iter().map(|(key, value)| (key.name, value))),
+            host: Box::default(),
+            stale: def::LOOKBACK,
+        };
+        Self(Store::new(options))
+    }
+
+    /// Takes the points of a tick.
+    pub fn update(&mut self, batch: &EnrichedBatch) {
+        self.0.update(batch, Instant::now());
+    }
+
+    /// The page of the last tick, rendered at first use; `None` where it cannot be made.
+    pub fn page(&mut self, open_metrics: bool, is_gzip: bool) -> Option<Bytes> {
+        let format = if open_metrics { Format::OpenMetrics } else { Format::Text };
+        self.0.page(format, is_gzip, Instant::now()).ok().map(|page| page.body)
+    }
 }
 
 impl Endpoint {

@@ -1,5 +1,5 @@
-//! A full node: eight GPUs that 200 processes of 100 containers share, on a host of 500 containers,
-//! with a kubelet that names all of them and has granted the GPUs.
+//! A full node: GPUs that many processes of many containers share, with a kubelet that names all of them
+//! and has granted the GPUs.
 
 use super::BenchError;
 use crate::agent::{Agent, Config, Otlp};
@@ -8,19 +8,31 @@ use crate::stage::{Driver, Expected, PodSpec, Qos, Stage};
 use crate::worker::Worker;
 use crate::worker::script::Script;
 use fake_kubelet::{Container, Devices, Kubelet, Owner, Pod};
+use std::path::Path;
 
-/// GPUs.
-const GPUS: u32 = 8;
-/// Containers of the host.
-pub const CONTAINERS: u32 = 500;
-/// Those whose processes are on GPUs.
-const PARTIES: u32 = 100;
-/// Processes of each of those, on two GPUs.
-const EACH: u32 = 2;
-/// Processes on GPUs.
-pub const PROCESSES: u32 = PARTIES * EACH;
-/// GPUs between a container's two.
-const APART: u32 = GPUS / EACH;
+/// How many of each.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// The machine.
+    pub scenario: &'static str,
+    /// Its GPUs.
+    pub gpus: u32,
+    /// Containers of the host.
+    pub containers: u32,
+    /// Those whose processes are on GPUs, each in a pod of its own.
+    pub pods: u32,
+    /// Processes of each of those, each on another GPU.
+    pub each: u32,
+}
+
+impl Size {
+    /// A full node of today.
+    pub const USUAL: Self =
+        Self { scenario: "h100x8-crowded", gpus: 8, containers: 500, pods: 100, each: 2 };
+    /// The most that an agent has to bear.
+    pub const LARGE: Self =
+        Self { scenario: "v100x16-crowded", gpus: 16, containers: 500, pods: 500, each: 2 };
+}
 
 /// Everybody there, the driver that knows the processes, and the kubelet that knows the pods.
 #[derive(Debug)]
@@ -34,15 +46,16 @@ pub struct Crowd {
 
 impl Crowd {
     /// Starts everybody.
-    pub fn start(mut stage: Stage) -> Result<Self, BenchError> {
-        let nvml = FakeNvml::install(stage.folder(), "h100x8-crowded")?;
+    pub fn of(mut stage: Stage, size: Size) -> Result<Self, BenchError> {
+        let Size { scenario, gpus, containers, pods, each } = size;
+        let nvml = FakeNvml::install(stage.folder(), scenario)?;
         let uuids: Vec<String> =
             nvml.truth()?.devices().map(|device| device.text(&device.group.uuid)).collect();
         let kubelet = Kubelet::start(&stage.folder().join("kubelet"))
             .map_err(BenchError::os("the fake kubelet"))?;
         let mut workers = Vec::new();
-        let mut pids = vec![Vec::new(); GPUS as usize];
-        for number in 0..CONTAINERS {
+        let mut pids = vec![Vec::new(); gpus as usize];
+        for number in 0..containers {
             let name = format!("trainer-{number}");
             let spec = PodSpec {
                 namespace: "research",
@@ -51,14 +64,14 @@ impl Crowd {
                 qos: Qos::Burstable,
                 driver: Driver::Cgroupfs,
             };
-            if number >= PARTIES {
+            if number >= pods {
                 let group = stage.idle_pod(&spec)?;
                 kubelet.set_pod(pod(&name, &group.expected, &[]));
                 continue;
             }
             let group = stage.pod(&spec)?;
             let mut granted = Vec::new();
-            for gpu in (0..EACH).map(|which| (number + which * APART) % GPUS) {
+            for gpu in (0..each).map(|which| (number + which * gpus / each) % gpus) {
                 let worker =
                     Worker::start(Some(&group), &Script { gpus: vec![gpu], ..Script::default() })?;
                 if let Some(pids) = pids.get_mut(gpu as usize) {
@@ -75,22 +88,28 @@ impl Crowd {
         Ok(Self { _workers: workers, kubelet, nvml, stage })
     }
 
-    /// An agent that sends to a receiver.
-    pub fn agent(&self, every: &str, endpoint: &str) -> Result<Agent, BenchError> {
+    /// An agent that sends to a receiver; `config` says what is special.
+    pub fn agent(&self, every: &str, endpoint: &str, config: Config) -> Result<Agent, BenchError> {
         let config = Config {
             default_metrics: true,
             interval: Some(every.to_owned()),
             pod_logs: Some(self.stage.pod_logs()),
             otlp: Some(Otlp { endpoint: endpoint.to_owned(), protocol: None }),
             more: format!(
-                "[kubernetes]\ncri = []\npods_api = \"{}\"\npod_resources = \"{}\"\n\
+                "{}[kubernetes]\ncri = []\npods_api = \"{}\"\npod_resources = \"{}\"\n\
                  [containers]\ndocker = \"\"\npodman = \"\"\n",
+                config.more,
                 self.kubelet.pods_api().display(),
                 self.kubelet.pod_resources().display()
             ),
-            ..Config::default()
+            ..config
         };
         Ok(Agent::start(self.stage.folder(), &config, Some(&self.nvml))?)
+    }
+
+    /// Where its files are.
+    pub fn folder(&self) -> &Path {
+        self.stage.folder()
     }
 
     /// Another container, whose processes come and go.

@@ -6,11 +6,11 @@
 //! that take the kernel's reports. The ledger stands beside it: it divides, it does not find out.
 
 use super::cost::{reader, threads};
-use super::crowd::{CONTAINERS, Crowd, PROCESSES};
+use super::crowd::{Crowd, Size};
 use super::receiver::Receiver;
 use super::table::Row;
 use super::{BenchError, stage};
-use crate::agent::Agent;
+use crate::agent::{Agent, Config};
 use crate::footprint::{Threads, spent};
 use crate::stage::Group;
 use crate::until::until;
@@ -52,9 +52,9 @@ struct Moment {
 
 /// Runs the agent on a crowd and watches it; with `churn` a process a second comes and goes.
 pub fn measure(churn: bool, watch: Duration) -> Result<Vec<Row>, BenchError> {
-    let mut crowd = Crowd::start(stage()?)?;
+    let mut crowd = Crowd::of(stage()?, Size::USUAL)?;
     let receiver = Receiver::start().map_err(BenchError::os("receiver"))?;
-    let agent = crowd.agent(EVERY, receiver.endpoint())?;
+    let agent = crowd.agent(EVERY, receiver.endpoint(), Config::default())?;
     let _passing = churn.then(|| Passing::start(crowd.passage()?)).transpose()?;
     wait(&receiver, WARM_UP)?;
     let before = Moment::now(&agent, &receiver)?;
@@ -165,7 +165,8 @@ fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -
     let of = if churn {
         "a process a second comes and goes".to_owned()
     } else {
-        format!("{PROCESSES} processes, {CONTAINERS} containers")
+        let Size { containers, pods, each, .. } = Size::USUAL;
+        format!("{} processes, {containers} containers", pods * each)
     };
     let name = |what: &str| format!("{what}, {of}");
     let attribution = if churn {

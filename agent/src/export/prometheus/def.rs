@@ -33,7 +33,7 @@ pub const PROMETHEUS: SinkDef = SinkDef {
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:9464";
 
 /// How long Prometheus itself shows a pushed point that is followed by no other.
-const LOOKBACK: Duration = Duration::from_mins(5);
+pub(super) const LOOKBACK: Duration = Duration::from_mins(5);
 
 const PROMETHEUS_WORD: &str = "prometheus";
 const SECTION: Section = Section::of::<RawPrometheus>(

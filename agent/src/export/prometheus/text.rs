@@ -5,6 +5,7 @@ use crate::catalog::attributes::{AttrKey, AttrSet, AttrValue};
 use crate::sample::{Histogram, Value};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::ops::Range;
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -174,6 +175,9 @@ fn escape(out: &mut String, text: &str, quotes: bool) {
     }
 }
 
+/// Sizes that zmij writes without an exponent, as the standard library does in five times the time.
+const FAST: Range<f64> = 1e-4..1e15;
+
 /// Writes a number as Go's `strconv` does in its shortest form.
 fn put_float(out: &mut String, number: f64) {
     if number.is_infinite() {
@@ -185,7 +189,11 @@ fn put_float(out: &mut String, number: f64) {
         return;
     }
     let size = number.abs();
-    if size != 0.0 && !(1e-4..1e21).contains(&size) {
+    if FAST.contains(&size) {
+        let mut buffer = zmij::Buffer::new();
+        let text = buffer.format_finite(number);
+        out.push_str(text.strip_suffix(".0").unwrap_or(text));
+    } else if size != 0.0 && !(1e-4..1e21).contains(&size) {
         let text = format!("{number:e}");
         let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
         let exponent: i32 = exponent.parse().unwrap_or(0);
@@ -199,6 +207,21 @@ fn put_float(out: &mut String, number: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn each_number_is_written_as_the_standard_library_has_it(number in -1e16..1e16_f64, small in -2.0..2.0_f64) {
+            for number in [number, small, number.trunc(), small * 1e-3] {
+                let mut text = String::new();
+                put_float(&mut text, number);
+                prop_assert_eq!(text.parse::<f64>(), Ok(number));
+                if number == 0.0 || number.abs() >= 1e-4 {
+                    prop_assert_eq!(text, number.to_string());
+                }
+            }
+        }
+    }
     use crate::catalog::attributes as attr;
 
     fn float(number: f64) -> String {

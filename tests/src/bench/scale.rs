@@ -1,0 +1,123 @@
+//! What more series cost: sixteen devices, up to a thousand processes of five hundred pods. The cost of a
+//! series must not grow with their number, and a limit of series must bound memory.
+
+use super::cost::{reader, threads};
+use super::crowd::{Crowd, Size};
+use super::receiver::Receiver;
+use super::table::Row;
+use super::{BenchError, stage};
+use crate::agent::Config;
+use crate::footprint::{memory, spent};
+use crate::until::until;
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const EVERY: Duration = Duration::from_secs(5);
+/// The agent looks more often at processes that are new to it, for less than this.
+const WARM_UP: Duration = Duration::from_secs(45);
+/// Pods; each has a process on two devices.
+const PODS: [u32; 3] = [125, 250, 500];
+/// Series in the last run, where there are more.
+const LIMIT: u32 = 5_000;
+/// A series of the largest run may cost this many times one of the smallest.
+const MAX_GROWTH: f64 = 1.5;
+
+/// One run.
+struct Cost {
+    processes: u32,
+    series: u64,
+    /// CPU of the agent and of the reader in microseconds a tick.
+    micros: [f64; 2],
+    resident_mb: f64,
+}
+
+impl Cost {
+    fn of_series(&self) -> f64 {
+        self.micros.iter().sum::<f64>() / self.series.max(1) as f64
+    }
+
+    fn row(&self, more: &str) -> Row {
+        let [agent, reader] = self.micros.map(|micros| micros / 1e3);
+        let figure = format!(
+            "{} series; agent {agent:.1}, reader {reader:.1} ms a tick, {:.2} µs a series; {:.1} MB RSS",
+            self.series,
+            self.of_series(),
+            self.resident_mb,
+        );
+        let pods = self.processes / Size::LARGE.each;
+        Row::plain(format!("{} processes of {pods} pods{more}", self.processes), figure)
+    }
+}
+
+/// Runs the agent on each size.
+pub fn measure(watch: Duration) -> Result<Vec<Row>, BenchError> {
+    let runs: Vec<Cost> =
+        PODS.into_iter().map(|pods| run(pods, None, watch)).collect::<Result<_, _>>()?;
+    let mut rows: Vec<Row> = runs.iter().map(|cost| cost.row("")).collect();
+    if let [first, .., last] = runs.as_slice() {
+        let growth = last.of_series() / first.of_series();
+        let figure = format!("{growth:.2} times the smallest run's");
+        let target = "≤ 1.5 times";
+        rows.push(Row::against(
+            "a series of the largest run",
+            figure,
+            target,
+            growth <= MAX_GROWTH,
+        ));
+    }
+    let limited = run(500, Some(LIMIT), watch)?;
+    rows.push(limited.row(&format!(", at most {LIMIT} series")));
+    Ok(rows)
+}
+
+fn run(pods: u32, limit: Option<u32>, watch: Duration) -> Result<Cost, BenchError> {
+    let size = Size { pods, ..Size::LARGE };
+    let crowd = Crowd::of(stage()?, size)?;
+    let receiver = Receiver::start().map_err(BenchError::os("receiver"))?;
+    let points = crowd.folder().join("series.jsonl");
+    let config = Config {
+        series_limit: limit,
+        file: Some(points.clone()),
+        // Goes on in the section of the file.
+        more: "file_filter = { metrics = [\"gpuwho.series\"] }\n".to_owned(),
+        ..Config::default()
+    };
+    let agent = crowd.agent("5s", receiver.endpoint(), config)?;
+    thread::sleep(WARM_UP);
+    let reader = reader(&agent)?;
+    let (begun, before) = (Instant::now(), [threads(agent.pid())?, threads(reader)?]);
+    thread::sleep(watch);
+    let (took, after) = (begun.elapsed(), [threads(agent.pid())?, threads(reader)?]);
+    let ticks = took.as_secs_f64() / EVERY.as_secs_f64();
+    let of = |which: usize| {
+        let spent: u64 = spent(&before[which], &after[which]).values().sum();
+        spent as f64 / 1e3 / ticks
+    };
+    let mut resident = 0;
+    for pid in [agent.pid(), reader] {
+        resident += memory(pid).map_err(BenchError::os("the agent's memory"))?.resident;
+    }
+    Ok(Cost {
+        processes: pods * size.each,
+        series: series(&points)?,
+        micros: [of(0), of(1)],
+        resident_mb: resident as f64 / 1e6,
+    })
+}
+
+/// The series that were alive last.
+fn series(points: &Path) -> Result<u64, BenchError> {
+    let last = || {
+        let text = fs::read_to_string(points).ok()?;
+        let lines = text.lines().rev();
+        let mut alive = lines.filter_map(|line| {
+            let point: serde_json::Value = serde_json::from_str(line).ok()?;
+            point["value"].as_u64()
+        });
+        alive.next()
+    };
+    let what = points.display().to_string();
+    until(WARM_UP, last).ok_or(BenchError::Strange { what, expected: "how many series live" })
+}
