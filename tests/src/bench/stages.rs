@@ -32,6 +32,10 @@ const EVERY: &str = "10s";
 const WARM_UP: u64 = 8;
 /// Percent of the tick's CPU.
 const TARGET: f64 = 1.0;
+/// Percent of the tick's CPU for health, cost and receipts.
+const JUDGED_TARGET: f64 = 5.0;
+/// Their stages; receipts are a part of the costs.
+const JUDGED: [&str; 2] = ["health", "costs"];
 /// The stages that are attribution.
 const STAGES: [&str; 3] = ["identify", "owners", "table"];
 /// So are these threads, whose work is not a tick's; the kernel keeps 15 bytes of a name.
@@ -160,7 +164,7 @@ fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -
     let sum: f64 = parts.iter().map(|(_, micros)| micros).sum();
     let percent = |micros: f64| micros / tick * 100.0;
     let figure = format!("{sum:.0} µs of a tick, {:.2} % of its CPU", percent(sum));
-    let texts: Vec<_> =
+    let parts: Vec<_> =
         parts.iter().map(|(name, micros)| format!("{name} {micros:.1} µs")).collect();
     let of = if churn {
         "a process a second comes and goes".to_owned()
@@ -173,6 +177,15 @@ fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -
     } else {
         Row::against(name("attribution"), figure, "< 1 %", percent(sum) < TARGET)
     };
+    let judged: f64 = JUDGED.iter().map(|name| stage(name)).sum();
+    let figure = format!("{judged:.0} µs of a tick, {:.2} % of its CPU", percent(judged));
+    let judging = Row::against(
+        name("health, cost and receipts"),
+        figure,
+        "< 5 %",
+        percent(judged) < JUDGED_TARGET,
+    );
+    let judged = JUDGED.map(|name| format!("{name} {:.1} µs", stage(name)));
     let shares = stage("shares");
     let others = ["series", "sinks"].map(|name| format!("{name} {:.0} µs", stage(name)));
     let holders = who["sources"].as_array().and_then(|all| {
@@ -190,7 +203,9 @@ fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -
             ),
         ),
         attribution,
-        Row::plain("  of which", texts.join(", ")),
+        Row::plain("  of which", parts.join(", ")),
+        judging,
+        Row::plain("  of which", judged.join(", ")),
         Row::plain(
             "  beside it",
             format!(
