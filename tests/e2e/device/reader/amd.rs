@@ -338,14 +338,15 @@ fn files_of_processes_without_memory_are_read_in_turns() {
     for reading in &next {
         assert_eq!(processes(reading), processes(&first), "what has memory is in each reading");
     }
-    let calls = next.iter().map(|reading| reading.cost.calls).max().unwrap();
+    let most = |all: &[Reading]| all.iter().map(|reading| reading.cost.calls).max().unwrap();
     // Of 128 files 8 have memory, and 16 are read in a turn.
-    assert!(calls + 100 < first.cost.calls, "{calls} of {}", first.cost.calls);
+    assert!(most(&next) + 80 < first.cost.calls, "{} of {}", most(&next), first.cost.calls);
     let empty = Rig::new("mi300x2-cpx");
     let mut alone = empty.device(1);
     alone.read(&[]);
+    let alone: Vec<_> = (0..ROUND).map(|_| alone.read(&[])).collect();
     // A look at each of sixteen processes, and three files for each of the eight on this board.
-    let more = calls - alone.read(&[]).cost.calls;
+    let more = most(&next) - most(&alone);
     assert!(more <= 16 + 8 * 3 + 16, "{more}");
 }
 
