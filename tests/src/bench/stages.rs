@@ -177,15 +177,6 @@ fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -
     } else {
         Row::against(name("attribution"), figure, "< 1 %", percent(sum) < TARGET)
     };
-    let judged: f64 = JUDGED.iter().map(|name| stage(name)).sum();
-    let figure = format!("{judged:.0} µs of a tick, {:.2} % of its CPU", percent(judged));
-    let judging = Row::against(
-        name("health, cost and receipts"),
-        figure,
-        "< 5 %",
-        percent(judged) < JUDGED_TARGET,
-    );
-    let judged = JUDGED.map(|name| format!("{name} {:.1} µs", stage(name)));
     let shares = stage("shares");
     let others = ["series", "sinks"].map(|name| format!("{name} {:.0} µs", stage(name)));
     let holders = who["sources"].as_array().and_then(|all| {
@@ -204,8 +195,7 @@ fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -
         ),
         attribution,
         Row::plain("  of which", parts.join(", ")),
-        judging,
-        Row::plain("  of which", judged.join(", ")),
+        judging(&of, JUDGED.map(stage), tick),
         Row::plain(
             "  beside it",
             format!(
@@ -216,4 +206,15 @@ fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -
             ),
         ),
     ]
+}
+
+/// What health, cost and receipts take of a tick, and each of them.
+fn judging(of: &str, micros: [f64; JUDGED.len()], tick: f64) -> Row {
+    let sum: f64 = micros.iter().sum();
+    let percent = sum / tick * 100.0;
+    let parts = JUDGED.iter().zip(micros);
+    let parts: Vec<_> = parts.map(|(name, micros)| format!("{name} {micros:.0}")).collect();
+    let figure = format!("{sum:.0} µs of a tick ({}), {percent:.2} % of its CPU", parts.join(", "));
+    let what = format!("health, cost and receipts, {of}");
+    Row::against(what, figure, "< 5 %", percent < JUDGED_TARGET)
 }

@@ -27,7 +27,7 @@ use crate::inventory::{GpuInfo, InstanceExtent};
 use crate::paths::Paths;
 use gpu_metrics::Table;
 use kfd::Part;
-use processes::{ProcessList, Processes};
+use processes::{Asked, ProcessList, Processes};
 use readings::{Board, Pass, mean};
 use rustix::thread::CapabilitySet;
 use std::collections::BTreeSet;
@@ -209,8 +209,9 @@ impl AmdDevice {
     fn processes(&mut self, parts: &[Part], openers: &[u32], reading: &mut Reading) {
         let out = &mut reading.processes;
         if let Some(known) = &mut self.known {
-            let of = (self.index, &self.paths, reading.asked_ns);
-            known.processes.read(of, &self.list, parts, &mut self.files, out);
+            let (device, at_ns) = (self.index, reading.asked_ns);
+            let asked = Asked { device, at_ns, paths: &self.paths, list: &self.list };
+            known.processes.read(&asked, parts, &mut self.files, out);
         }
         if self.clients.refresh(&self.paths, openers, reading.asked_ns, &mut self.files) {
             self.clients.on(&self.address, out);

@@ -43,6 +43,17 @@ struct Listed {
     links: Option<u64>,
 }
 
+/// One reading of a device.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    /// The device's index.
+    pub(super) device: u32,
+    /// When the reading began.
+    pub(super) at_ns: u64,
+    pub(super) paths: &'a Paths,
+    pub(super) list: &'a ProcessList,
+}
+
 /// The processes of KFD, listed once a tick for all devices.
 #[derive(Debug, Default)]
 pub(super) struct ProcessList(Mutex<State>);
@@ -57,20 +68,21 @@ struct State {
 
 impl ProcessList {
     /// The processes; listed again for a device that has had the list, or if it is old.
-    fn of(&self, device: u32, paths: &Paths, asked_ns: u64, files: &mut Files) -> Arc<[Listed]> {
+    fn of(&self, asked: &Asked<'_>, files: &mut Files) -> Arc<[Listed]> {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = lock();
-        if state.at_ns.saturating_add(FRESH_NS) > asked_ns && state.taken.insert(device) {
+        let is_fresh = state.at_ns.saturating_add(FRESH_NS) > asked.at_ns;
+        if is_fresh && state.taken.insert(asked.device) {
             return Arc::clone(&state.listed);
         }
         drop(state);
         // Not under the lock: where two devices list at once, both lists are as good.
         let one =
             |(pid, folder): (u32, PathBuf)| Listed { pid, links: links(&folder, files), folder };
-        let listed = numbered(&kfd::root(paths).join("proc"), "").into_iter().map(one);
+        let listed = numbered(&kfd::root(asked.paths).join("proc"), "").into_iter().map(one);
         let listed: Arc<[Listed]> = listed.collect();
         let of = Arc::clone(&listed);
-        *lock() = State { at_ns: asked_ns, listed: of, taken: [device].into() };
+        *lock() = State { at_ns: asked.at_ns, listed: of, taken: [asked.device].into() };
         listed
     }
 }
@@ -102,13 +114,12 @@ impl Processes {
     /// on a part counts only if it has a queue there.
     pub(super) fn read(
         &mut self,
-        (device, paths, asked_ns): (u32, &Paths, u64),
-        list: &ProcessList,
+        asked: &Asked<'_>,
         parts: &[Part],
         files: &mut Files,
         out: &mut Vec<ProcessValue>,
     ) {
-        let listed = list.of(device, paths, asked_ns, files);
+        let listed = asked.list.of(asked, files);
         let turn = self.turn(parts.len());
         let mut before = std::mem::take(&mut self.known);
         for process in listed.iter() {
