@@ -3,6 +3,7 @@
 mod cadence;
 mod driver_lists;
 mod identity;
+mod money;
 mod ownership;
 mod receipts;
 mod resources;

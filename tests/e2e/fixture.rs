@@ -6,9 +6,12 @@ use gpuwho_tests::until::until;
 use gpuwho_tests::worker::Worker;
 use gpuwho_tests::worker::script::Script;
 use serde_json::Value;
+use std::fs;
 use std::ops::Range;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// The agent's evidence comes within milliseconds; this is for a machine under load.
 pub(crate) const SEEN_WITHIN: Duration = Duration::from_secs(30);
@@ -105,4 +108,32 @@ pub(crate) fn hand_over(stage: &Stage, from: &Group, to: &Group, gpu: u32) -> (W
         let taker = Worker::start(Some(to), &takes).unwrap();
         (giver.join().unwrap(), taker)
     })
+}
+
+/// A process by the name of the MPS server.
+pub(crate) struct MpsServer {
+    child: Child,
+    _folder: TempDir,
+}
+
+impl MpsServer {
+    pub(crate) fn start() -> Self {
+        let folder = TempDir::new().unwrap();
+        let program = folder.path().join("nvidia-cuda-mps-server");
+        fs::copy("/bin/sleep", &program).unwrap();
+        let child = Command::new(&program).arg("600").stdin(Stdio::null()).spawn().unwrap();
+        Self { child, _folder: folder }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for MpsServer {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }

@@ -1,16 +1,28 @@
 //! Random sequences of readings of two devices: in every case the shares add up, no counter falls,
 //! and no time is counted in which a device was not read.
+//!
+//! Devices are whole, in MIG mode, time-sliced (several owners with samples or replicas) or behind an MPS
+//! server. The wall clock is set forward and back. The agent restarts, orderly and killed: the receipts of
+//! all owners, what nobody had, and what the kill lost are together price times time, to the last unit.
 
 use super::Amount;
 use super::fixture::{Read, Rig, TICK, push, time};
 use crate::attribute::allocations::DeviceName;
+use crate::attribute::owner::OwnerId;
 use crate::catalog::NO_DIM;
+use crate::catalog::attributes as attr;
 use crate::catalog::device::{self, DeviceState};
+use crate::communicators::Communicators;
 use crate::cost::Charge;
+use crate::cost::receipts::{Receipts, Settings};
+use crate::engines::Engines;
 use crate::ids::{GpuId, ProcKey};
 use crate::sample::{Batch, GpuOwner, Subject, Value};
+use crate::subject::Registries;
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// The number of processes; those above the known ones have no owner.
 const PIDS: u32 = 12;
@@ -45,18 +57,33 @@ struct Reads {
     joules: Option<f64>,
     processes: Vec<(u32, Option<i64>, Option<f64>)>,
     unidentified: i64,
+    /// The first process is an MPS server, the others are its clients.
+    is_served: bool,
     /// In MIG mode: each value counted for one of [`SLICES`]; a process is in the slice that its
     /// number selects.
     cut: Option<Vec<Option<f64>>>,
 }
 
-/// One tick: seconds since the last, what each device reports, and the jobs with the first device
-/// allocated.
+/// One tick: seconds since the last, what each device reports, the jobs with the first device
+/// allocated, and what happens to the agent after it.
 #[derive(Clone, Debug)]
 struct Tick {
     seconds: i64,
     devices: [Step; 2],
     allocations: Vec<u32>,
+    then: Then,
+}
+
+/// What happens to the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Nothing,
+    /// The state file is written.
+    Saved,
+    /// It ends and starts again.
+    Restarted,
+    /// It is killed, which writes nothing, and starts again.
+    Killed,
 }
 
 fn fraction() -> impl Strategy<Value = f64> {
@@ -79,28 +106,34 @@ fn step() -> impl Strategy<Value = Step> {
         ),
         prop::collection::vec(process, 0..6),
         0_i64..2,
+        prop::bool::weighted(0.3),
         prop::option::weighted(
             0.3,
             prop::collection::vec(prop::option::weighted(0.9, fraction()), SLICES.len()),
         ),
     );
-    let reads = reads.prop_map(|(busy, used, joules, mut processes, unidentified, cut)| {
-        processes.sort_by_key(|(pid, ..)| *pid);
-        processes.dedup_by_key(|(pid, ..)| *pid);
-        let busy = busy.filter(|_| cut.is_none());
-        Step::Read(Reads { busy, used, joules, processes, unidentified, cut })
-    });
+    let reads =
+        reads.prop_map(|(busy, used, joules, mut processes, unidentified, is_served, cut)| {
+            processes.sort_by_key(|(pid, ..)| *pid);
+            processes.dedup_by_key(|(pid, ..)| *pid);
+            let busy = busy.filter(|_| cut.is_none());
+            Step::Read(Reads { busy, used, joules, processes, unidentified, is_served, cut })
+        });
     prop_oneof![8 => reads, 1 => Just(Step::Missed)]
 }
 
 fn tick() -> impl Strategy<Value = Tick> {
     let seconds = prop_oneof![8 => 1..15_i64, 1 => Just(0), 1 => Just(-100), 1 => Just(5000)];
     let allocations = prop::collection::vec(1..=4_u32, 0..4);
-    (seconds, [step(), step()], allocations).prop_map(|(seconds, devices, allocations)| Tick {
-        seconds,
-        devices,
-        allocations,
-    })
+    let then = prop_oneof![
+        6 => Just(Then::Nothing),
+        2 => Just(Then::Saved),
+        1 => Just(Then::Restarted),
+        1 => Just(Then::Killed),
+    ];
+    (seconds, [step(), step()], allocations, then).prop_map(
+        |(seconds, devices, allocations, then)| Tick { seconds, devices, allocations, then },
+    )
 }
 
 /// A series: metric, subject, dimensions.
@@ -125,16 +158,23 @@ struct Model {
     reported: HashMap<Series, (f64, usize)>,
     /// The last round in which each device was read.
     emitted: HashMap<GpuId, usize>,
+    bills: Bills,
 }
 
 impl Model {
     fn new() -> Self {
+        Self::start(100_000, Bills::default())
+    }
+
+    /// An agent that goes on with these receipts.
+    fn start(now: i64, bills: Bills) -> Self {
         let rig = Rig::new();
         let known = (1..=KNOWN).map(|pid| rig.process(pid, 1 + pid % 4)).collect();
         Self {
             rig,
             known,
-            now: 100_000,
+            now,
+            bills,
             round: 0,
             joules: [0.0; 2],
             passed: 0,
@@ -171,7 +211,24 @@ impl Model {
         let batch = self.rig.account(batch);
         self.note(&batch)?;
         self.money_adds_up(&batch, u64::try_from(passed).unwrap())?;
-        self.shares_add_up()
+        self.shares_add_up()?;
+        self.bills.take(&self.rig, batch)
+    }
+
+    /// What happens to the agent after a tick.
+    fn then(self, then: Then) -> Result<Self, TestCaseError> {
+        let (Then::Restarted | Then::Killed) = then else {
+            if then == Then::Saved {
+                self.bills.receipts.save(Instant::now(), false);
+            }
+            let bills = self.bills.noted(then);
+            return Ok(Self { bills, ..self });
+        };
+        self.counts_no_more_than_was_read()?;
+        // No agent runs for a minute: nobody is charged for it.
+        let model = Self::start(self.now + 60, self.bills.noted(then));
+        model.bills.add_up()?;
+        Ok(model)
     }
 
     fn reading(&mut self, index: usize, reads: &Reads) -> Read {
@@ -206,8 +263,12 @@ impl Model {
                 .clone()
                 .map(|(pid, memory, sm)| (key(*pid), *memory, *sm))
                 .collect(),
+            servers: processes
+                .clone()
+                .take(reads.is_served.into())
+                .map(|(pid, ..)| key(*pid))
+                .collect(),
             unidentified: reads.unidentified,
-            ..Read::default()
         }
     }
 
@@ -321,6 +382,116 @@ impl Model {
     }
 }
 
+/// Money by the name of a receipt; `None` is what nobody had.
+type Bill = BTreeMap<Option<String>, u128>;
+
+/// The receipts over all restarts, and what they must say.
+struct Bills {
+    folder: TempDir,
+    receipts: Receipts,
+    /// What was charged, without what kills lost.
+    charged: Bill,
+    /// The same when the state file was written.
+    saved: Bill,
+    /// What no agent remembers.
+    lost: u128,
+    /// Price times time of both devices.
+    expected: u128,
+}
+
+impl Default for Bills {
+    fn default() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let receipts = open(&folder);
+        let (charged, saved) = <_>::default();
+        Self { folder, receipts, charged, saved, lost: 0, expected: 0 }
+    }
+}
+
+fn open(folder: &TempDir) -> Receipts {
+    let settings = Settings {
+        enabled: true,
+        directory: None,
+        max_files: 0,
+        state: Some(folder.path().to_owned()),
+        period: Duration::ZERO,
+    };
+    Receipts::open(&settings, "node".into(), Duration::from_secs(TICK))
+}
+
+impl Bills {
+    /// Adds what the last batch charged.
+    fn take(&mut self, rig: &Rig, mut batch: Batch) -> Result<(), TestCaseError> {
+        let (communicators, engines) = (Communicators::default(), Engines::default());
+        let registries = Registries {
+            inventory: &rig.inventory,
+            ownership: &rig.ownership,
+            communicators: &communicators,
+            engines: &engines,
+        };
+        let charges = rig.costs.charges();
+        self.receipts.take(charges, &mut batch, &registries);
+        for charge in charges {
+            let Amount::Time(_, ns) = charge.increment.what else { continue };
+            let owner = charge.increment.owner;
+            let job = (owner > OwnerId::OTHER).then(|| {
+                rig.ownership
+                    .owner(owner)
+                    .unwrap()
+                    .details
+                    .get(&attr::SLURM_JOB_ID)
+                    .unwrap()
+                    .to_string()
+            });
+            *self.charged.entry(job).or_default() += charge.money.as_ref().unwrap().2;
+            self.expected += u128::from(ns) * NANO_PER_HOUR;
+        }
+        self.add_up()
+    }
+
+    /// After the state file was written, or the agent has started again.
+    fn noted(mut self, then: Then) -> Self {
+        match then {
+            Then::Nothing => return self,
+            Then::Saved => {}
+            Then::Restarted => self.receipts.save(Instant::now(), true),
+            Then::Killed => {
+                let sum = |bill: &Bill| {
+                    bill.iter().filter(|(job, _)| job.is_some()).map(|(_, sum)| sum).sum::<u128>()
+                };
+                self.lost += sum(&self.charged) - sum(&self.saved);
+                let nobody = self.charged.get(&None).copied().unwrap_or(0);
+                self.charged = self.saved.clone();
+                self.charged.insert(None, nobody);
+            }
+        }
+        self.saved = self.charged.clone();
+        if then != Then::Saved {
+            self.receipts = open(&self.folder);
+        }
+        self
+    }
+
+    /// The receipts are what was charged, and all of it is price times time.
+    fn add_up(&self) -> Result<(), TestCaseError> {
+        let sum: u128 = self.charged.values().sum();
+        prop_assert_eq!(sum + self.lost, self.expected);
+        for (job, money) in &self.charged {
+            let Some(job) = job else { continue };
+            let report = self.receipts.report(job, None);
+            let costs = report.receipts.iter().flat_map(|receipt| &receipt.cost);
+            let found: f64 = costs.map(|cost| cost.total).sum();
+            // Both are this integer, as a double.
+            let expected = *money as f64 / 3.6e12 / 1e9;
+            prop_assert!(
+                (found - expected).abs() <= expected * 1e-14,
+                "{job}: {found}, not {expected}"
+            );
+        }
+        Ok(())
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
@@ -329,6 +500,7 @@ proptest! {
         let mut model = Model::new();
         for tick in &ticks {
             model.play(tick)?;
+            model = model.then(tick.then)?;
         }
         model.counts_no_more_than_was_read()?;
     }

@@ -3,6 +3,7 @@
 use super::configuration::Configuration;
 use super::read_once;
 use crate::attribute::providers;
+use crate::catalog::device as metric;
 use crate::collect::device::DEVICES;
 use crate::diagnosis::{self, Finding, Group};
 use crate::who::{Device, Source};
@@ -38,6 +39,7 @@ pub fn of_source(whose: &str, source: Source) -> Finding {
 /// How a device stands.
 pub fn of_device(device: &Device) -> Finding {
     let facts = format!("{} {} {}", device.model, device.uuid, device.reason);
+    let facts = facts.trim_end().to_owned() + &unread(device);
     let subject = format!("device {}", device.index);
     let (state, facts, remedy) = match device.health.first() {
         Some(worst) if device.state == "ok" => {
@@ -47,6 +49,30 @@ pub fn of_device(device: &Device) -> Finding {
         _ => (&device.state, facts, ""),
     };
     Finding::new(subject, state, facts.trim_end(), remedy).of(Group::Devices)
+}
+
+/// Which of the table's first two figures a device that answers has not, and where its vendor has them: the
+/// words of METRICS.md.
+fn unread(device: &Device) -> String {
+    let vendor = DEVICES.iter().find(|vendor| vendor.name == device.vendor);
+    let Some(vendor) = vendor.filter(|_| device.state == "ok" && device.instances.is_empty())
+    else {
+        return String::new();
+    };
+    let has_memory = device.memory_used_bytes.is_some();
+    let figures = [
+        ("utilization", device.utilization.is_some(), metric::UTILIZATION.def()),
+        ("memory", has_memory, metric::MEMORY_USAGE.def()),
+    ];
+    let why = |(name, has, def)| {
+        let text = match (vendor.source)(def) {
+            _ if has => return None,
+            Ok(source) => format!("; no {name} now, it comes from {source}"),
+            Err(reason) => format!("; no {name}: {reason}"),
+        };
+        Some(text.replace('`', ""))
+    };
+    figures.into_iter().filter_map(why).collect()
 }
 
 fn group_of(source: &str) -> Group {
@@ -59,5 +85,37 @@ fn group_of(source: &str) -> Group {
         Group::Engines
     } else {
         Group::Kernel
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(vendor: &str, utilization: Option<f64>, memory_used_bytes: Option<i64>) -> String {
+        let device: Device = serde_json::from_value(serde_json::json!({
+            "uuid": "U", "index": 0, "vendor": vendor, "model": "M", "state": "ok", "reason": "",
+            "read_age_seconds": 0.1, "utilization": utilization,
+            "memory_used_bytes": memory_used_bytes, "memory_limit_bytes": null,
+            "power_watts": null, "temperature_celsius": null, "processes": [],
+        }))
+        .unwrap();
+        of_device(&device).facts
+    }
+
+    #[test]
+    fn a_device_without_use_says_where_its_vendor_has_it() {
+        assert_eq!(facts("nvidia", Some(0.5), Some(1)), "M U");
+        let none = "no file of the driver has it";
+        assert_eq!(
+            facts("tenstorrent", None, None),
+            format!("M U; no utilization: {none}; no memory: {none}")
+        );
+        assert_eq!(
+            facts("tpu", None, Some(1)),
+            "M U; no utilization now, it comes from libtpu's \
+             tpu.runtime.tensorcore.dutycycle.percent, while a process uses the chip"
+        );
+        assert_eq!(facts("unheard-of", None, None), "M U");
     }
 }

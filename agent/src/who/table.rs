@@ -355,7 +355,9 @@ fn use_of(memory: Option<i64>, busy: Option<f64>) -> Values {
 fn part_of(used: Option<i64>, limit: Option<i64>) -> String {
     match (used, limit) {
         (Some(used), Some(limit)) => format!("{:.1}/{:.1} GiB", gib(used), gib(limit)),
-        _ => "-".into(),
+        // AWS's driver does not tell how much there is.
+        (Some(used), None) => format!("{:.1} GiB", gib(used)),
+        (None, _) => "-".into(),
     }
 }
 

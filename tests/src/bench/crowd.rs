@@ -96,7 +96,8 @@ impl Crowd {
             pod_logs: Some(self.stage.pod_logs()),
             otlp: Some(Otlp { endpoint: endpoint.to_owned(), protocol: None }),
             more: format!(
-                "{}[kubernetes]\ncri = []\npods_api = \"{}\"\npod_resources = \"{}\"\n\
+                "{}[metrics]\ninclude = [\"gpuwho.stage.cpu.time\"]\n[cost]\nprices = [{{ per_hour = 2.5 }}]\nenergy_price = 0.2\ncarbon_intensity = 400\n\
+                 [kubernetes]\ncri = []\npods_api = \"{}\"\npod_resources = \"{}\"\n\
                  [containers]\ndocker = \"\"\npodman = \"\"\n",
                 config.more,
                 self.kubelet.pods_api().display(),

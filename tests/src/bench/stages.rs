@@ -32,6 +32,10 @@ const EVERY: &str = "10s";
 const WARM_UP: u64 = 8;
 /// Percent of the tick's CPU.
 const TARGET: f64 = 1.0;
+/// Percent of the tick's CPU for health, cost and receipts.
+const JUDGED_TARGET: f64 = 5.0;
+/// Their stages; receipts are a part of the costs.
+const JUDGED: [&str; 2] = ["health", "costs"];
 /// The stages that are attribution.
 const STAGES: [&str; 3] = ["identify", "owners", "table"];
 /// So are these threads, whose work is not a tick's; the kernel keeps 15 bytes of a name.
@@ -160,7 +164,7 @@ fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -
     let sum: f64 = parts.iter().map(|(_, micros)| micros).sum();
     let percent = |micros: f64| micros / tick * 100.0;
     let figure = format!("{sum:.0} µs of a tick, {:.2} % of its CPU", percent(sum));
-    let texts: Vec<_> =
+    let parts: Vec<_> =
         parts.iter().map(|(name, micros)| format!("{name} {micros:.1} µs")).collect();
     let of = if churn {
         "a process a second comes and goes".to_owned()
@@ -191,7 +195,8 @@ fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -
             ),
         ),
         attribution,
-        Row::plain("  of which", texts.join(", ")),
+        Row::plain("  of which", parts.join(", ")),
+        judging(&of, JUDGED.map(stage), tick),
         Row::plain(
             "  beside it",
             format!(
@@ -202,4 +207,15 @@ fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -
             ),
         ),
     ]
+}
+
+/// What health, cost and receipts take of a tick, and each of them.
+fn judging(of: &str, micros: [f64; JUDGED.len()], tick: f64) -> Row {
+    let sum: f64 = micros.iter().sum();
+    let percent = sum / tick * 100.0;
+    let parts = JUDGED.iter().zip(micros);
+    let parts: Vec<_> = parts.map(|(name, micros)| format!("{name} {micros:.0}")).collect();
+    let figure = format!("{sum:.0} µs of a tick ({}), {percent:.2} % of its CPU", parts.join(", "));
+    let what = format!("health, cost and receipts, {of}");
+    Row::against(what, figure, "< 5 %", percent < JUDGED_TARGET)
 }

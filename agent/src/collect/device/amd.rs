@@ -1,14 +1,14 @@
 //! Reads AMD devices from the kernel driver's files (`amdgpu`, KFD), without a library.
 //!
 //! A device is a PCI device bound to `amdgpu`. A reading is about twenty-five small sysfs files
-//! and, for each process with a KFD context, one for each partition of the device; for processes
-//! without a KFD context, the `fdinfo` files of those that have a render node open. Files that
+//! and those of the processes with a KFD context ([`processes`]); for processes without one, the `fdinfo` files of those that have a render node open. Files that
 //! block (`pcie_bw`) are never read, and no file of a suspended device is: reading it would wake
 //! the device. Units are converted to base units here.
 
 pub(super) mod gpu_metrics;
 mod kfd;
 mod links;
+mod processes;
 mod ras;
 mod readings;
 mod sources;
@@ -27,6 +27,7 @@ use crate::inventory::{GpuInfo, InstanceExtent};
 use crate::paths::Paths;
 use gpu_metrics::Table;
 use kfd::Part;
+use processes::{Asked, ProcessList, Processes};
 use readings::{Board, Pass, mean};
 use rustix::thread::CapabilitySet;
 use std::collections::BTreeSet;
@@ -85,11 +86,12 @@ const MODELS: &[(&str, &str)] = &[
 
 fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let paths = opening.paths.clone();
-    let clients = Arc::new(Clients::default());
+    let (clients, list) = (Arc::new(Clients::default()), Arc::new(ProcessList::default()));
     let device = |(index, address, folder)| {
-        let (paths, clients) = (paths.clone(), Arc::clone(&clients));
+        let (paths, clients, list) = (paths.clone(), Arc::clone(&clients), Arc::clone(&list));
         let (files, board, known) = (Files::default(), Board::default(), None);
-        let device = AmdDevice { paths, folder, address, index, files, known, board, clients };
+        let device =
+            AmdDevice { paths, folder, address, index, files, known, board, clients, list };
         Box::new(device) as Box<dyn DeviceRead>
     };
     let devices = sysfs::bound_devices(&paths, &[DRIVER]).map(device).collect();
@@ -106,8 +108,9 @@ struct AmdDevice {
     /// The device and its partitions as last read.
     known: Option<Known>,
     board: Board,
-    /// Shared by all devices.
+    /// Shared by all devices, as is the list of KFD's processes.
     clients: Arc<Clients>,
+    list: Arc<ProcessList>,
 }
 
 /// What rarely changes about a device.
@@ -118,6 +121,7 @@ struct Known {
     was_asleep: bool,
     info: GpuInfo,
     parts: Vec<Part>,
+    processes: Processes,
 }
 
 impl DeviceRead for AmdDevice {
@@ -148,7 +152,8 @@ impl AmdDevice {
             let info = self.identity(&parts, is_asleep);
             reading.identity = Some(info.clone());
             self.board.renew();
-            self.known = Some(Known { generation, was_asleep: is_asleep, info, parts });
+            let processes = Processes::default();
+            self.known = Some(Known { generation, was_asleep: is_asleep, info, parts, processes });
         }
         let parts = self.known.as_ref().map_or_else(Vec::new, |known| known.parts.clone());
         push(&mut reading.values, &metric::INFO, (), Some(1));
@@ -203,7 +208,11 @@ impl AmdDevice {
 
     fn processes(&mut self, parts: &[Part], openers: &[u32], reading: &mut Reading) {
         let out = &mut reading.processes;
-        kfd::processes(&self.paths, parts, &mut self.files, out);
+        if let Some(known) = &mut self.known {
+            let (device, at_ns) = (self.index, reading.asked_ns);
+            let asked = Asked { device, at_ns, paths: &self.paths, list: &self.list };
+            known.processes.read(&asked, parts, &mut self.files, out);
+        }
         if self.clients.refresh(&self.paths, openers, reading.asked_ns, &mut self.files) {
             self.clients.on(&self.address, out);
         }

@@ -58,6 +58,16 @@ pub(super) const VENDOR: Vendor = Vendor {
     open,
 };
 
+/// Product names by PCI device id, as `pci.ids` has them; the others have their number.
+const MODELS: &[(&str, &str)] = &[
+    ("0x0bd5", "Intel Data Center GPU Max 1550"),
+    ("0x0bda", "Intel Data Center GPU Max 1100"),
+    ("0x56c0", "Intel Data Center GPU Flex 170"),
+    ("0x56c1", "Intel Data Center GPU Flex 140"),
+    ("0xe20b", "Intel Arc B580"),
+    ("0xe211", "Intel Arc Pro B60"),
+];
+
 /// The drivers' names on the bus.
 const DRIVERS: &[&str] = &["i915", "xe"];
 /// Reasons that hold the clocks down, as the files end (`throttle_reason_pl1` of i915, `reason_pl1`
@@ -180,6 +190,12 @@ struct Part {
     throttle: PathBuf,
 }
 
+/// The name of a device by its number on the PCI bus; the number where the table has none.
+fn model(id: &str) -> String {
+    let known = MODELS.iter().find(|(known, _)| *known == id);
+    known.map_or_else(|| format!("Intel {id}"), |(_, name)| (*name).to_owned())
+}
+
 impl ReadFiles for Gpu {
     fn identity(&mut self, files: &mut Files) -> GpuInfo {
         let render = numbered(&self.folder.join("drm"), "renderD").into_iter().next();
@@ -190,7 +206,7 @@ impl ReadFiles for Gpu {
         let driver = sysfs::driver(&self.folder).unwrap_or_default();
         GpuInfo {
             nodes,
-            model: Some(id.map_or_else(|| "Intel".to_owned(), |id| format!("Intel {id}"))),
+            model: Some(id.map_or_else(|| "Intel".to_owned(), |id| model(&id))),
             pci_address: Some(self.address.to_ascii_lowercase()),
             driver_version: sysfs::version(&self.paths, &driver, files),
             ..GpuInfo::new(GpuUuid::new(&format!("GPU-{}", self.address)), VENDOR.name, self.index)
@@ -339,7 +355,7 @@ mod tests {
         assert_eq!(bytes.get("gpu.process.memory.usage{graphics}"), Some(&2_097_152.0));
         let info = reading.identity.unwrap();
         assert_eq!(info.nodes, ["dri/renderD128", "226:128"]);
-        assert_eq!(info.model.as_deref(), Some("Intel 0xe20b"));
+        assert_eq!(info.model.as_deref(), Some("Intel Arc B580"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The AMD reader on trees of MI300X: values, partitions, processes.
 
 mod hostile;
+mod processes;
 
 use gpuwho::collect::device::wire::{Outcome, Reading, WireValue};
 use gpuwho::collect::device::{DeviceRead, OpenLibrary, OpenOptions, vendor};

@@ -2,33 +2,7 @@
 
 use super::rig::{Key, Rig, Values};
 use super::truth;
-use std::fs;
-use std::process::{Child, Command, Stdio};
-use tempfile::TempDir;
-
-/// A process by the name of the MPS server.
-struct Server {
-    child: Child,
-    _folder: TempDir,
-}
-
-impl Server {
-    fn start() -> Self {
-        let folder = TempDir::new().unwrap();
-        let program = folder.path().join("nvidia-cuda-mps-server");
-        fs::copy("/bin/sleep", &program).unwrap();
-        let child = Command::new(&program).arg("600").stdin(Stdio::null()).spawn().unwrap();
-        Self { child, _folder: folder }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use crate::fixture::MpsServer;
 
 fn memory_of(read: &Values) -> Values {
     let is_memory = |(name, ..): &Key| name == "gpu.process.memory.usage";
@@ -37,19 +11,17 @@ fn memory_of(read: &Values) -> Values {
 
 #[test]
 fn clients_are_counted_once_and_the_server_is_marked() {
-    let server = Server::start();
+    let server = MpsServer::start();
     let mut rig = Rig::new("mps");
-    let pids: Vec<u32> =
-        [server.child.id()].into_iter().chain((1..4).map(|s| rig.pid(0, s))).collect();
+    let pids: Vec<u32> = [server.pid()].into_iter().chain((1..4).map(|s| rig.pid(0, s))).collect();
     rig.write_pids(0, &pids);
     let read = rig.tick();
     let bound = |device, slot| match (device, slot) {
-        (0, 0) => server.child.id(),
+        (0, 0) => server.pid(),
         _ => rig.pid(device, slot),
     };
     let mut expected = memory_of(&truth::of(&rig.scenario(), bound));
-    let (name, device, pid, _) =
-        expected.keys().find(|key| key.2 == server.child.id()).unwrap().clone();
+    let (name, device, pid, _) = expected.keys().find(|key| key.2 == server.pid()).unwrap().clone();
     let own = expected.remove(&(name.clone(), device, pid, "compute".to_owned())).unwrap();
     expected.insert((name, device, pid, "mps_server".to_owned()), own);
     assert_eq!(memory_of(&read), expected);
@@ -80,8 +52,8 @@ fn the_mps_list_is_asked_for_only_where_there_is_a_server() {
     let mut rig = Rig::new("mps");
     rig.tick();
     assert_eq!(rig.calls(list), 0, "a list costs milliseconds");
-    let server = Server::start();
-    rig.write_pids(0, &[server.child.id(), rig.pid(0, 1)]);
+    let server = MpsServer::start();
+    rig.write_pids(0, &[server.pid(), rig.pid(0, 1)]);
     rig.tick();
     rig.tick();
     assert_eq!(rig.calls(list), 2, "on the device with the server");

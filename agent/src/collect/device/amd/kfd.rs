@@ -1,14 +1,11 @@
-//! The compute driver's view (KFD): one node for each device, or for each of its partitions, and
-//! one directory for each process with a context.
+//! The compute driver's view (KFD): one node for each device, or for each of its partitions.
 
 use super::super::files::{Files, numbered};
 use super::super::partitions::{Partition, PartitionNodes};
-use super::super::sysfs::{self, MILLI};
-use super::super::wire::{ProcessValue, WireValue, push};
+use super::super::sysfs;
 use super::place;
-use crate::catalog::process::{self as metric, ProcessType};
 use crate::paths::Paths;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,7 +16,7 @@ const DRM: u32 = 226;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     /// KFD's id, if it has one.
-    id: Option<u64>,
+    pub(super) id: Option<u64>,
     /// Minor number of its render node.
     render: u32,
     /// Compute units.
@@ -35,7 +32,7 @@ impl Part {
     }
 }
 
-fn root(paths: &Paths) -> PathBuf {
+pub(super) fn root(paths: &Paths) -> PathBuf {
     paths.sys.join("class/kfd/kfd")
 }
 
@@ -109,53 +106,4 @@ pub(super) fn partition_nodes(paths: &Paths) -> PartitionNodes {
         }
     }
     nodes.into_iter().collect()
-}
-
-/// Adds the processes on the parts of a device with their memory there. KFD has a file for each
-/// device that a process could use: a process without memory on a device counts only if it has a
-/// queue there.
-pub(super) fn processes(
-    paths: &Paths,
-    parts: &[Part],
-    files: &mut Files,
-    out: &mut Vec<ProcessValue>,
-) {
-    for (pid, folder) in numbered(&root(paths).join("proc"), "") {
-        let mut queues = None;
-        for (number, part) in (0..).zip(parts) {
-            let Some(id) = part.id else { continue };
-            let Some(bytes) = files.number(&folder.join(format!("vram_{id}"))) else { continue };
-            if bytes == 0
-                && !queues.get_or_insert_with(|| devices_of_queues(&folder, files)).contains(&id)
-            {
-                continue;
-            }
-            let mut values = Vec::new();
-            let bytes = i64::try_from(bytes).ok();
-            push(&mut values, &metric::MEMORY_USAGE, ProcessType::Compute, bytes);
-            statistics(&folder.join(format!("stats_{id}")), part, files, &mut values);
-            let place = (parts.len() > 1).then(|| place(number));
-            out.extend(values.into_iter().map(|value| ProcessValue { pid, place, value }));
-        }
-    }
-}
-
-/// What KFD counts of a process on a part. The driver looks at the compute units when `cu_occupancy` is
-/// read.
-fn statistics(folder: &Path, part: &Part, files: &mut Files, out: &mut Vec<WireValue>) {
-    let occupied = part.units.zip(files.number(&folder.join("cu_occupancy")));
-    let occupied = occupied.and_then(|(units, occupied)| {
-        let occupied = u32::try_from(occupied).ok().filter(|occupied| *occupied <= units);
-        files.count_implausible(occupied).map(|occupied| f64::from(occupied) / f64::from(units))
-    });
-    push(out, &metric::OCCUPANCY, (), occupied);
-    let evicted = files.number(&folder.join("evicted_ms"));
-    #[expect(clippy::cast_precision_loss, reason = "a double has the milliseconds of years")]
-    push(out, &metric::EVICTED_TIME, (), evicted.map(|ms| ms as f64 / MILLI));
-}
-
-/// The ids of the devices on which a process has queues.
-fn devices_of_queues(folder: &Path, files: &mut Files) -> BTreeSet<u64> {
-    let queues = numbered(&folder.join("queues"), "").into_iter();
-    queues.filter_map(|(_, queue)| files.number(&queue.join("gpuid"))).collect()
 }

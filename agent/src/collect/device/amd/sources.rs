@@ -96,7 +96,7 @@ fn of_the_rest() -> Vec<Source> {
         (process::INFO.def(), "KFD's list, openers of render nodes, the ownership table"),
         (
             process::MEMORY_USAGE.def(),
-            "KFD `proc/PID/vram_ID`, else `drm-resident-vram` of `fdinfo`",
+            "KFD `proc/PID/vram_ID` (those that were 0 in turns), else `drm-resident-vram` of `fdinfo`",
         ),
         (process::OCCUPANCY.def(), "KFD `proc/PID/stats_ID/cu_occupancy` of all compute units"),
         (process::EVICTED_TIME.def(), "KFD `proc/PID/stats_ID/evicted_ms`"),
