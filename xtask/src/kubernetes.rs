@@ -105,9 +105,8 @@ fn build(name: &str, package: &str, sources: &[&str]) -> Result<PathBuf> {
 
 /// The version of Kubernetes in the text of a `go.mod`.
 fn version(text: &str) -> Option<&str> {
-    text.lines().find_map(|line| {
-        line.trim().strip_prefix("require ").unwrap_or(line.trim()).strip_prefix("k8s.io/kubernetes ")
-    })
+    let mut lines = text.lines().map(str::split_whitespace);
+    lines.find_map(|mut words| (words.next()? == "k8s.io/kubernetes").then(|| words.next())?)
 }
 
 fn link(target: &Path, name: &Path) -> Result<()> {
