@@ -213,7 +213,7 @@ impl Cluster {
         let log = self.folder().join(format!("{name}.log"));
         let text = fs::read_to_string(log).unwrap_or_default();
         let lines: Vec<_> = text.lines().collect();
-        lines[lines.len().saturating_sub(60)..].join("\n")
+        lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
     /// The fake driver, the device nodes, and the files of the daemons.

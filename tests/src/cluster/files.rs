@@ -124,7 +124,7 @@ pub(super) fn api_server(folder: &str) -> Vec<String> {
 
 pub(super) fn controller_manager(folder: &str) -> Vec<String> {
     let text = "--kubeconfig=FOLDER/controller-manager.kubeconfig --leader-elect=false \
-        --secure-port=0 --use-service-account-credentials=false \
+        --secure-port=0 --use-service-account-credentials=true \
         --service-account-private-key-file=FOLDER/accounts.key \
         --root-ca-file=FOLDER/certificates/apiserver.crt";
     words(text, folder)

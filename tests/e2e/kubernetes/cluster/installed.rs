@@ -41,7 +41,8 @@ const COMBINATIONS: &[&[&str]] = &[
 /// The API server takes the manifests of every combination.
 pub(super) fn are_taken_by_the_server(cluster: &Cluster) {
     for options in COMBINATIONS {
-        let fixed = ["template", "try", CHART, "--namespace=research"];
+        // With the version of the cluster.
+        let fixed = ["template", "try", CHART, "--namespace=research", "--validate"];
         let text = cluster.helm(&[&fixed, *options].concat()).unwrap();
         let dry = ["--dry-run=server", "--namespace=research", "--validate=strict"];
         let said = cluster.apply(&text, &dry).unwrap_or_else(|error| panic!("{options:?}: {error}"));
@@ -74,7 +75,7 @@ impl Installed {
 
     fn run(&self, scene: &Scene, command: &[&str], cluster_name: &str) {
         let name = format!("--set=clusterName={cluster_name}");
-        let fixed = ["--namespace", NAMESPACE, "--wait", "--timeout=180s", &name];
+        let fixed = ["--namespace", NAMESPACE, "--wait", "--timeout=90s", &name];
         let values = self.values.iter().map(String::as_str);
         let all: Vec<_> = command.iter().copied().chain(fixed).chain(values).collect();
         let failed = |error| panic!("{error}\n{}", describe(&scene.cluster));
@@ -136,5 +137,7 @@ fn describe(cluster: &Cluster) -> String {
     let of = |arguments: &[&str]| cluster.kubectl(arguments).unwrap_or_else(|error| error.to_string());
     let pods = of(&["describe", "pods", "--namespace", NAMESPACE]);
     let logs = ["logs", "daemonset/gpuwho", "--tail=60", "--namespace", NAMESPACE];
-    format!("{pods}\n{}\nkubelet:\n{}", of(&logs), cluster.log("kubelet"))
+    let daemons = ["kubelet", "kube-controller-manager", "kube-scheduler", "containerd"]
+        .map(|name| format!("{name}:\n{}\n", cluster.log(name)));
+    format!("{pods}\n{}\n{}", of(&logs), daemons.concat())
 }

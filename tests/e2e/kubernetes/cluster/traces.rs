@@ -44,7 +44,10 @@ pub(super) fn nothing_was_asked_of_the_server(cluster: &Cluster) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let is_agents = |request: &Value| {
         let addresses = request["sourceIPs"].as_array().cloned().unwrap_or_default();
-        text(&request["user"]["username"]).starts_with("system:serviceaccount:")
+        let user = text(&request["user"]["username"]);
+        // The controllers of the control plane have accounts in kube-system.
+        let of_controller = user.starts_with("system:serviceaccount:kube-system:");
+        (user.starts_with("system:serviceaccount:") && !of_controller)
             || text(&request["userAgent"]).contains("gpuwho")
             || addresses.iter().any(|address| text(address).starts_with("10.88."))
     };
