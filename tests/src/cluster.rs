@@ -110,6 +110,7 @@ pub struct Cluster {
     pods: String,
     /// The cgroup of its daemons.
     service: Vec<PathBuf>,
+    nvml: FakeNvml,
     stage: Stage,
 }
 
@@ -131,9 +132,10 @@ impl Cluster {
         stage.parent(&pods)?;
         let service = stage.service("gpuwho-cluster")?.directories;
         let programs = PathBuf::from(programs);
+        node::make(stage.folder())?;
+        let nvml = FakeNvml::install(stage.folder(), SCENARIO)?.from_now();
         let mut cluster =
-            Self { daemons: BTreeMap::new(), programs, containerd, pods, service, stage };
-        node::make(cluster.folder())?;
+            Self { daemons: BTreeMap::new(), programs, containerd, pods, service, nvml, stage };
         cluster.prepare()?;
         cluster.start_control_plane()?;
         cluster.start_node()?;
@@ -198,6 +200,33 @@ impl Cluster {
         Ok(())
     }
 
+    /// Lets the driver list the workers in pods, each on the device that its container was granted.
+    pub fn list_processes(&self) -> Result<(), ClusterError> {
+        let mut listed: Vec<Vec<Option<u32>>> = vec![Vec::new(); GPUS as usize];
+        for entry in fs::read_dir("/proc").map_err(at(Path::new("/proc")))?.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            // One that has ended meanwhile reads as nothing.
+            let read = |name: &str| fs::read(entry.path().join(name)).unwrap_or_default();
+            let text = |name: &str| String::from_utf8_lossy(&read(name)).into_owned();
+            if !text("cgroup").contains(&self.pods) || !text("cmdline").contains("gpuwho-worker\0") {
+                continue;
+            }
+            let environment = text("environ");
+            let mut words = environment.split('\0');
+            let device = words.find_map(|word| word.strip_prefix("NVIDIA_VISIBLE_DEVICES=GPU-"));
+            let gpu = device.and_then(|uuid| uuid.rsplit('-').next()?.parse::<usize>().ok());
+            if let Some(pids) = gpu.and_then(|gpu| listed.get_mut(gpu)) {
+                pids.push(Some(pid));
+            }
+        }
+        for (gpu, pids) in (0..GPUS).zip(&listed) {
+            self.nvml.set_processes(gpu, pids)?;
+        }
+        Ok(())
+    }
+
     /// Every request that the API server has answered so far, as its audit log has them.
     pub fn audited(&self) -> Result<Vec<Value>, ClusterError> {
         let path = self.folder().join("audit.jsonl");
@@ -219,12 +248,11 @@ impl Cluster {
     /// The fake driver, the device nodes, and the files of the daemons.
     fn prepare(&self) -> Result<(), ClusterError> {
         let folder = self.folder();
-        let nvml = FakeNvml::install(folder, SCENARIO)?.from_now();
         host_nodes(folder).map_err(at(folder))?;
         files::write_all(folder, &self.pods)?;
         let path = folder.join("nvidia-runtime.json");
         let spec = self.run(Command::new(&self.containerd.ctr).args(["oci", "spec"]))?;
-        let spec = files::nvidia_spec(&spec, folder, &nvml).map_err(at(&path))?;
+        let spec = files::nvidia_spec(&spec, folder, &self.nvml).map_err(at(&path))?;
         fs::write(&path, spec).map_err(at(&path))?;
         let containerd = Path::new("/run/containerd");
         fs::create_dir_all(containerd).map_err(at(containerd))?;

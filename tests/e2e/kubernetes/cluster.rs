@@ -7,6 +7,7 @@ mod traces;
 use gpuwho_tests::cluster::{ADDRESS, Cluster, MACHINE_ID, NODE};
 use gpuwho_tests::collector::Collector;
 use gpuwho_tests::collector::received::ReceivedPoint;
+use gpuwho_tests::until::until;
 use gpuwho_tests::{or_skip, program};
 use installed::Installed;
 use serde_json::Value;
@@ -15,7 +16,7 @@ use std::fs;
 use std::time::Duration;
 
 /// Pods start, and a kubelet and a runtime come back, in seconds; this is for a busy machine.
-const WITHIN: Duration = Duration::from_secs(180);
+const WITHIN: Duration = Duration::from_secs(90);
 
 /// What every container of the workloads has besides its name and command.
 const CONTAINER: &str = "image: 'registry.test/research/trainer:1.4', \
@@ -52,7 +53,10 @@ fn the_chart_in_a_real_cluster() {
     let folder = cluster.folder().join("collector");
     let collector = or_skip!(Collector::start_on(ADDRESS.parse().unwrap(), &folder));
     let mut scene = Scene { collector, cluster };
-    scene.cluster.apply(&scene.workloads(), &[]).unwrap();
+    // A namespace's service account, without which it takes no pods, is made after it.
+    let workloads = scene.workloads();
+    let applied = until(WITHIN, || scene.cluster.apply(&workloads, &[]).ok());
+    assert!(applied.is_some(), "{:?}", scene.cluster.apply(&workloads, &[]));
     step("the combinations of values are taken by the API server");
     installed::are_taken_by_the_server(&scene.cluster);
     step("install");
@@ -108,6 +112,7 @@ impl Scene {
         mut look: impl FnMut(&[&ReceivedPoint]) -> Option<T>,
     ) -> T {
         let found = self.collector.wait_for(WITHIN, |points| {
+            self.cluster.list_processes().unwrap();
             let points = points.iter().skip(from).filter(|point| !point.ended());
             look(&points.collect::<Vec<_>>())
         });

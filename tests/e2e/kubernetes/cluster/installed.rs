@@ -85,6 +85,10 @@ impl Installed {
 
     /// The DaemonSet is ready, and its points arrive under the cluster's name.
     fn is_ready(&self, scene: &Scene, cluster_name: &str) {
+        // Helm is content with a DaemonSet that lacks as many pods as an update may: one of one.
+        let status = ["rollout", "status", "daemonset/gpuwho", "--timeout=90s", "--namespace", NAMESPACE];
+        let failed = |error| panic!("{error}\n{}", describe(&scene.cluster));
+        scene.cluster.kubectl(&status).unwrap_or_else(failed);
         let set = scene.cluster.get(&["daemonset", NAME, "--namespace", NAMESPACE]).unwrap();
         let status = &set["status"];
         let counts = ["desiredNumberScheduled", "numberReady", "updatedNumberScheduled"]
