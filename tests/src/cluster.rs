@@ -124,7 +124,9 @@ impl Cluster {
             of("self") != of("1")
         };
         if !own("mnt") || !own("net") {
-            return Err(ClusterError::Unavailable("namespaces of its own (cargo xtask kubernetes)"));
+            return Err(ClusterError::Unavailable(
+                "namespaces of its own (cargo xtask kubernetes)",
+            ));
         }
         let containerd = Programs::find_with_events().or_else(|_| Programs::find())?;
         let mut stage = Stage::new()?;
@@ -210,7 +212,8 @@ impl Cluster {
             // One that has ended meanwhile reads as nothing.
             let read = |name: &str| fs::read(entry.path().join(name)).unwrap_or_default();
             let text = |name: &str| String::from_utf8_lossy(&read(name)).into_owned();
-            if !text("cgroup").contains(&self.pods) || !text("cmdline").contains("gpuwho-worker\0") {
+            if !text("cgroup").contains(&self.pods) || !text("cmdline").contains("gpuwho-worker\0")
+            {
                 continue;
             }
             let environment = text("environ");
@@ -294,9 +297,8 @@ impl Cluster {
         self.wait_for("kubelet", |cluster| {
             let node = cluster.get(&["node", NODE]).unwrap_or_default();
             let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
-            let ready = |condition: &Value| {
-                condition["type"] == "Ready" && condition["status"] == "True"
-            };
+            let ready =
+                |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
             conditions.iter().any(ready)
                 && node["status"]["allocatable"]["nvidia.com/gpu"] == GPUS.to_string()
         })

@@ -87,7 +87,11 @@ impl Collector {
 
     /// Ends it; [`Collector::again`] starts one on the same ports, with the same file.
     pub fn stop(self) -> Stopped {
-        Stopped { folder: self.folder.clone(), address: self.address, ports: [self.http, self.grpc] }
+        Stopped {
+            folder: self.folder.clone(),
+            address: self.address,
+            ports: [self.http, self.grpc],
+        }
     }
 
     /// Starts one where another was.
@@ -183,8 +187,7 @@ impl Collector {
         let mut process =
             Process(crate::sys::die_with_us(&mut command).spawn().map_err(os(program))?);
         let listens = process.listens(address, [http, grpc]);
-        let collector =
-            Self { _process: process, folder: folder.to_owned(), address, http, grpc };
+        let collector = Self { _process: process, folder: folder.to_owned(), address, http, grpc };
         if listens { Ok(collector) } else { Err(CollectorError::Deaf { log: collector.log() }) }
     }
 }

@@ -116,7 +116,8 @@ impl Scene {
             let points = points.iter().skip(from).filter(|point| !point.ended());
             look(&points.collect::<Vec<_>>())
         });
-        let pods = || self.cluster.kubectl(&["get", "pods", "--all-namespaces"]).unwrap_or_default();
+        let pods =
+            || self.cluster.kubectl(&["get", "pods", "--all-namespaces"]).unwrap_or_default();
         found.unwrap().unwrap_or_else(|| panic!("waited for {what}; pods:\n{}", pods()))
     }
 
@@ -129,7 +130,10 @@ impl Scene {
     fn wait_for_init_container(&self) {
         let of = [("k8s.pod.name", "with-init"), ("k8s.container.name", "prepare")];
         self.wait("the init container's process", 0, |points| {
-            points.iter().any(|point| point.metric == "gpu.process.info" && point.has(&of)).then_some(())
+            points
+                .iter()
+                .any(|point| point.metric == "gpu.process.info" && point.has(&of))
+                .then_some(())
         });
         fs::write(self.cluster.folder().join("orders/prepared"), "").unwrap();
     }

@@ -19,7 +19,8 @@ const USERS: [(&str, &str, &str); 4] = [
 ];
 
 /// Who asked for what, of every request.
-const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n";
+const AUDIT_POLICY: &str =
+    "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n";
 
 /// Pods are on a bridge, and reach the node as their gateway.
 const NETWORK: &str = r#"{
@@ -131,10 +132,7 @@ pub(super) fn controller_manager(folder: &str) -> Vec<String> {
 }
 
 pub(super) fn scheduler(folder: &str) -> Vec<String> {
-    words(
-        "--kubeconfig=FOLDER/scheduler.kubeconfig --leader-elect=false --secure-port=0",
-        folder,
-    )
+    words("--kubeconfig=FOLDER/scheduler.kubeconfig --leader-elect=false --secure-port=0", folder)
 }
 
 pub(super) fn kubelet(folder: &str) -> Vec<String> {
@@ -147,7 +145,8 @@ pub(super) fn kubelet(folder: &str) -> Vec<String> {
 pub(super) fn containerd(folder: &Path, plugins: &Path, networks: &Path, spec: &Path) -> String {
     let text = settings_text(folder);
     let folder = folder.display();
-    let (bin, conf) = (format!("bin_dir = \"{folder}/cni\""), format!("conf_dir = \"{folder}/cni\""));
+    let (bin, conf) =
+        (format!("bin_dir = \"{folder}/cni\""), format!("conf_dir = \"{folder}/cni\""));
     let text = text
         .replace(&bin, &format!("bin_dir = \"{}\"", plugins.display()))
         .replace(&conf, &format!("conf_dir = \"{}\"", networks.display()));

@@ -45,11 +45,13 @@ pub(super) fn are_taken_by_the_server(cluster: &Cluster) {
         let fixed = ["template", "try", CHART, "--namespace=research", "--validate"];
         let text = cluster.helm(&[&fixed, *options].concat()).unwrap();
         let dry = ["--dry-run=server", "--namespace=research", "--validate=strict"];
-        let said = cluster.apply(&text, &dry).unwrap_or_else(|error| panic!("{options:?}: {error}"));
+        let said =
+            cluster.apply(&text, &dry).unwrap_or_else(|error| panic!("{options:?}: {error}"));
         assert!(said.contains("daemonset.apps/try-gpuwho created (server dry run)"), "{said}");
     }
     let manifest = Path::new(CHART).join("../../kubernetes/daemonset.yaml");
-    let dry = ["apply", "--dry-run=server", "--namespace=research", "--validate=strict", "--filename"];
+    let dry =
+        ["apply", "--dry-run=server", "--namespace=research", "--validate=strict", "--filename"];
     cluster.kubectl(&[&dry[..], &[&manifest.display().to_string()]].concat()).unwrap();
     println!("  {} combinations", COMBINATIONS.len());
 }
@@ -86,7 +88,8 @@ impl Installed {
     /// The DaemonSet is ready, and its points arrive under the cluster's name.
     fn is_ready(&self, scene: &Scene, cluster_name: &str) {
         // Helm is content with a DaemonSet that lacks as many pods as an update may: one of one.
-        let status = ["rollout", "status", "daemonset/gpuwho", "--timeout=90s", "--namespace", NAMESPACE];
+        let status =
+            ["rollout", "status", "daemonset/gpuwho", "--timeout=90s", "--namespace", NAMESPACE];
         let failed = |error| panic!("{error}\n{}", describe(&scene.cluster));
         scene.cluster.kubectl(&status).unwrap_or_else(failed);
         let set = scene.cluster.get(&["daemonset", NAME, "--namespace", NAMESPACE]).unwrap();
@@ -96,9 +99,9 @@ impl Installed {
         assert_eq!(counts, [Some(1); 3], "{status:#}");
         scene.wait(&format!("points of the cluster {cluster_name}"), 0, |points| {
             let of = |key: &str, value: &str| {
-                points.last().is_some_and(|point| {
-                    point.resource.get(key).map(String::as_str) == Some(value)
-                })
+                points
+                    .last()
+                    .is_some_and(|point| point.resource.get(key).map(String::as_str) == Some(value))
             };
             of("k8s.cluster.name", cluster_name).then_some(())
         });
@@ -109,7 +112,8 @@ impl Installed {
         let first = pod(&scene.cluster);
         self.run(scene, &["upgrade", NAME, CHART], "second");
         let second = pod(&scene.cluster);
-        let rollback = ["rollback", NAME, "1", "--namespace", NAMESPACE, "--wait", "--timeout=180s"];
+        let rollback =
+            ["rollback", NAME, "1", "--namespace", NAMESPACE, "--wait", "--timeout=180s"];
         scene.cluster.helm(&rollback).unwrap();
         self.is_ready(scene, "first");
         let third = pod(&scene.cluster);
@@ -138,7 +142,8 @@ fn pod(cluster: &Cluster) -> String {
 
 /// Why a pod does not start.
 fn describe(cluster: &Cluster) -> String {
-    let of = |arguments: &[&str]| cluster.kubectl(arguments).unwrap_or_else(|error| error.to_string());
+    let of =
+        |arguments: &[&str]| cluster.kubectl(arguments).unwrap_or_else(|error| error.to_string());
     let pods = of(&["describe", "pods", "--namespace", NAMESPACE]);
     let logs = ["logs", "daemonset/gpuwho", "--tail=60", "--namespace", NAMESPACE];
     let daemons = ["kubelet", "kube-controller-manager", "kube-scheduler", "containerd"]

@@ -1,7 +1,7 @@
 //! What an installation leaves on a node, and what it asked of the API server: nothing.
 
-use super::installed::{Installed, NAMESPACE};
 use super::Scene;
+use super::installed::{Installed, NAMESPACE};
 use gpuwho_tests::cluster::{Cluster, NODE};
 use gpuwho_tests::sys::{BpfObject, bpf_object_exists};
 use gpuwho_tests::until::until;
@@ -24,7 +24,11 @@ pub(super) fn nothing_is_left_by(scene: &Scene, installed: Installed) {
     let objects = bpf_objects(&pids);
     assert!(!pids.is_empty());
     let programs = objects.iter().filter(|(kind, _)| *kind == BpfObject::Program).count();
-    println!("  {} processes with {programs} BPF programs, {} maps", pids.len(), objects.len() - programs);
+    println!(
+        "  {} processes with {programs} BPF programs, {} maps",
+        pids.len(),
+        objects.len() - programs
+    );
     assert!(programs > 0, "the agent has no BPF programs");
     installed.uninstall(scene);
     let left = until(FREED_WITHIN, || left(&objects).is_empty().then_some(()));
@@ -65,7 +69,8 @@ fn agents(cluster: &Cluster) -> BTreeSet<u32> {
     let pids = fs::read_dir("/proc").unwrap().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| {
-        let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        let read =
+            |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
         read("cgroup").contains(cluster.pods()) && read("comm").starts_with("gpuwho")
     })
     .collect()
