@@ -14,8 +14,8 @@ use std::time::Duration;
 /// The kernel frees a program a moment after its last descriptor is closed.
 const FREED_WITHIN: Duration = Duration::from_secs(30);
 
-/// What stays on the node, as the documentation says: the folders of the chart's volumes, and in them what
-/// a next installation goes on with.
+/// What stays on the node is in the folders of the chart's volumes, and small: what a next installation goes
+/// on with.
 const STAYS: [&str; 2] = ["/run/gpuwho", "/var/lib/gpuwho"];
 
 /// Uninstalls it and looks for programs, maps, pins, processes and files.
@@ -38,6 +38,10 @@ pub(super) fn nothing_is_left_by(scene: &Scene, installed: Installed) {
     assert!(pins.iter().all(|pin| !pin.to_string_lossy().contains("gpuwho")), "{pins:?}");
     let files: Vec<_> = STAYS.iter().flat_map(|folder| files(Path::new(folder))).collect();
     println!("  files that stay: {files:?}");
+    let size: u64 = files.iter().map(|file| fs::metadata(file).unwrap().len()).sum();
+    assert!(size < 1 << 20, "{size} bytes in {files:?}");
+    let is_socket = |file: &&PathBuf| file.extension().is_some_and(|extension| extension == "sock");
+    assert_eq!(files.iter().find(is_socket), None);
     let all = scene.cluster.kubectl(&["get", "all,configmaps,secrets", "--namespace", NAMESPACE]);
     assert!(!all.as_ref().unwrap().contains("gpuwho"), "{all:?}");
 }
