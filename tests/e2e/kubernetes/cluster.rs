@@ -30,9 +30,11 @@ const CONTAINER: &str = "image: 'registry.test/research/trainer:1.4', \
 const HOLD: &str = "/gpuwho-worker --contained \
     $(for node in /dev/nvidia[0-9]*; do echo --gpu=${node#/dev/nvidia}; done)";
 
+type Holder = (&'static str, &'static str, Option<(&'static str, &'static str)>);
+
 /// Containers that are granted a device for as long as they live: pod's name or its beginning, container,
 /// and the workload that the pod is of.
-const HOLDERS: [(&str, &str, Option<(&str, &str)>); 6] = [
+const HOLDERS: [Holder; 6] = [
     ("server-", "serve", Some(("k8s.deployment.name", "server"))),
     ("train-", "learn", Some(("k8s.job.name", "train"))),
     ("store-0", "index", Some(("k8s.statefulset.name", "store"))),
@@ -71,7 +73,7 @@ fn the_chart_in_a_real_cluster() {
     scene.restarts_blank_nothing("kubelet");
     scene.a_pod_that_is_replaced_has_its_successors_name();
     step("uninstall");
-    traces::nothing_is_left_by(&scene, installed);
+    traces::nothing_is_left_by(&scene);
     traces::nothing_was_asked_of_the_server(&scene.cluster);
     scene.all_is_of_the_node();
 }

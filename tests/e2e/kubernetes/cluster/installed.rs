@@ -82,11 +82,11 @@ impl Installed {
         let all: Vec<_> = command.iter().copied().chain(fixed).chain(values).collect();
         let failed = |error| panic!("{error}\n{}", describe(&scene.cluster));
         scene.cluster.helm(&all).unwrap_or_else(failed);
-        self.is_ready(scene, cluster_name);
+        Self::is_ready(scene, cluster_name);
     }
 
     /// The DaemonSet is ready, and its points arrive under the cluster's name.
-    fn is_ready(&self, scene: &Scene, cluster_name: &str) {
+    fn is_ready(scene: &Scene, cluster_name: &str) {
         // Helm is content with a DaemonSet that lacks as many pods as an update may: one of one.
         let status =
             ["rollout", "status", "daemonset/gpuwho", "--timeout=90s", "--namespace", NAMESPACE];
@@ -115,14 +115,14 @@ impl Installed {
         let rollback =
             ["rollback", NAME, "1", "--namespace", NAMESPACE, "--wait", "--timeout=180s"];
         scene.cluster.helm(&rollback).unwrap();
-        self.is_ready(scene, "first");
+        Self::is_ready(scene, "first");
         let third = pod(&scene.cluster);
         assert!(first != second && second != third, "{first} {second} {third}");
         println!("  {first}, then {second}, then {third}");
     }
 
     /// Removes it.
-    pub(super) fn uninstall(self, scene: &Scene) {
+    pub(super) fn uninstall(scene: &Scene) {
         let command = ["uninstall", NAME, "--namespace", NAMESPACE, "--wait", "--timeout=120s"];
         scene.cluster.helm(&command).unwrap();
         let wait = ["wait", "--for=delete", "pod", "--all", "--timeout=120s", "--namespace"];

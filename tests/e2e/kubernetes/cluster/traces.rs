@@ -19,7 +19,7 @@ const FREED_WITHIN: Duration = Duration::from_secs(30);
 const STAYS: [&str; 2] = ["/run/gpuwho", "/var/lib/gpuwho"];
 
 /// Uninstalls it and looks for programs, maps, pins, processes and files.
-pub(super) fn nothing_is_left_by(scene: &Scene, installed: Installed) {
+pub(super) fn nothing_is_left_by(scene: &Scene) {
     let pids = agents(&scene.cluster);
     let objects = bpf_objects(&pids);
     assert!(!pids.is_empty());
@@ -30,7 +30,7 @@ pub(super) fn nothing_is_left_by(scene: &Scene, installed: Installed) {
         objects.len() - programs
     );
     assert!(programs > 0, "the agent has no BPF programs");
-    installed.uninstall(scene);
+    Installed::uninstall(scene);
     let left = until(FREED_WITHIN, || left(&objects).is_empty().then_some(()));
     assert_eq!(left, Some(()), "BPF objects stay: {:?}", self::left(&objects));
     assert_eq!(agents(&scene.cluster), BTreeSet::new());
