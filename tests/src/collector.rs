@@ -66,6 +66,7 @@ struct Process(Child);
 pub struct Collector {
     _process: Process,
     folder: PathBuf,
+    address: Ipv4Addr,
     http: u16,
     grpc: u16,
 }
@@ -74,29 +75,39 @@ impl Collector {
     /// Starts it with its files in `folder` and waits until it listens.
     /// [`CollectorError::Unavailable`] where [`PROGRAM`] is not set.
     pub fn start(folder: &Path) -> Result<Self, CollectorError> {
+        Self::start_on(Ipv4Addr::LOCALHOST, folder)
+    }
+
+    /// The same on another address of this network namespace.
+    pub fn start_on(address: Ipv4Addr, folder: &Path) -> Result<Self, CollectorError> {
         let program = env::var_os(PROGRAM).ok_or(CollectorError::Unavailable)?;
-        Self::listen(Path::new(&program), folder, [free_port(folder)?, free_port(folder)?])
+        let ports = [free_port(folder)?, free_port(folder)?];
+        Self::listen(Path::new(&program), folder, address, ports)
     }
 
     /// Ends it; [`Collector::again`] starts one on the same ports, with the same file.
     pub fn stop(self) -> Stopped {
-        Stopped { folder: self.folder.clone(), ports: [self.http, self.grpc] }
+        Stopped {
+            folder: self.folder.clone(),
+            address: self.address,
+            ports: [self.http, self.grpc],
+        }
     }
 
     /// Starts one where another was.
     pub fn again(stopped: &Stopped) -> Result<Self, CollectorError> {
         let program = env::var_os(PROGRAM).ok_or(CollectorError::Unavailable)?;
-        Self::listen(Path::new(&program), &stopped.folder, stopped.ports)
+        Self::listen(Path::new(&program), &stopped.folder, stopped.address, stopped.ports)
     }
 
     /// For OTLP/HTTP.
     pub fn http_endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.http)
+        format!("http://{}:{}", self.address, self.http)
     }
 
     /// For OTLP/gRPC.
     pub fn grpc_endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.grpc)
+        format!("http://{}:{}", self.address, self.grpc)
     }
 
     /// Every metric point received so far, in the order of arrival.
@@ -159,6 +170,7 @@ impl Collector {
     fn listen(
         program: &Path,
         folder: &Path,
+        address: Ipv4Addr,
         [http, grpc]: [u16; 2],
     ) -> Result<Self, CollectorError> {
         let os = |path: &Path| {
@@ -167,23 +179,23 @@ impl Collector {
         };
         fs::create_dir_all(folder).map_err(os(folder))?;
         let config = folder.join("collector.yaml");
-        fs::write(&config, configuration(folder, http, grpc)).map_err(os(&config))?;
+        fs::write(&config, configuration(folder, address, [http, grpc])).map_err(os(&config))?;
         let log = folder.join("collector.log");
         let log = fs::File::create(&log).map_err(os(&log))?;
         let mut command = Command::new(program);
         command.arg("--config").arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let mut process =
             Process(crate::sys::die_with_us(&mut command).spawn().map_err(os(program))?);
-        let listens = process.listens([http, grpc]);
-        let collector = Self { _process: process, folder: folder.to_owned(), http, grpc };
+        let listens = process.listens(address, [http, grpc]);
+        let collector = Self { _process: process, folder: folder.to_owned(), address, http, grpc };
         if listens { Ok(collector) } else { Err(CollectorError::Deaf { log: collector.log() }) }
     }
 }
 
 impl Process {
     /// Whether it listens in time on both ports, and has not ended.
-    fn listens(&mut self, ports: [u16; 2]) -> bool {
-        let open = |port| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
+    fn listens(&mut self, address: Ipv4Addr, ports: [u16; 2]) -> bool {
+        let open = |port| TcpStream::connect((address, port)).is_ok();
         let up = until(STARTS_WITHIN, || {
             let ended = self.0.try_wait().is_ok_and(|status| status.is_some());
             (ended || ports.into_iter().all(open)).then_some(!ended)
@@ -209,6 +221,7 @@ impl Drop for Process {
 #[derive(Clone, Debug)]
 pub struct Stopped {
     folder: PathBuf,
+    address: Ipv4Addr,
     ports: [u16; 2],
 }
 
@@ -251,7 +264,7 @@ pub(crate) fn free_port(folder: &Path) -> Result<u16, CollectorError> {
         .map_err(|source| CollectorError::Os { path: folder.to_owned(), source })
 }
 
-fn configuration(folder: &Path, http: u16, grpc: u16) -> String {
+fn configuration(folder: &Path, address: Ipv4Addr, [http, grpc]: [u16; 2]) -> String {
     let file = folder.join("received.jsonl");
     format!(
         "\
@@ -259,9 +272,9 @@ receivers:
   otlp:
     protocols:
       http:
-        endpoint: 127.0.0.1:{http}
+        endpoint: {address}:{http}
       grpc:
-        endpoint: 127.0.0.1:{grpc}
+        endpoint: {address}:{grpc}
 exporters:
   file:
     path: {}

@@ -36,7 +36,7 @@ use crate::worker::nodes::host_nodes;
 use cri::Cri;
 use pod::Means;
 use rustix::process::{Pid, Signal, kill_process};
-use settings::Programs;
+pub(crate) use settings::Programs;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -148,6 +148,21 @@ fn on_this_machine(programs: Programs) -> Result<Available, Unavailable> {
     let stage = Stage::new();
     let stage = stage.map_err(|error| Unavailable(format!("{error}, for containerd")))?;
     Ok(Available { programs, stage })
+}
+
+/// The configuration of one that others start, with all of it in a folder.
+pub(crate) fn settings_text(folder: &Path) -> String {
+    settings::text(folder, PAUSE)
+}
+
+/// An archive with its images: of sandboxes, and of work.
+pub(crate) fn node_images(programs: &Programs) -> io::Result<Vec<u8>> {
+    let program = fs::read(&programs.busybox)?;
+    let images = [
+        image::Image { name: PAUSE, command: &["/busybox", "sleep", "2147483647"] },
+        image::Image { name: WORKLOAD, command: &["/busybox", "true"] },
+    ];
+    Ok(image::archive((PROGRAM, &program), &images))
 }
 
 /// Removes what was left by containerds whose owner was killed; gives their number.
@@ -306,14 +321,9 @@ impl Containerd {
 
     /// Gives it the images, and learns the id of the workload's, which a kubelet would pass on.
     fn import(&mut self) -> Result<(), ContainerdError> {
-        let busybox = &self.programs.busybox;
-        let program = fs::read(busybox).map_err(|source| ContainerdError::at(busybox, source))?;
-        let images = [
-            image::Image { name: PAUSE, command: &["/busybox", "sleep", "2147483647"] },
-            image::Image { name: WORKLOAD, command: &["/busybox", "true"] },
-        ];
         let file = self.folder.join("images.tar");
-        fs::write(&file, image::archive((PROGRAM, &program), &images))
+        node_images(&self.programs)
+            .and_then(|images| fs::write(&file, images))
             .map_err(|source| ContainerdError::at(&file, source))?;
         let ctr = &self.programs.ctr;
         let output = Command::new(ctr)

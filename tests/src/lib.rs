@@ -4,7 +4,7 @@
 //! puts real processes into them that really open device nodes; [`nvml`] binds them to the fake
 //! driver's processes; [`agent`] runs the built `gpuwho` on all that; [`containerd`] makes real
 //! pods on a real container runtime and [`slurm`] real jobs on a real Slurm; [`collector`] runs the
-//! real OpenTelemetry Collector; [`demo`] is the same with somebody watching.
+//! real OpenTelemetry Collector; [`cluster`] is a real Kubernetes; [`demo`] is the same with somebody watching.
 
 #![deny(unsafe_code)]
 
@@ -15,6 +15,8 @@ pub mod attacker;
 #[cfg(feature = "bench")]
 pub mod bench;
 pub mod budget;
+#[cfg(feature = "runtimes")]
+pub mod cluster;
 #[cfg(feature = "runtimes")]
 pub mod collector;
 #[cfg(feature = "runtimes")]

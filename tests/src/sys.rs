@@ -228,3 +228,32 @@ pub fn show_as_environment(length: usize) -> io::Result<()> {
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// What of BPF the kernel has by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BpfObject {
+    /// A program.
+    Program,
+    /// A map.
+    Map,
+}
+
+/// Whether the kernel has such an object under this number.
+pub fn bpf_object_exists(kind: BpfObject, id: u32) -> io::Result<bool> {
+    // `BPF_PROG_GET_FD_BY_ID` and `BPF_MAP_GET_FD_BY_ID` (`enum bpf_cmd`).
+    let command: libc::c_int = if kind == BpfObject::Program { 13 } else { 14 };
+    // The number, the one after it, and flags.
+    let attributes = [id, 0, 0, 0];
+    // SAFETY: the kernel reads as many bytes as are given, and the array outlives the call.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of_val(&attributes))
+    };
+    if fd < 0 {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::NotFound { Ok(false) } else { Err(error) };
+    }
+    let fd = libc::c_int::try_from(fd).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is new and nobody else's.
+    drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) });
+    Ok(true)
+}

@@ -32,7 +32,15 @@ type Combination = (&'static [&'static str], &'static [&'static str]);
 
 /// The installations that the values are for.
 const COMBINATIONS: &[Combination] = &[
-    (&[], &["kind: DaemonSet", "name: test-gpuwho", "priorityClassName: \"system-node-critical\""]),
+    (
+        &[],
+        &[
+            "kind: DaemonSet",
+            "name: test-gpuwho",
+            "priorityClassName: \"system-node-critical\"",
+            "{name: GPUWHO_PATHS_MACHINE_ID, value: /host/etc/machine-id}",
+        ],
+    ),
     (
         &["--set", "otlp.endpoint=https://otlp.example:4317,otlp.secretName=otlp"],
         &["value: \"https://otlp.example:4317\"", "envFrom: [{secretRef: {name: \"otlp\"}}]"],

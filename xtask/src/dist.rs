@@ -129,6 +129,24 @@ fn make(release: &Release, target: &Path, built: Option<&Path>, accept: bool) ->
     Ok(sums)
 }
 
+/// The image alone, of another program for this machine's processor: for tests. The program is
+/// stripped: a debug build's own tables are too many for a layer.
+pub(crate) fn image_of(program: &Path, to: &Path) -> Result<()> {
+    let release = Release::new(PathBuf::new())?;
+    let here = |processor: &&binary::Processor| processor.name == std::env::consts::ARCH;
+    let processor = PROCESSORS.iter().find(here).context("no image for this processor")?;
+    let work = place::target("dist/one");
+    let mut image = Image::new(&work)?;
+    let made = Stage::new(&work.join(processor.name))?;
+    made.write(b"", PROGRAM, 0o755)?;
+    let mut strip = shell::program("strip", ["-o"]);
+    shell::run(strip.arg(made.folder().join(PROGRAM)).arg(program))?;
+    let licences = inventory::licences(&format!("{}-unknown-linux-gnu", processor.name))?;
+    made.write(licences.as_bytes(), LICENCES, 0o644)?;
+    image.add(&release, processor, made.folder())?;
+    image.write(&release, &work, to)
+}
+
 /// All files of an installation in one folder.
 fn write_tarball(release: &Release, made: &Path, base: &str) -> Result<()> {
     let stage = Stage::new(&made.join("tarball"))?;

@@ -1,9 +1,9 @@
 //! Every repository task: `cargo xtask setup`, `build`, `test`, `run`, `ci` and the rest.
 //!
 //! Tasks set up what they need themselves; nothing is downloaded outside `setup`'s parts, the
-//! kernels of `vm`, programs that `test` unpacks, the wheels of `engines`, the Go modules of
-//! `collector` and `chart`, and the libraries of `dist`'s image, all of which land in one cache folder
-//! that every clone on the machine shares.
+//! kernels of `vm`, programs that `test` and `kubernetes` unpack, the wheels of `engines`, the Go modules
+//! of `collector`, `chart` and `kubernetes`, and the libraries of `dist`'s image, all of which land in one
+//! cache folder that every clone on the machine shares.
 
 mod alerts;
 mod apt;
@@ -19,6 +19,7 @@ mod docs;
 mod engines;
 mod fuzz;
 mod gpu_check;
+mod kubernetes;
 mod parallel;
 mod picture;
 mod place;
@@ -64,6 +65,8 @@ enum Task {
     Fuzz(fuzz::Request),
     /// Install real inference engines, and compare what the agent reads with what their clients count
     Engines(engines::Request),
+    /// Install the chart into a real Kubernetes on this machine, and look at what arrives from it
+    Kubernetes(kubernetes::Request),
     /// Kill the agent's reader at random for ten minutes, and say what that cost
     Soak(soak::Request),
     /// Make a folder that proves the agent on a machine with a GPU, and run it where there is one
@@ -111,6 +114,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Bench(passed_on) => bench::bench(&passed_on.args),
         Task::Fuzz(request) => fuzz::fuzz(&request),
         Task::Engines(request) => engines::engines(&request),
+        Task::Kubernetes(request) => kubernetes::kubernetes(&request),
         Task::Soak(request) => soak::soak(&request),
         Task::GpuCheck(request) => gpu_check::gpu_check(&request),
         Task::Picture => picture::picture(),

@@ -3,6 +3,7 @@
 use super::{CollectorError, PROGRAM, Process, free_port};
 use std::env;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -44,7 +45,7 @@ impl Deployed {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(fs::File::create(&log).map_err(os)?);
         let mut process = Process(crate::sys::die_with_us(&mut command).spawn().map_err(os)?);
-        let listens = process.listens([http, grpc]);
+        let listens = process.listens(Ipv4Addr::LOCALHOST, [http, grpc]);
         let deployed = Self { _process: process, log, http, grpc };
         if listens { Ok(deployed) } else { Err(CollectorError::Deaf { log: deployed.log() }) }
     }

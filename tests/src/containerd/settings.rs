@@ -20,23 +20,23 @@ const OVERLAY: u64 = 0x794c_7630;
 
 /// Where to find them.
 #[derive(Clone, Debug)]
-pub(super) struct Programs {
-    pub(super) containerd: PathBuf,
-    pub(super) ctr: PathBuf,
+pub(crate) struct Programs {
+    pub(crate) containerd: PathBuf,
+    pub(crate) ctr: PathBuf,
     /// The only program in the images, so it must need no library.
-    pub(super) busybox: PathBuf,
+    pub(crate) busybox: PathBuf,
     /// A search path that finds the shim and runc, also for a user without system folders in it.
-    pub(super) path: OsString,
+    pub(crate) path: OsString,
 }
 
 impl Programs {
     /// The system's.
-    pub(super) fn find() -> Result<Self, Unavailable> {
+    pub(crate) fn find() -> Result<Self, Unavailable> {
         Self::find_with(None)
     }
 
     /// The system's if it is new enough, else the one that was fetched for the tests.
-    pub(super) fn find_with_events() -> Result<Self, Unavailable> {
+    pub(crate) fn find_with_events() -> Result<Self, Unavailable> {
         let system = Self::find()?;
         if system.have_events() {
             return Ok(system);

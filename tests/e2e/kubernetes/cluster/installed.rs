@@ -1,0 +1,152 @@
+//! The chart, installed, upgraded and rolled back by the real Helm.
+
+use super::Scene;
+use gpuwho_tests::cluster::Cluster;
+use serde_json::Value;
+use std::path::Path;
+
+/// The chart.
+const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm/gpuwho");
+/// Where it is installed.
+pub(super) const NAMESPACE: &str = "monitoring";
+const NAME: &str = "gpuwho";
+
+/// Values beside the chart's own that the documentation names. PodMonitor and PrometheusRule need their
+/// operator's definitions, which this cluster does not have.
+const COMBINATIONS: &[&[&str]] = &[
+    &[],
+    &["--set=runtimeClassName=nvidia,clusterName=a"],
+    &["--set=otlp.secretName=headers,otlp.names={native,semconv}"],
+    &["--set=spool.enabled=false"],
+    &["--set=config=interval = \"5s\""],
+    &["--set=runtimeSockets={/run/k3s/containerd/containerd.sock}"],
+    &["--set=kubeletRoot=/var/lib/k0s/kubelet,runtimeSockets={/run/k0s/containerd.sock}"],
+    &[
+        "--set=kubeletRoot=/var/snap/microk8s/common/var/lib/kubelet",
+        "--set=runtimeSockets={/var/snap/microk8s/common/run/containerd.sock}",
+    ],
+    &["--set-json=runtimeSockets=[]"],
+    &["--set=prometheus.port=9464,prometheus.names={native,dcgm}"],
+    &["--set=prometheus.port=9464,networkPolicy.enabled=true"],
+    &[
+        "--set=prometheus.port=9464,networkPolicy.enabled=true",
+        "--set-json=networkPolicy.from=[{\"namespaceSelector\":{}}]",
+    ],
+    &["--set=updateStrategy.type=OnDelete,updateStrategy.rollingUpdate=null,priorityClassName="],
+    &["--set-json=tolerations=[]", "--set-json=affinity={\"nodeAffinity\":{}}"],
+    &["--set=imagePullSecrets[0].name=registry,image.pullPolicy=Always"],
+    &["--set-json=nodeSelector={\"nvidia.com/gpu.present\":\"true\"}"],
+];
+
+/// The API server takes the manifests of every combination.
+pub(super) fn are_taken_by_the_server(cluster: &Cluster) {
+    for options in COMBINATIONS {
+        // With the version of the cluster.
+        let fixed = ["template", "try", CHART, "--namespace=research", "--validate"];
+        let text = cluster.helm(&[&fixed, *options].concat()).unwrap();
+        let dry = ["--dry-run=server", "--namespace=research", "--validate=strict"];
+        let said =
+            cluster.apply(&text, &dry).unwrap_or_else(|error| panic!("{options:?}: {error}"));
+        assert!(said.contains("daemonset.apps/try-gpuwho created (server dry run)"), "{said}");
+    }
+    let manifest = Path::new(CHART).join("../../kubernetes/daemonset.yaml");
+    let dry =
+        ["apply", "--dry-run=server", "--namespace=research", "--validate=strict", "--filename"];
+    cluster.kubectl(&[&dry[..], &[&manifest.display().to_string()]].concat()).unwrap();
+    println!("  {} combinations", COMBINATIONS.len());
+}
+
+/// An installation.
+pub(super) struct Installed {
+    values: Vec<String>,
+}
+
+impl Installed {
+    /// Installs it and waits until the DaemonSet is ready.
+    pub(super) fn new(scene: &Scene) -> Self {
+        let values = vec![
+            "--set=runtimeClassName=nvidia".to_owned(),
+            // The probes are Prometheus' port's.
+            "--set=prometheus.port=9464".to_owned(),
+            format!("--set=otlp.endpoint={}", scene.collector.http_endpoint()),
+        ];
+        let installed = Self { values };
+        installed.run(scene, &["install", NAME, CHART, "--create-namespace"], "first");
+        installed
+    }
+
+    fn run(&self, scene: &Scene, command: &[&str], cluster_name: &str) {
+        let name = format!("--set=clusterName={cluster_name}");
+        let fixed = ["--namespace", NAMESPACE, "--wait", "--timeout=90s", &name];
+        let values = self.values.iter().map(String::as_str);
+        let all: Vec<_> = command.iter().copied().chain(fixed).chain(values).collect();
+        let failed = |error| panic!("{error}\n{}", describe(&scene.cluster));
+        scene.cluster.helm(&all).unwrap_or_else(failed);
+        Self::is_ready(scene, cluster_name);
+    }
+
+    /// The DaemonSet is ready, and its points arrive under the cluster's name.
+    fn is_ready(scene: &Scene, cluster_name: &str) {
+        // Helm is content with a DaemonSet that lacks as many pods as an update may: one of one.
+        let status =
+            ["rollout", "status", "daemonset/gpuwho", "--timeout=90s", "--namespace", NAMESPACE];
+        let failed = |error| panic!("{error}\n{}", describe(&scene.cluster));
+        scene.cluster.kubectl(&status).unwrap_or_else(failed);
+        let set = scene.cluster.get(&["daemonset", NAME, "--namespace", NAMESPACE]).unwrap();
+        let status = &set["status"];
+        let counts = ["desiredNumberScheduled", "numberReady", "updatedNumberScheduled"]
+            .map(|key| status[key].as_u64());
+        assert_eq!(counts, [Some(1); 3], "{status:#}");
+        scene.wait(&format!("points of the cluster {cluster_name}"), 0, |points| {
+            let of = |key: &str, value: &str| {
+                points
+                    .last()
+                    .is_some_and(|point| point.resource.get(key).map(String::as_str) == Some(value))
+            };
+            of("k8s.cluster.name", cluster_name).then_some(())
+        });
+    }
+
+    /// Another value, and back.
+    pub(super) fn is_upgraded_and_rolled_back(&self, scene: &Scene) {
+        let first = pod(&scene.cluster);
+        self.run(scene, &["upgrade", NAME, CHART], "second");
+        let second = pod(&scene.cluster);
+        let rollback =
+            ["rollback", NAME, "1", "--namespace", NAMESPACE, "--wait", "--timeout=180s"];
+        scene.cluster.helm(&rollback).unwrap();
+        Self::is_ready(scene, "first");
+        let third = pod(&scene.cluster);
+        assert!(first != second && second != third, "{first} {second} {third}");
+        println!("  {first}, then {second}, then {third}");
+    }
+
+    /// Removes it.
+    pub(super) fn uninstall(scene: &Scene) {
+        let command = ["uninstall", NAME, "--namespace", NAMESPACE, "--wait", "--timeout=120s"];
+        scene.cluster.helm(&command).unwrap();
+        let wait = ["wait", "--for=delete", "pod", "--all", "--timeout=120s", "--namespace"];
+        scene.cluster.kubectl(&[&wait[..], &[NAMESPACE]].concat()).unwrap();
+    }
+}
+
+/// The name of the agent's pod.
+fn pod(cluster: &Cluster) -> String {
+    let pods = cluster.get(&["pods", "--namespace", NAMESPACE]).unwrap();
+    let names = pods["items"].as_array().unwrap().iter();
+    let living = names.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+    let names: Vec<&Value> = living.map(|pod| &pod["metadata"]["name"]).collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+    names[0].as_str().unwrap().to_owned()
+}
+
+/// Why a pod does not start.
+fn describe(cluster: &Cluster) -> String {
+    let of =
+        |arguments: &[&str]| cluster.kubectl(arguments).unwrap_or_else(|error| error.to_string());
+    let pods = of(&["describe", "pods", "--namespace", NAMESPACE]);
+    let logs = ["logs", "daemonset/gpuwho", "--tail=60", "--namespace", NAMESPACE];
+    let daemons = ["kubelet", "kube-controller-manager", "kube-scheduler", "containerd"]
+        .map(|name| format!("{name}:\n{}\n", cluster.log(name)));
+    format!("{pods}\n{}\n{}", of(&logs), daemons.concat())
+}
