@@ -63,8 +63,8 @@ pub(super) fn all(guest: &mut Guest) -> Result<()> {
 
 fn host(guest: &mut Guest) -> Result<String> {
     let found = guest.run(
-        "echo $(cat /proc/1/comm) $(systemctl --version | head -1 | cut -d' ' -f2), \
-         Linux $(uname -r), $(stat -fc %T /sys/fs/cgroup), $(ldd --version | head -1)",
+        "echo $(cat /proc/1/comm) $(dpkg-query -W -f '${Version}' systemd), \
+         Linux $(uname -r), $(stat -fc %T /sys/fs/cgroup), glibc $(dpkg-query -W -f '${Version}' libc6)",
     )?;
     ensure!(found.starts_with("systemd ") && found.contains("cgroup2fs"), "{found}");
     // What purging must restore.
