@@ -1,9 +1,9 @@
 //! Every repository task: `cargo xtask setup`, `build`, `test`, `run`, `ci` and the rest.
 //!
 //! Tasks set up what they need themselves; nothing is downloaded outside `setup`'s parts, the
-//! kernels of `vm`, programs that `test` and `kubernetes` unpack, the wheels of `engines`, the Go modules
-//! of `collector`, `chart` and `kubernetes`, and the libraries of `dist`'s image, all of which land in one
-//! cache folder that every clone on the machine shares.
+//! kernels of `vm`, the hosts of `systemd`, programs that `test` and `kubernetes` unpack, the wheels of
+//! `engines`, the Go modules of `collector`, `chart` and `kubernetes`, and the libraries of `dist`'s image,
+//! all of which land in one cache folder that every clone on the machine shares.
 
 mod alerts;
 mod apt;
@@ -27,6 +27,7 @@ mod run;
 mod setup;
 mod shell;
 mod soak;
+mod systemd;
 mod test;
 mod tidy;
 mod unpacked;
@@ -77,6 +78,8 @@ enum Task {
     Ci,
     /// Run the agent's BPF self-test in other kernels, for arm64 too, under QEMU
     Vm(vm::Request),
+    /// Install the Debian package on hosts with systemd, under QEMU: start, reboot, upgrade, purge
+    Systemd(systemd::Request),
     /// Make all files of a release: tarballs, packages, image, chart, checksums
     Dist(dist::Request),
     /// Lint the Helm chart and render deploy/kubernetes from it
@@ -121,6 +124,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Tidy => tidy::tidy(&compile::debug_agent()?),
         Task::Ci => ci::ci(),
         Task::Vm(request) => vm::vm(&request).map(drop),
+        Task::Systemd(request) => systemd::systemd(&request),
         Task::Dist(request) => dist::dist(&request),
         Task::Chart(request) => chart::chart(&request),
         Task::Collector(request) => collector::collector(&request),

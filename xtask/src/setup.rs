@@ -122,6 +122,12 @@ const PARTS: &[Part] = &[
         install: || packages::install_for(VM),
     },
     Part {
+        name: "guest",
+        purpose: "make hosts with systemd",
+        probe: || packages::probe(GUEST),
+        install: || packages::install_for(GUEST),
+    },
+    Part {
         name: "arm64",
         purpose: "boot kernels for arm64",
         probe: arm64::probe,
@@ -159,6 +165,12 @@ const CONTAINERD: &[Tool] = &[
 
 /// It reads unit files where no systemd runs.
 const SYSTEMD: &[Tool] = &[Tool { program: "systemd-analyze", package: "systemd" }];
+
+/// What makes a whole Debian and a disk of it.
+const GUEST: &[Tool] = &[
+    Tool { program: "mmdebstrap", package: "mmdebstrap" },
+    Tool { program: "mke2fs", package: "e2fsprogs" },
+];
 
 /// An emulator of this machine's processor, and what the guest's first file system is made of.
 const VM: &[Tool] = &[
