@@ -166,12 +166,7 @@ fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -
     let figure = format!("{sum:.0} µs of a tick, {:.2} % of its CPU", percent(sum));
     let parts: Vec<_> =
         parts.iter().map(|(name, micros)| format!("{name} {micros:.1} µs")).collect();
-    let of = if churn {
-        "a process a second comes and goes".to_owned()
-    } else {
-        let Size { containers, pods, each, .. } = Size::USUAL;
-        format!("{} processes, {containers} containers", pods * each)
-    };
+    let of = scene(churn);
     let name = |what: &str| format!("{what}, {of}");
     let attribution = if churn {
         Row::plain(name("attribution"), figure)
@@ -207,6 +202,15 @@ fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -
             ),
         ),
     ]
+}
+
+/// Of what the figures are.
+fn scene(churn: bool) -> String {
+    if churn {
+        return "a process a second comes and goes".to_owned();
+    }
+    let Size { containers, pods, each, .. } = Size::USUAL;
+    format!("{} processes, {containers} containers", pods * each)
 }
 
 /// What health, cost and receipts take of a tick, and each of them.
