@@ -207,22 +207,24 @@ fn put_float(out: &mut String, number: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::attributes as attr;
     use proptest::prelude::*;
 
     proptest! {
+        // Of two equally short and near ones each library may take another.
         #[test]
-        fn each_number_is_written_as_the_standard_library_has_it(number in -1e16..1e16_f64, small in -2.0..2.0_f64) {
-            for number in [number, small, number.trunc(), small * 1e-3] {
+        fn each_number_is_as_short_as_the_standard_library_has_it(number in -1e16..1e16_f64, small in -2.0..2.0_f64) {
+            for number in [number, small, number.trunc(), small * 1e-3, 976_963_948_554_749.25] {
                 let mut text = String::new();
                 put_float(&mut text, number);
                 prop_assert_eq!(text.parse::<f64>(), Ok(number));
                 if number == 0.0 || number.abs() >= 1e-4 {
-                    prop_assert_eq!(text, number.to_string());
+                    prop_assert_eq!(text.len(), number.to_string().len(), "{}", text);
+                    prop_assert!(!text.contains('e'), "{}", text);
                 }
             }
         }
     }
-    use crate::catalog::attributes as attr;
 
     fn float(number: f64) -> String {
         let mut out = String::new();
