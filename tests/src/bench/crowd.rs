@@ -10,6 +10,9 @@ use crate::worker::script::Script;
 use fake_kubelet::{Container, Devices, Kubelet, Owner, Pod};
 use std::path::Path;
 
+/// Nodes that the stage has: of more GPUs some share one.
+const NODES: u32 = 8;
+
 /// How many of each.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
@@ -72,8 +75,8 @@ impl Crowd {
             let group = stage.pod(&spec)?;
             let mut granted = Vec::new();
             for gpu in (0..each).map(|which| (number + which * gpus / each) % gpus) {
-                let worker =
-                    Worker::start(Some(&group), &Script { gpus: vec![gpu], ..Script::default() })?;
+                let script = Script { gpus: vec![gpu % NODES], ..Script::default() };
+                let worker = Worker::start(Some(&group), &script)?;
                 if let Some(pids) = pids.get_mut(gpu as usize) {
                     pids.push(Some(worker.pid()));
                 }

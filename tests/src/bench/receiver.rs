@@ -1,4 +1,4 @@
-//! An OTLP receiver that takes every request over HTTP and keeps the last only.
+//! An OTLP receiver that takes every request over HTTP, and counts and keeps the last of those of metrics.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -41,7 +41,7 @@ impl Receiver {
         &self.endpoint
     }
 
-    /// Requests and bytes of bodies so far.
+    /// Requests of metrics and bytes of their bodies so far.
     pub fn received(&self) -> (u64, u64) {
         (self.requests.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
@@ -62,12 +62,13 @@ fn answer(
     let mut out = stream.try_clone()?;
     let mut input = BufReader::new(stream);
     loop {
-        let mut length = 0_u64;
+        let (mut length, mut is_metrics) = (0_u64, false);
         loop {
             let mut line = String::new();
             if input.read_line(&mut line)? == 0 {
                 return Ok(());
             }
+            is_metrics |= line.starts_with("POST /v1/metrics ");
             if let Some((name, value)) = line.split_once(':')
                 && name.eq_ignore_ascii_case("content-length")
             {
@@ -77,14 +78,17 @@ fn answer(
                 break;
             }
         }
-        {
+        let mut body = input.by_ref().take(length);
+        if is_metrics {
             let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
             last.clear();
-            io::copy(&mut input.by_ref().take(length), &mut *last)?;
+            io::copy(&mut body, &mut *last)?;
             // Who looks at the last one sees its number.
             requests.fetch_add(1, Ordering::Relaxed);
+            bytes.fetch_add(length, Ordering::Relaxed);
+        } else {
+            io::copy(&mut body, &mut io::sink())?;
         }
-        bytes.fetch_add(length, Ordering::Relaxed);
         out.write_all(
             b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n",
         )?;

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(5);
 /// The agent looks more often at processes that are new to it, for less than this.
-const WARM_UP: Duration = Duration::from_secs(45);
+const WARM_UP: Duration = Duration::from_secs(40);
 /// Pods; each has a process on two devices.
 const PODS: [u32; 3] = [125, 250, 500];
 /// Series in the last run, where there are more.
