@@ -24,6 +24,15 @@ pub(crate) const TRAINER: PodSpec<'_> = PodSpec {
     driver: Driver::Cgroupfs,
 };
 
+/// The groups of two pods and a job.
+pub(crate) fn two_pods_and_a_job(stage: &mut Stage) -> [Group; 3] {
+    [
+        stage.pod(&TRAINER).unwrap(),
+        stage.pod(&PodSpec { name: "trainer-1", ..TRAINER }).unwrap(),
+        stage.slurm_task(0, None, 1).unwrap(),
+    ]
+}
+
 /// An agent that knows the stage's pod logs and watches only for NVIDIA's nodes.
 pub(crate) fn watch(stage: &Stage) -> Agent {
     watch_with(stage, Config::default())

@@ -89,7 +89,7 @@ impl Pages {
         let options = Options {
             profiles: vec![Profile::Native],
             scope_labels: false,
-            target: text::named(host.iter().map(|(key, value)| (key.name, value))),
+            target: text::labels(host),
             host: Box::default(),
             stale: def::LOOKBACK,
         };

@@ -111,11 +111,18 @@ impl Queue {
     }
 
     fn run(&self, mut out: impl Write) {
-        let mut failing = false;
+        let (mut failing, mut closed) = (false, false);
         while let Some(batch) = self.next() {
-            let result = out.write_all(&batch.text).and_then(|()| out.flush());
-            log(result.as_ref().err(), &mut failing);
-            self.written(batch, &result);
+            let tried = !closed;
+            let written = tried && {
+                let result = out.write_all(&batch.text).and_then(|()| out.flush());
+                // The reader has closed the pipe: nothing more can be written.
+                closed =
+                    result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+                log(result.as_ref().err().filter(|_| !closed), &mut failing);
+                result.is_ok()
+            };
+            self.finish(batch, tried, written);
         }
     }
 
@@ -134,17 +141,16 @@ impl Queue {
         }
     }
 
-    fn written(&self, mut batch: Batch, result: &io::Result<()>) {
+    fn finish(&self, mut batch: Batch, tried: bool, written: bool) {
         let mut waiting = self.waiting();
         // What `stop` has counted as lost may still have been written: lost is the safer word.
         let in_flight = std::mem::take(&mut waiting.in_flight);
-        waiting.report.requests += 1;
-        match result {
-            Ok(()) => {
-                waiting.report.accepted += in_flight;
-                waiting.report.bytes += batch.text.len() as u64;
-            }
-            Err(_) => waiting.report.undelivered += in_flight,
+        waiting.report.requests += u64::from(tried);
+        if written {
+            waiting.report.accepted += in_flight;
+            waiting.report.bytes += batch.text.len() as u64;
+        } else {
+            waiting.report.undelivered += in_flight;
         }
         batch.text.clear();
         waiting.spare = batch.text;
@@ -169,11 +175,10 @@ impl Waiting {
     }
 }
 
-/// Says once when writing begins to fail, and once when it works again.
+/// Says once when writing begins to fail, and once when it works again. A closed pipe is not a failure:
+/// `gpuwho collect | head`.
 fn log(error: Option<&io::Error>, failing: &mut bool) {
     match error {
-        // `gpuwho collect | head` is not a failure.
-        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         Some(error) if !std::mem::replace(failing, true) => {
             tracing::warn!(%error, "cannot write points and events; they are lost until it works again");
         }
@@ -273,6 +278,17 @@ mod tests {
         thread.flush(later());
         let report = thread.report();
         assert_eq!((report.undelivered, report.accepted, report.requests), (1, 2, 2));
+    }
+
+    #[test]
+    fn broken_pipe_closes_the_writer_and_what_was_not_written_is_counted() {
+        let (thread, begins, outcome) = slow();
+        outcome.send(Err(io::ErrorKind::BrokenPipe.into())).unwrap();
+        thread.push(&mut vec![b'x'], 1);
+        thread.push(&mut vec![b'x'; 2], 1);
+        thread.flush(later());
+        assert_eq!((begins.recv(), begins.try_recv().is_err()), (Ok(1), true));
+        assert_eq!((thread.report().undelivered, thread.report().requests), (2, 1));
     }
 
     #[test]

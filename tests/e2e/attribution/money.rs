@@ -2,14 +2,14 @@
 //! of one MPS server, a storm of short processes comes with each agent, one agent ends orderly and one is
 //! killed. What nobody counted is in nobody's bill, and nothing is in two.
 
-use crate::fixture::{MpsServer, TRAINER};
+use crate::fixture::{MpsServer, two_pods_and_a_job};
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::collector::Collector;
 use gpuwho_tests::collector::received::{ReceivedPoint, of};
 use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::or_skip;
 use gpuwho_tests::program;
-use gpuwho_tests::stage::{Group, PodSpec, Stage};
+use gpuwho_tests::stage::{Group, Stage};
 use gpuwho_tests::until::until;
 use gpuwho_tests::worker::Worker;
 use gpuwho_tests::worker::script::{Hold, Script};
@@ -42,11 +42,7 @@ struct Scene {
 
 impl Scene {
     fn new(mut stage: Stage, collector: Collector) -> Self {
-        let groups = [
-            stage.pod(&TRAINER).unwrap(),
-            stage.pod(&PodSpec { name: "trainer-1", ..TRAINER }).unwrap(),
-            stage.slurm_task(0, None, 1).unwrap(),
-        ];
+        let groups = two_pods_and_a_job(&mut stage);
         let nvml = FakeNvml::install(stage.folder(), "mps").unwrap();
         let server = MpsServer::start();
         let workers: Vec<_> = groups.iter().map(|group| Worker::on(group, &[0]).unwrap()).collect();

@@ -1,7 +1,7 @@
 //! Shares, seen at the real OpenTelemetry Collector: what the agent says of each owner adds up to
 //! what it says of the device, under the owner's name.
 
-use crate::fixture::TRAINER;
+use crate::fixture::{TRAINER, two_pods_and_a_job};
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::collector::Collector;
 use gpuwho_tests::collector::received::{ReceivedPoint, of};
@@ -45,11 +45,7 @@ struct Scene {
 
 impl Scene {
     fn new(mut stage: Stage, collector: Collector) -> Self {
-        let groups = [
-            stage.pod(&TRAINER).unwrap(),
-            stage.pod(&PodSpec { name: "trainer-1", ..TRAINER }).unwrap(),
-            stage.slurm_task(0, None, 1).unwrap(),
-        ];
+        let groups = two_pods_and_a_job(&mut stage);
         let nvml = FakeNvml::install(stage.folder(), "h100x8").unwrap();
         let [pod, other, job] = &groups;
         let places = [(0, 0, pod), (0, 1, other), (0, 2, job), (1, 0, job), (2, 0, pod)];

@@ -1,9 +1,10 @@
 //! Reads AMD devices from the kernel driver's files (`amdgpu`, KFD), without a library.
 //!
 //! A device is a PCI device bound to `amdgpu`. A reading is about twenty-five small sysfs files
-//! and those of the processes with a KFD context ([`processes`]); for processes without one, the `fdinfo` files of those that have a render node open. Files that
-//! block (`pcie_bw`) are never read, and no file of a suspended device is: reading it would wake
-//! the device. Units are converted to base units here.
+//! and those of the processes with a KFD context ([`processes`]); for processes without one, the
+//! `fdinfo` files of those that have a render node open. Files that block (`pcie_bw`) are never
+//! read, and no file of a suspended device is: reading it would wake the device. Units are converted
+//! to base units here.
 
 pub(super) mod gpu_metrics;
 mod kfd;
@@ -227,9 +228,8 @@ impl AmdDevice {
         let id =
             unique.map_or_else(|| format!("GPU-{}", self.address), |id| format!("GPU-{id:016x}"));
         let device = text("device");
-        let known = |id: &str| MODELS.iter().find(|(known, _)| *known == id).map(|row| row.1);
-        let named = device.as_deref().and_then(known).map(str::to_owned);
-        let model = text("product_name").or(named).or(device.map(|id| format!("AMD {id}")));
+        let model = text("product_name");
+        let model = model.or_else(|| device.map(|id| sysfs::model("AMD", MODELS, &id)));
         let mut info = GpuInfo {
             nodes: parts.iter().flat_map(Part::nodes).collect(),
             model,

@@ -190,12 +190,6 @@ struct Part {
     throttle: PathBuf,
 }
 
-/// The name of a device by its number on the PCI bus; the number where the table has none.
-fn model(id: &str) -> String {
-    let known = MODELS.iter().find(|(known, _)| *known == id);
-    known.map_or_else(|| format!("Intel {id}"), |(_, name)| (*name).to_owned())
-}
-
 impl ReadFiles for Gpu {
     fn identity(&mut self, files: &mut Files) -> GpuInfo {
         let render = numbered(&self.folder.join("drm"), "renderD").into_iter().next();
@@ -206,7 +200,9 @@ impl ReadFiles for Gpu {
         let driver = sysfs::driver(&self.folder).unwrap_or_default();
         GpuInfo {
             nodes,
-            model: Some(id.map_or_else(|| "Intel".to_owned(), |id| model(&id))),
+            model: Some(
+                id.map_or_else(|| "Intel".to_owned(), |id| sysfs::model("Intel", MODELS, &id)),
+            ),
             pci_address: Some(self.address.to_ascii_lowercase()),
             driver_version: sysfs::version(&self.paths, &driver, files),
             ..GpuInfo::new(GpuUuid::new(&format!("GPU-{}", self.address)), VENDOR.name, self.index)

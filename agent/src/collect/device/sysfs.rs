@@ -95,6 +95,12 @@ pub(super) fn pci_folder(paths: &Paths, address: &str) -> PathBuf {
     paths.sys.join("bus/pci/devices").join(address)
 }
 
+/// The name of a device by its number on the PCI bus; the number where the vendor's table has none.
+pub(super) fn model(vendor: &str, models: &[(&str, &str)], id: &str) -> String {
+    let known = models.iter().find(|(known, _)| *known == id);
+    known.map_or_else(|| format!("{vendor} {id}"), |(_, name)| (*name).to_owned())
+}
+
 /// The name of the driver that a PCI device is bound to.
 pub(super) fn driver(folder: &Path) -> Option<String> {
     let link = fs::read_link(folder.join("driver")).ok()?;
