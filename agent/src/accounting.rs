@@ -123,7 +123,7 @@ impl Accounting {
         self.account_at(self.started.elapsed(), batch, ownership, inventory);
     }
 
-    /// What the last batch added, for the cost and the receipts.
+    /// What the last batch added, for the cost and the receipts: by device, and sorted by owner.
     pub fn increments(&self) -> &[Increment] {
         &self.increments
     }
@@ -160,6 +160,7 @@ impl Accounting {
             let (gpu, granted) = (reading.gpu, self.allocations.on(reading.gpu));
             let is_read = reading.at.is_some() && since <= self.max_gap;
             let out = &mut self.increments;
+            let first = out.len();
             let elapsed = Elapsed { ns: elapsed_ns, is_read };
             self.division.divide(reading, elapsed, granted, out);
             if reading.at.is_some() {
@@ -169,6 +170,7 @@ impl Accounting {
             let granted = granted.iter().map(|bound| bound.owner);
             let present = live.chain(granted).chain(self.openers.owners_on(gpu));
             time::note_present(gpu, elapsed_ns, present, out);
+            out.get_mut(first..).unwrap_or_default().sort_by_key(|increment| increment.owner);
         }
         self.folded += self.devices.values_mut().map(Device::take_folded).sum::<u64>();
         let folded = i64::try_from(self.folded).unwrap_or(i64::MAX);

@@ -5,7 +5,7 @@
 //! a device adds up to its price times its time exactly. Without a configured price there is no money,
 //! only GPU-seconds. `docs/cost.md` has the formulas.
 //!
-//! Cost: one account look-up for each increment of a share, some five for each owner on a device.
+//! Cost: one look-up of rates and one of an account for each owner on a device.
 
 mod account;
 mod carbon;
@@ -27,39 +27,117 @@ use crate::catalog::cost as metric;
 use crate::collect::own;
 use crate::ids::GpuId;
 use crate::inventory::Inventory;
-use crate::labels::{LabelSet, LabelSets};
+use crate::labels::{Label, LabelSet, LabelSets};
 use crate::sample::{Agent, Batch, Host};
-use account::{Accounts, Added, NANO_PER_UNIT};
+use account::{Accounts, NANO_PER_UNIT};
 use price::Priced;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Sets of labels of costs: prices times teams. Beyond it they are `other`.
 const MAX_LABEL_SETS: usize = 1024;
-/// Owners whose team and partition are remembered; then all are looked up again.
-const MAX_OWNERS: usize = 4096;
+/// Rates of owners on devices that are remembered; at a change of an owner beyond it all are made again.
+const MAX_RATES: usize = 4096;
 
 /// What an increment costs, for the receipts.
 #[derive(Clone, Debug)]
 pub struct Charge {
     /// What was added.
     pub increment: Increment,
-    /// The owner's team.
-    pub team: Option<Arc<str>>,
-    /// Money, where there is a price: billionths of a unit of this currency an hour, times
-    /// nanoseconds.
-    pub money: Option<(Arc<str>, &'static str, u128)>,
-    /// Cost of energy, with PUE.
-    pub energy: Option<(Arc<str>, u128)>,
+    /// What its owner pays for the device.
+    pub rates: Arc<Rates>,
+    /// Money, where there is a price. Of time and allocations: billionths of a unit of the price's currency an
+    /// hour, times nanoseconds. Of energy: billionths of a unit of its currency a kilowatt-hour, times
+    /// microjoules and thousandths of PUE.
+    pub money: Option<u128>,
     /// Carbon, with PUE.
     pub carbon: Option<u128>,
 }
 
-/// What an owner's own facts say about its costs.
-#[derive(Clone, Debug, Default)]
-struct OwnerRules {
-    team: Option<Arc<str>>,
-    partition: Option<Arc<str>>,
+/// What an owner pays for a device.
+#[derive(Debug)]
+pub struct Rates {
+    /// The owner's team.
+    pub team: Option<Arc<str>>,
+    priced: Option<Priced>,
+    /// Billionths of a unit of a currency for a kilowatt-hour.
+    energy: Option<(Arc<str>, u64)>,
+    /// Labels of the owner's money, of its cost of energy, and of its carbon.
+    of_money: LabelSet,
+    of_energy: LabelSet,
+    of_carbon: LabelSet,
+}
+
+/// What an owner pays, and the facts from which that is.
+#[derive(Debug)]
+struct Known {
+    rates: Arc<Rates>,
+    facts: Option<Arc<OwnerFacts>>,
+    /// When the facts were last compared with the table's.
+    epoch: u64,
+}
+
+impl Charge {
+    fn of(increment: &Increment, rates: &Arc<Rates>, (pue, carbon): (u128, Option<u64>)) -> Self {
+        let price = rates.priced.as_ref().map(|priced| u128::from(priced.nano));
+        let (money, carbon) = match increment.what {
+            Amount::Time(_, ns) | Amount::Granted(ns) => {
+                (price.map(|nano| nano * u128::from(ns)), None)
+            }
+            Amount::Energy(microjoules) => {
+                let with_pue = microjoules.saturating_mul(pue);
+                let price = rates.energy.as_ref().map(|(_, nano)| u128::from(*nano));
+                let of = |rate: u128| with_pue.saturating_mul(rate);
+                (price.map(of), carbon.map(u128::from).map(of))
+            }
+            Amount::Present | Amount::Busy(_) | Amount::Memory { .. } => (None, None),
+        };
+        Self { increment: *increment, rates: Arc::clone(rates), money, carbon }
+    }
+
+    /// Whether it has a place in an account: time always, the rest where it has a price.
+    fn counts(&self) -> bool {
+        let is_time = matches!(self.increment.what, Amount::Time(..));
+        is_time || self.money.is_some() || self.carbon.is_some()
+    }
+}
+
+impl Rates {
+    /// Currency and source of the price.
+    pub(crate) fn price(&self) -> Option<(&str, &'static str)> {
+        self.priced.as_ref().map(|priced| (&*priced.currency, priced.source))
+    }
+
+    /// A team's rates with a price in US dollars.
+    #[cfg(test)]
+    pub(crate) fn of_team(team: Option<&str>, nano: u64) -> Self {
+        let mut sets = LabelSets::new(1);
+        let (currency, source, date) = ("USD".into(), price::CONFIGURED, None);
+        let price = price::DevicePrice { nano, currency, source, date };
+        let plain = sets.intern(&[]);
+        Self {
+            team: team.map(Arc::from),
+            priced: Some(Priced::new(price, &mut sets)),
+            energy: None,
+            of_money: plain.clone(),
+            of_energy: plain.clone(),
+            of_carbon: plain,
+        }
+    }
+
+    /// Currency of the cost of energy.
+    pub(crate) fn energy_currency(&self) -> Option<&str> {
+        self.energy.as_ref().map(|(currency, _)| &**currency)
+    }
+}
+
+impl Known {
+    /// Whether it is of these facts, and no label had to be folded for want of room.
+    fn is_of(&self, facts: Option<&Arc<OwnerFacts>>) -> bool {
+        let Rates { of_money, of_energy, of_carbon, .. } = &*self.rates;
+        let is_folded = [of_money, of_energy, of_carbon].into_iter().any(LabelSet::is_folded);
+        !is_folded && self.facts.as_ref().map(Arc::as_ptr) == facts.map(Arc::as_ptr)
+    }
 }
 
 /// The stage.
@@ -71,11 +149,11 @@ pub struct Costs {
     machine: Option<String>,
     accounts: Accounts,
     labels: LabelSets,
-    owners: HashMap<OwnerId, OwnerRules>,
     prices: HashMap<(GpuId, Option<Arc<str>>), Option<Priced>>,
-    /// The price of each device for an owner, with the labels of the owner's money.
-    priced: HashMap<(GpuId, OwnerId), Option<(Priced, LabelSet)>>,
+    rates: HashMap<(GpuId, OwnerId), Known>,
     versions: Option<(Version, u64)>,
+    /// Counts changes of owners.
+    epoch: u64,
     charges: Vec<Charge>,
 }
 
@@ -88,10 +166,10 @@ impl Costs {
             machine,
             accounts: Accounts::default(),
             labels: LabelSets::new(MAX_LABEL_SETS),
-            owners: HashMap::new(),
             prices: HashMap::new(),
-            priced: HashMap::new(),
+            rates: HashMap::new(),
             versions: None,
+            epoch: 0,
             charges: Vec::new(),
         }
     }
@@ -99,13 +177,11 @@ impl Costs {
     /// Uses other prices from now on. What was charged stays.
     pub fn set_settings(&mut self, settings: Arc<Settings>) {
         self.settings = settings;
-        self.owners.clear();
-        self.prices.clear();
-        self.priced.clear();
-        self.versions = None;
+        self.forget();
     }
 
-    /// Charges what the shares added and adds the counters to their batch.
+    /// Charges what the shares added and adds the counters to their batch. The increments are sorted by
+    /// device and owner.
     pub fn charge(
         &mut self,
         increments: &[Increment],
@@ -124,9 +200,17 @@ impl Costs {
         }
         self.accounts.begin();
         self.look_up_again(ownership, inventory);
-        for increment in increments {
-            let charge = self.one(increment, ownership, inventory);
-            self.charges.push(charge);
+        for same in increments.chunk_by(|a, b| (a.gpu, a.owner) == (b.gpu, b.owner)) {
+            let Some(&Increment { gpu, owner, .. }) = same.first() else { continue };
+            let rates = self.rates(gpu, owner, ownership, inventory);
+            let carbon = self.carbon.milligrams();
+            let first = self.charges.len();
+            let charges = same.iter().map(|increment| {
+                Charge::of(increment, &rates, (self.settings.pue_milli.into(), carbon))
+            });
+            self.charges.extend(charges);
+            let charges = self.charges.get(first..).unwrap_or_default();
+            self.accounts.add(gpu, owner, &rates, charges);
         }
         let gpus = increments.chunk_by(|a, b| a.gpu == b.gpu).filter_map(|same| same.first());
         for gpu in gpus.map(|increment| increment.gpu) {
@@ -143,106 +227,59 @@ impl Costs {
         &self.charges
     }
 
-    fn one(
-        &mut self,
-        increment: &Increment,
-        ownership: &Ownership,
-        inventory: &Inventory,
-    ) -> Charge {
-        let Increment { gpu, owner, what, .. } = *increment;
-        let team = self.rules(owner, ownership).team;
-        let (money, energy, carbon) = (None, None, None);
-        let mut charge = Charge { increment: *increment, team, money, energy, carbon };
-        let added = match what {
-            Amount::Time(state, ns) => {
-                let labels = self.labels_of(gpu, owner, ownership, inventory);
-                let nano = labels.as_ref().map(|(priced, _)| priced.nano);
-                let money = nano.map(|nano| u128::from(nano) * u128::from(ns));
-                if let Some(((priced, _), money)) = labels.as_ref().zip(money) {
-                    charge.money = Some((Arc::clone(&priced.currency), priced.source, money));
-                }
-                let priced = labels.map(|(priced, with_team)| (priced.labels, with_team));
-                Added::Time { state, ns, money, priced }
-            }
-            Amount::Granted(ns) => {
-                let Some((priced, labels)) = self.labels_of(gpu, owner, ownership, inventory)
-                else {
-                    return charge;
-                };
-                let money = u128::from(priced.nano) * u128::from(ns);
-                charge.money = Some((priced.currency, priced.source, money));
-                Added::Granted { money, labels }
-            }
-            Amount::Energy(microjoules) => {
-                let pue = u128::from(self.settings.pue_milli);
-                let with_pue = microjoules.saturating_mul(pue);
-                if let Some((currency, nano)) = &self.settings.energy_price {
-                    let money = with_pue.saturating_mul(u128::from(*nano));
-                    charge.energy = Some((Arc::clone(currency), money));
-                }
-                charge.carbon = self.carbon.milligrams().map(|mg| with_pue * u128::from(mg));
-                let team = charge.team.clone();
-                let currency = charge.energy.as_ref().map(|(currency, _)| currency);
-                let labels = self.team_labels(currency, team.as_deref());
-                let plain = self.team_labels(None, team.as_deref());
-                let money = charge.energy.as_ref().map(|(_, money)| *money);
-                Added::Energy { money, labels, carbon: charge.carbon, plain }
-            }
-            Amount::Present | Amount::Busy(_) | Amount::Memory { .. } => return charge,
-        };
-        self.accounts.add(gpu, owner, added);
-        charge
-    }
-
-    /// The price of a device for an owner, and the labels of the owner's money.
-    fn labels_of(
+    /// What an owner pays for a device.
+    fn rates(
         &mut self,
         gpu: GpuId,
         owner: OwnerId,
         ownership: &Ownership,
         inventory: &Inventory,
-    ) -> Option<(Priced, LabelSet)> {
-        if !self.settings.has_prices() {
-            return None;
-        }
-        if let Some(known) = self.priced.get(&(gpu, owner)) {
-            return known.clone();
-        }
-        let rules = self.rules(owner, ownership);
-        let priced = self.price(gpu, rules.partition, inventory).map(|priced| {
-            let mut labels =
-                vec![(&attr::CURRENCY, &*priced.currency), (&attr::PRICE_SOURCE, priced.source)];
-            labels.extend(rules.team.as_deref().map(|team| (&attr::TEAM, team)));
-            let labels = self.labels.intern(&labels);
-            (priced, labels)
-        });
-        self.priced.insert((gpu, owner), priced.clone());
-        priced
-    }
-
-    fn team_labels(&mut self, currency: Option<&Arc<str>>, team: Option<&str>) -> LabelSet {
-        let currency = currency.map(|currency| (&attr::CURRENCY, &**currency));
-        let team = team.map(|team| (&attr::TEAM, team));
-        let labels: Vec<_> = currency.into_iter().chain(team).collect();
-        self.labels.intern(&labels)
-    }
-
-    fn rules(&mut self, owner: OwnerId, ownership: &Ownership) -> OwnerRules {
-        if let Some(known) = self.owners.get(&owner) {
-            return known.clone();
+    ) -> Arc<Rates> {
+        let epoch = self.epoch;
+        if let Some(known) = self.rates.get(&(gpu, owner)).filter(|known| known.epoch == epoch) {
+            return Arc::clone(&known.rates);
         }
         let facts = ownership.owner(owner);
+        let known = self.rates.get_mut(&(gpu, owner));
+        if let Some(known) = known.filter(|known| known.is_of(facts.as_ref())) {
+            known.epoch = epoch;
+            return Arc::clone(&known.rates);
+        }
+        let rates = Arc::new(self.make_rates(gpu, facts.as_deref(), inventory));
+        let known = Known { rates: Arc::clone(&rates), facts, epoch };
+        self.rates.insert((gpu, owner), known);
+        rates
+    }
+
+    fn make_rates(
+        &mut self,
+        gpu: GpuId,
+        facts: Option<&OwnerFacts>,
+        inventory: &Inventory,
+    ) -> Rates {
         let partition = |facts: &OwnerFacts| {
             let name = facts.details.get(&attr::SLURM_JOB_PARTITION)?.as_text()?;
             let counts = self.settings.is_by_partition && !team::is_claimed(facts);
             counts.then(|| Arc::from(name))
         };
-        let rules = OwnerRules {
-            team: facts.as_deref().and_then(|facts| self.settings.teams.of(facts)),
-            partition: facts.as_deref().and_then(partition),
+        let partition = facts.and_then(partition);
+        let team = facts.and_then(|facts| self.settings.teams.of(facts));
+        let priced =
+            if self.settings.has_prices() { self.price(gpu, partition, inventory) } else { None };
+        let energy = self.settings.energy_price.clone();
+        let price = priced.as_ref().map(|priced| {
+            [(&attr::CURRENCY, &*priced.currency), (&attr::PRICE_SOURCE, priced.source)]
+        });
+        let currency = energy.as_ref().map(|(currency, _)| [(&attr::CURRENCY, &**currency)]);
+        let mut labels = |of: &[Label<'_>]| {
+            let team = team.as_deref().map(|team| (&attr::TEAM, team));
+            let labels: Vec<_> = of.iter().copied().chain(team).collect();
+            self.labels.intern(&labels)
         };
-        self.owners.insert(owner, rules.clone());
-        rules
+        let of_money = labels(price.as_ref().map_or(&[], |price| price));
+        let of_energy = labels(currency.as_ref().map_or(&[], |currency| currency));
+        let of_carbon = labels(&[]);
+        Rates { priced, energy, of_money, of_energy, of_carbon, team: team.clone() }
     }
 
     fn price(
@@ -262,17 +299,23 @@ impl Costs {
         found
     }
 
-    /// Forgets what was looked up, after a change of an owner or a device.
+    /// Looks owners up again after a change of one, and prices after a change of a device.
     fn look_up_again(&mut self, ownership: &Ownership, inventory: &Inventory) {
         let now = (ownership.version(), inventory.version());
-        let known = self.owners.len().max(self.prices.len()).max(self.priced.len());
-        let is_full = known >= MAX_OWNERS;
-        if self.versions != Some(now) || is_full {
-            self.versions = Some(now);
-            self.owners.clear();
-            self.prices.clear();
-            self.priced.clear();
+        if self.versions == Some(now) {
+            return;
         }
+        let is_same_host = self.versions.is_some_and(|(_, devices)| devices == now.1);
+        self.versions = Some(now);
+        self.epoch += 1;
+        if !is_same_host || self.rates.len().max(self.prices.len()) >= MAX_RATES {
+            self.forget();
+        }
+    }
+
+    fn forget(&mut self) {
+        self.prices.clear();
+        self.rates.clear();
     }
 
     fn of_host(&mut self, batch: &mut Batch, inventory: &Inventory) {

@@ -313,7 +313,7 @@ impl Model {
                 match charge.increment.what {
                     Amount::Time(_, more) => {
                         ns += more;
-                        money += charge.money.as_ref().unwrap().2;
+                        money += charge.money.unwrap();
                     }
                     Amount::Granted(more) => granted += more,
                     _ => {}
@@ -443,7 +443,7 @@ impl Bills {
                     .unwrap()
                     .to_string()
             });
-            *self.charged.entry(job).or_default() += charge.money.as_ref().unwrap().2;
+            *self.charged.entry(job).or_default() += charge.money.unwrap();
             self.expected += u128::from(ns) * NANO_PER_HOUR;
         }
         self.add_up()

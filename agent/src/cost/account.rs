@@ -4,6 +4,8 @@
 //! A device has at most [`MAX_ACCOUNTS`] accounts of owners. Beyond it a new owner takes the place of one
 //! that is inactive, else its amounts go to `other`. What was counted stays where it was.
 
+use super::{Charge, Rates};
+use crate::accounting::Amount;
 use crate::attribute::owner::OwnerId;
 use crate::catalog::cost::{self as metric, TimeUse};
 use crate::ids::GpuId;
@@ -40,29 +42,6 @@ pub(super) fn grams(carbon: u128) -> f64 {
     carbon as f64 / MICROJOULES_PER_KWH / MILLI
 }
 
-/// What is added to an account.
-#[derive(Debug)]
-pub(super) enum Added {
-    Time {
-        state: TimeUse,
-        ns: u64,
-        money: Option<u128>,
-        /// Labels of the device's cost and of the owner's.
-        priced: Option<(LabelSet, LabelSet)>,
-    },
-    Granted {
-        money: u128,
-        labels: LabelSet,
-    },
-    Energy {
-        money: Option<u128>,
-        labels: LabelSet,
-        carbon: Option<u128>,
-        /// Without the currency.
-        plain: LabelSet,
-    },
-}
-
 /// Amounts of one set of labels: an owner whose team becomes known later has two.
 #[derive(Debug, Default)]
 struct Money {
@@ -75,7 +54,8 @@ struct Money {
 #[derive(Debug, Default)]
 struct Account {
     time: [Option<u128>; TimeUse::ALL.len()],
-    money: HashMap<LabelSet, Money>,
+    /// By labels: of money, of energy and of carbon, and those of a former team.
+    money: Vec<(LabelSet, Money)>,
     last: u64,
 }
 
@@ -100,14 +80,21 @@ impl Accounts {
         }
     }
 
-    pub(super) fn add(&mut self, gpu: GpuId, owner: OwnerId, added: Added) {
-        if let Added::Time { money: Some(money), priced: Some((labels, _)), .. } = &added {
-            *self.devices.entry(gpu).or_default().entry(labels.clone()).or_default() += money;
+    /// Adds what an owner was charged for a device.
+    pub(super) fn add(&mut self, gpu: GpuId, owner: OwnerId, rates: &Rates, charges: &[Charge]) {
+        if !charges.iter().any(Charge::counts) {
+            return;
         }
         let owner = self.slot(gpu, owner);
         let account = self.by_owner.entry((gpu, owner)).or_default();
         account.last = self.batches;
-        account.add(added);
+        let of_time = charges.iter().filter_map(|charge| account.add(rates, charge));
+        if let Some(money) = of_time.reduce(|sum, more| sum + more)
+            && let Some(priced) = &rates.priced
+        {
+            let sums = self.devices.entry(gpu).or_default();
+            *sums.entry(priced.labels.clone()).or_default() += money;
+        }
     }
 
     /// Adds a device's counters to a batch.
@@ -145,38 +132,44 @@ impl Accounts {
     }
 }
 
+fn add(sum: &mut Option<u128>, more: Option<u128>) {
+    *sum = Some(sum.unwrap_or(0) + more.unwrap_or(0));
+}
+
 impl Account {
-    fn add(&mut self, added: Added) {
-        match added {
-            Added::Time { state, ns, money, priced } => {
-                if let Some(sum) = self.time.get_mut(state as usize) {
-                    *sum = Some(sum.unwrap_or(0) + u128::from(ns));
-                }
-                if let Some((money, (_, labels))) = money.zip(priced)
-                    && let Some(sum) = self.of(labels).by_use.get_mut(state as usize)
-                {
-                    *sum = Some(sum.unwrap_or(0) + money);
-                }
+    /// Returns the money of time, which is the device's as well.
+    fn add(&mut self, rates: &Rates, charge: &Charge) -> Option<u128> {
+        match charge.increment.what {
+            Amount::Time(state, ns) => {
+                let time = self.time.get_mut(state as usize)?;
+                *time = Some(time.unwrap_or(0) + u128::from(ns));
+                let sums = &mut self.of(&rates.of_money, charge.money)?.by_use;
+                add(sums.get_mut(state as usize)?, charge.money);
+                return charge.money;
             }
-            Added::Granted { money, labels } => {
-                let sum = &mut self.of(labels).granted;
-                *sum = Some(sum.unwrap_or(0) + money);
+            Amount::Granted(_) => {
+                add(&mut self.of(&rates.of_money, charge.money)?.granted, charge.money);
             }
-            Added::Energy { money, labels, carbon, plain } => {
-                if let Some(money) = money {
-                    let sum = &mut self.of(labels).energy;
-                    *sum = Some(sum.unwrap_or(0) + money);
+            Amount::Energy(_) => {
+                if let Some(sums) = self.of(&rates.of_energy, charge.money) {
+                    add(&mut sums.energy, charge.money);
                 }
-                if let Some(carbon) = carbon {
-                    let sum = &mut self.of(plain).carbon;
-                    *sum = Some(sum.unwrap_or(0) + carbon);
-                }
+                add(&mut self.of(&rates.of_carbon, charge.carbon)?.carbon, charge.carbon);
             }
+            Amount::Present | Amount::Busy(_) | Amount::Memory { .. } => {}
         }
+        None
     }
 
-    fn of(&mut self, labels: LabelSet) -> &mut Money {
-        self.money.entry(labels).or_default()
+    /// The sums of a set of labels, if there is something to add to them.
+    fn of(&mut self, labels: &LabelSet, more: Option<u128>) -> Option<&mut Money> {
+        more?;
+        let place = self.money.iter().position(|(known, _)| known == labels);
+        let place = place.unwrap_or_else(|| {
+            self.money.push((labels.clone(), Money::default()));
+            self.money.len() - 1
+        });
+        self.money.get_mut(place).map(|(_, sums)| sums)
     }
 
     fn emit(&self, on: GpuOwner, out: &mut Batch) {

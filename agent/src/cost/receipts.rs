@@ -35,6 +35,7 @@ use crate::collect::status::Report;
 use crate::event::Event;
 use crate::event::recent::EventView;
 use crate::ids::GpuId;
+use crate::inventory::GpuInfo;
 use crate::sample::{Agent, Batch};
 use crate::subject::Registries;
 use files::{Files, Stored};
@@ -132,21 +133,12 @@ impl Receipts {
         let mut state = self.lock();
         let now = Instant::now();
         state.look_up_again(context.ownership);
-        for same in charges.chunk_by(|a, b| a.increment.gpu == b.increment.gpu) {
-            let Some(gpu) = same.first().map(|charge| charge.increment.gpu) else { continue };
-            let mut on: Vec<Arc<str>> = Vec::new();
+        for on_gpu in charges.chunk_by(|a, b| a.increment.gpu == b.increment.gpu) {
+            let Some(gpu) = on_gpu.first().map(|charge| charge.increment.gpu) else { continue };
             let info = context.inventory.get(gpu);
-            for charge in same {
-                let owner = charge.increment.owner;
-                let Some(known) = state.known(owner, context.ownership) else { continue };
-                let is_present = charge.increment.what == Amount::Present;
-                let users = state.users.get(&owner).filter(|_| is_present).cloned();
-                let open = state.open_for(&known, batch.time, charge.team.as_ref());
-                open.add(charge, info.as_deref(), now, batch.time);
-                if is_present {
-                    open.describe(&known.facts, &users.unwrap_or_default());
-                    on.push(known.key);
-                }
+            let mut on: Vec<Arc<str>> = Vec::new();
+            for same in on_gpu.chunk_by(|a, b| a.increment.owner == b.increment.owner) {
+                on.extend(state.add(same, info.as_deref(), (now, batch.time), context.ownership));
             }
             state.on.insert(gpu, on);
         }
@@ -272,13 +264,31 @@ impl State {
         known
     }
 
-    fn open_for(&mut self, known: &OwnerKey, at: SystemTime, team: Option<&Arc<str>>) -> &mut Open {
-        let make = || Open::new(Arc::clone(&known.key), known.facts.owner.kind(), at);
-        let open = self.open.entry(Arc::clone(&known.key)).or_insert_with(make);
+    /// Adds what one owner was charged for a device. Returns its receipt's key if it is on the device.
+    fn add(
+        &mut self,
+        charges: &[Charge],
+        info: Option<&GpuInfo>,
+        (now, at): (Instant, SystemTime),
+        ownership: &Ownership,
+    ) -> Option<Arc<str>> {
+        let first = charges.first()?;
+        let owner = first.increment.owner;
+        let known = self.known(owner, ownership)?;
+        let open = self
+            .open
+            .entry(Arc::clone(&known.key))
+            .or_insert_with(|| Open::new(Arc::clone(&known.key), known.facts.owner.kind(), at));
         if open.team.is_none() {
-            open.team = team.map(ToString::to_string);
+            open.team = first.rates.team.as_deref().map(str::to_owned);
         }
-        open
+        open.add(charges, info, now, at);
+        let is_present = charges.iter().any(|charge| charge.increment.what == Amount::Present);
+        is_present.then(|| {
+            let users = self.users.get(&owner).map_or(&[][..], Vec::as_slice);
+            open.describe(&known.facts, users);
+            known.key
+        })
     }
 
     /// Ends the least recently active receipts beyond the limit.

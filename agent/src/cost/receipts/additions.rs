@@ -14,6 +14,11 @@ impl State {
     /// Adds what a batch says of throttling, tokens and collectives.
     pub(super) fn read(&mut self, batch: &Batch, context: &Registries<'_>) {
         for (_, sample) in &batch.samples {
+            let is_read =
+                matches!(sample.subject, Subject::Gpu(_) | Subject::Engine(_) | Subject::Member(_));
+            if !is_read {
+                continue;
+            }
             if let (Subject::Gpu(gpu), Value::Int(bytes)) = (sample.subject, &sample.value)
                 && *sample.metric == *device::MEMORY_LIMIT.def()
             {

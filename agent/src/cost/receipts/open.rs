@@ -122,10 +122,10 @@ impl Open {
         }
     }
 
-    /// Adds what was charged.
+    /// Adds what was charged for a device.
     pub(super) fn add(
         &mut self,
-        charge: &Charge,
+        charges: &[Charge],
         info: Option<&GpuInfo>,
         now: Instant,
         at: SystemTime,
@@ -137,18 +137,21 @@ impl Open {
         self.seen = Some(now);
         self.last_ms = self.last_ms.max(millis(at));
         let Some(info) = info else { return };
-        if let Amount::Busy(method) = charge.increment.what
-            && !self.methods.contains(method.as_str())
-        {
-            self.methods.insert(method.as_str().to_owned());
+        for charge in charges {
+            if let Amount::Busy(method) = charge.increment.what
+                && !self.methods.contains(method.as_str())
+            {
+                self.methods.insert(method.as_str().to_owned());
+            }
         }
         let uuid = info.uuid.as_str();
         if let Some(device) = self.devices.get_mut(uuid) {
-            device.add(charge);
+            device.add_all(charges);
         } else if self.devices.len() < MAX_DEVICES {
             let (index, model) = (info.index, info.model.clone());
-            let device = OnDevice { index, model, ..OnDevice::default() };
-            self.devices.entry(uuid.to_owned()).or_insert(device).add(charge);
+            let mut device = OnDevice { index, model, ..OnDevice::default() };
+            device.add_all(charges);
+            self.devices.insert(uuid.to_owned(), device);
         }
     }
 

@@ -9,6 +9,7 @@ use crate::catalog::attributes as attr;
 use crate::catalog::cost::TimeUse;
 use crate::catalog::engine;
 use crate::communicators::Communicators;
+use crate::cost::Rates;
 use crate::engines::{EngineFacts, Engines};
 use crate::ids::SlurmJobId;
 use crate::inventory::Inventory;
@@ -43,11 +44,11 @@ impl Rig {
     /// A second in which an owner used the device.
     fn second(&self, receipts: &Receipts, owner: OwnerId) {
         let gpu = self.inventory.all()[0].0;
+        let rates = Arc::new(Rates::of_team(Some("nlp"), 3_600));
         let of = |what| Charge {
             increment: Increment { gpu, owner, elapsed_ns: SECOND, what },
-            team: Some("nlp".into()),
-            money: matches!(what, Amount::Time(..)).then(|| ("USD".into(), "configured", 3_600)),
-            energy: None,
+            rates: Arc::clone(&rates),
+            money: matches!(what, Amount::Time(..)).then_some(3_600),
             carbon: None,
         };
         let bytes = 1 << 30;
@@ -289,6 +290,7 @@ fn more_open_receipts_than_the_limit_end_the_least_active_ones() {
     let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
     let receipts = agent(folder.path());
     let gpu = rig.inventory.all()[0].0;
+    let rates = Arc::new(Rates::of_team(None, 0));
     let charge = |job: usize| Charge {
         increment: Increment {
             gpu,
@@ -296,9 +298,8 @@ fn more_open_receipts_than_the_limit_end_the_least_active_ones() {
             elapsed_ns: 1,
             what: Amount::Present,
         },
-        team: None,
+        rates: Arc::clone(&rates),
         money: None,
-        energy: None,
         carbon: None,
     };
     let charges: Vec<_> = (0..MAX_OPEN + 3).map(charge).collect();

@@ -40,7 +40,13 @@ pub(super) struct MoneySums {
 }
 
 impl OnDevice {
-    pub(super) fn add(&mut self, charge: &Charge) {
+    pub(super) fn add_all(&mut self, charges: &[Charge]) {
+        for charge in charges {
+            self.add(charge);
+        }
+    }
+
+    fn add(&mut self, charge: &Charge) {
         let elapsed = charge.increment.elapsed_ns;
         match charge.increment.what {
             Amount::Present => self.present_ns += elapsed,
@@ -76,8 +82,11 @@ impl OnDevice {
                 let milliwatts = (microjoules * 1_000_000).checked_div(elapsed.into());
                 let milliwatts = milliwatts.and_then(|power| u64::try_from(power).ok());
                 self.milliwatts_peak = self.milliwatts_peak.max(milliwatts.unwrap_or(0));
-                if let Some((currency, money)) = &charge.energy {
-                    *self.energy_money.entry(currency.to_string()).or_default() += money;
+                if let Some((money, currency)) = charge.money.zip(charge.rates.energy_currency()) {
+                    match self.energy_money.get_mut(currency) {
+                        Some(sum) => *sum += money,
+                        None => drop(self.energy_money.insert(currency.to_owned(), money)),
+                    }
                 }
                 if let Some(carbon) = charge.carbon {
                     self.carbon = Some(self.carbon.unwrap_or(0) + carbon);
@@ -87,8 +96,8 @@ impl OnDevice {
     }
 
     fn sums(&mut self, charge: &Charge) -> Option<(&mut MoneySums, u128)> {
-        let (currency, source, money) = charge.money.as_ref()?;
-        Some((MoneySums::of(&mut self.money, currency, source)?, *money))
+        let (currency, source) = charge.rates.price()?;
+        Some((MoneySums::of(&mut self.money, currency, source)?, charge.money?))
     }
 
     /// Adds another device's sums.
@@ -161,11 +170,12 @@ impl MoneySums {
         source: &str,
     ) -> Option<&'a mut Self> {
         let is_it = |sums: &Self| sums.currency == currency && sums.source == source;
-        if !list.iter().any(is_it) {
+        let place = list.iter().position(is_it).unwrap_or_else(|| {
             let (currency, source) = (currency.to_owned(), source.to_owned());
             list.push(Self { currency, source, ..Self::default() });
-        }
-        list.iter_mut().find(|sums| is_it(sums))
+            list.len() - 1
+        });
+        list.get_mut(place)
     }
 
     pub(super) fn sum(&mut self, other: &Self) {
