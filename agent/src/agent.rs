@@ -26,7 +26,7 @@ use crate::heartbeat::Heartbeat;
 use crate::host;
 use crate::inventory::register::DeviceStore;
 use configuration::Configuration;
-use reload::{Load, Reopening};
+use reload::{Load, Reloader, Reopening, Requests};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -97,8 +97,8 @@ pub fn run(configuration: Configuration, load: Load) -> Result<(), RunError> {
     let listeners = control::listen(&settings.paths.run, settings.control)?;
     let (batches, received) = sync_channel(MAX_QUEUED_BATCHES);
     let stop = Stop::default();
-    let (reload, requests) = sync_channel(1);
-    wait_for_signals(stop.clone(), (batches.clone(), reload))?;
+    let reloads = Requests::default();
+    wait_for_signals(stop.clone(), (batches.clone(), reloads.clone()))?;
 
     let events = batches.clone();
     let wake = Box::new(move || {
@@ -123,8 +123,7 @@ pub fn run(configuration: Configuration, load: Load) -> Result<(), RunError> {
     spawn(upkeep::THREAD, move || upkeep::run(&theirs, &stop))?;
 
     let Configuration { settings, sinks: receivers, tables, .. } = configuration;
-    let theirs = Arc::clone(&core);
-    spawn(reload::THREAD, move || reload::run(&theirs, &load, tables, (&requests, &pipeline)))?;
+    reloads.serve(Reloader { core: Arc::clone(&core), load, tables, pipeline });
     let run = settings.paths.run.clone();
     let mut reopening = Reopening::new(receivers, settings, &heartbeat);
     tick_loop::run(&core, (&scheduler, &received), (&mut sinks, &mut reopening), &heartbeat);
@@ -184,7 +183,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), RunErro
 
 fn wait_for_signals(
     stop: Stop,
-    (batches, reload): (SyncSender<Event>, SyncSender<()>),
+    (batches, reloads): (SyncSender<Event>, Requests),
 ) -> Result<(), RunError> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(RunError::Signals)?;
     // Of an agent that somebody has started by hand SIGHUP says that the terminal is gone.
@@ -192,8 +191,7 @@ fn wait_for_signals(
     spawn("signals", move || {
         for signal in signals.forever() {
             if signal == SIGHUP && !has_terminal {
-                // One that waits already will read what is there then.
-                let _ = reload.try_send(());
+                reloads.request();
                 continue;
             }
             tracing::info!(signal, "stopping");

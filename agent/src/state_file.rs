@@ -1,5 +1,5 @@
-//! The small files of state in the agent's state directory, written by one thread of its own, because
-//! a file system may hang like a driver. A crash leaves the old file or the new one.
+//! The small files of state in the agent's state directory, written by a thread that runs while there is
+//! something to write, because a file system may hang like a driver. A crash leaves the old file or the new one.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,12 +12,14 @@ use std::time::Duration;
 /// How long the agent waits at its end for the last write.
 const LAST: Duration = Duration::from_secs(1);
 
-/// The thread that writes the files.
+/// Writes the files.
 #[derive(Debug)]
 pub struct StateWriter(Arc<Shared>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
+    folder: PathBuf,
+    thread: &'static str,
     texts: Mutex<Texts>,
     changed: Condvar,
 }
@@ -26,30 +28,38 @@ struct Shared {
 struct Texts {
     /// The next text of each file; a newer text replaces one that waits.
     due: BTreeMap<&'static str, Vec<u8>>,
+    /// Whether the thread runs.
     is_writing: bool,
-    has_ended: bool,
+    has_warned: bool,
 }
 
 impl StateWriter {
-    /// Starts the thread, which writes into `folder`.
-    pub fn open(folder: &Path, thread: &str) -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
-        let (theirs, folder) = (Arc::clone(&shared), folder.to_owned());
-        let thread = thread::Builder::new().name(thread.to_owned());
-        thread.spawn(move || theirs.write_each(&folder))?;
-        Ok(Self(shared))
+    /// Writes into `folder`, on threads of this name.
+    pub fn new(folder: &Path, thread: &'static str) -> Self {
+        let (texts, changed) = (Mutex::default(), Condvar::new());
+        Self(Arc::new(Shared { folder: folder.to_owned(), thread, texts, changed }))
     }
 
-    /// Gives the text of a file to the thread.
+    /// Has the text of a file written.
     pub fn put(&self, name: &'static str, text: Vec<u8>) {
-        self.0.lock().due.insert(name, text);
-        self.0.changed.notify_all();
+        let mut texts = self.0.lock();
+        texts.due.insert(name, text);
+        if texts.is_writing {
+            return;
+        }
+        let theirs = Arc::clone(&self.0);
+        let thread = thread::Builder::new().name(self.0.thread.to_owned());
+        match thread.spawn(move || theirs.write_each()) {
+            Ok(_) => texts.is_writing = true,
+            // The next text tries again.
+            Err(error) => tracing::warn!(name, %error, "no thread to store state"),
+        }
     }
 
     /// Waits until everything is written, for a bounded time: a disk that hangs does not delay the
     /// agent's end.
     pub fn flush(&self) {
-        let is_busy = |texts: &mut Texts| texts.is_writing || !texts.due.is_empty();
+        let is_busy = |texts: &mut Texts| texts.is_writing;
         // Whether it is written or not, the agent ends.
         drop(self.0.changed.wait_timeout_while(self.0.lock(), LAST, is_busy));
     }
@@ -57,8 +67,6 @@ impl StateWriter {
 
 impl Drop for StateWriter {
     fn drop(&mut self) {
-        self.0.lock().has_ended = true;
-        self.0.changed.notify_all();
         self.flush();
     }
 }
@@ -69,35 +77,33 @@ impl Shared {
         self.texts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write_each(&self, folder: &Path) {
-        let mut warned = false;
-        let is_idle = |texts: &mut Texts| texts.due.is_empty() && !texts.has_ended;
-        loop {
-            let waited = self.changed.wait_while(self.lock(), is_idle);
-            let mut texts = waited.unwrap_or_else(PoisonError::into_inner);
-            let due = std::mem::take(&mut texts.due);
-            if due.is_empty() {
-                return;
-            }
-            texts.is_writing = true;
+    fn write_each(&self) {
+        let mut texts = self.lock();
+        while !texts.due.is_empty() {
+            let (due, has_warned) = (std::mem::take(&mut texts.due), texts.has_warned);
             drop(texts);
-            write_all(folder, &due, &mut warned);
-            self.lock().is_writing = false;
-            self.changed.notify_all();
+            let has_warned = write_all(&self.folder, &due, has_warned);
+            texts = self.lock();
+            texts.has_warned = has_warned;
         }
+        texts.is_writing = false;
+        drop(texts);
+        self.changed.notify_all();
     }
 }
 
-fn write_all(folder: &Path, due: &BTreeMap<&'static str, Vec<u8>>, warned: &mut bool) {
+/// Logs the first file that cannot be written; returns whether there was one, now or before.
+fn write_all(folder: &Path, due: &BTreeMap<&'static str, Vec<u8>>, mut has_warned: bool) -> bool {
     for (name, text) in due {
         let written = write(&folder.join(name), text);
         if let Err(error) = &written
-            && !std::mem::replace(warned, true)
+            && !std::mem::replace(&mut has_warned, true)
         {
             let (folder, remedy) = (folder.display(), "make it writable, or set paths.state");
             tracing::warn!(%folder, name, %error, remedy, "cannot store state; a restarted agent does not know it");
         }
     }
+    has_warned
 }
 
 /// Reads a file of at most `limit` bytes; `None` where there is none.
@@ -134,7 +140,7 @@ mod tests {
     #[test]
     fn the_last_text_is_written_before_flush_returns() {
         let folder = tempfile::tempdir().unwrap();
-        let writer = StateWriter::open(folder.path(), "test").unwrap();
+        let writer = StateWriter::new(folder.path(), "test");
         for round in 0..50 {
             let text = format!("{round}");
             writer.put("one", text.clone().into_bytes());

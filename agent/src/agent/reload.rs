@@ -1,6 +1,6 @@
 //! SIGHUP: applies what a changed configuration may change while the agent runs.
 //!
-//! The thread `reload` reads and checks the configuration; the pipeline then takes it over between two
+//! A thread `reload` reads and checks the configuration; the pipeline then takes it over between two
 //! ticks. What needs a restart, or cannot be used, refuses the whole change with its reason, and what
 //! runs stays in force. Series, counters and their starts stay; a sink whose section has changed is
 //! opened anew, and the former one gets [`DRAIN`] to send what waits in its queue.
@@ -24,13 +24,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Reads the configuration again, from the same file, environment and flags as at the start.
 pub type Load = Box<dyn Fn() -> Result<Configuration, ConfigError> + Send>;
 
 /// The thread's name.
-pub(super) const THREAD: &str = "reload";
+const THREAD: &str = "reload";
 
 /// The name under which the status registry has the last reload.
 const STATUS: &str = "configuration";
@@ -115,17 +116,69 @@ fn fixed(changed: &[(String, String)]) -> Vec<String> {
     fixed.map(|(section, key)| format!("`{section}.{key}`")).collect()
 }
 
-/// Waits for requests and applies them until the agent ends. `tables` are those that run.
-pub(super) fn run(
-    core: &Core,
-    load: &Load,
-    mut tables: Tables,
-    (requests, pipeline): (&mpsc::Receiver<()>, &SyncSender<Event>),
-) {
-    let Context { board, gauges, .. } = &core.context;
-    while requests.recv().is_ok() {
+/// Requests to read the configuration again: each has a thread, and one waits for the other.
+#[derive(Clone, Default)]
+pub(super) struct Requests(Arc<Mutex<Waiting>>);
+
+#[derive(Default)]
+struct Waiting {
+    /// Whether a request has not begun: those until then are the same one.
+    is_due: bool,
+    /// Once the agent runs.
+    reloader: Option<Arc<Mutex<Reloader>>>,
+}
+
+/// What reads the configuration and applies it.
+pub(super) struct Reloader {
+    pub(super) core: Arc<Core>,
+    pub(super) load: Load,
+    /// Those that run.
+    pub(super) tables: Tables,
+    pub(super) pipeline: SyncSender<Event>,
+}
+
+impl Requests {
+    /// Has the configuration read again.
+    pub(super) fn request(&self) {
+        let mut waiting = self.lock();
+        if !std::mem::replace(&mut waiting.is_due, true) {
+            self.start(&mut waiting);
+        }
+    }
+
+    /// Serves requests from now on, and those before.
+    pub(super) fn serve(&self, reloader: Reloader) {
+        let mut waiting = self.lock();
+        waiting.reloader = Some(Arc::new(Mutex::new(reloader)));
+        if waiting.is_due {
+            self.start(&mut waiting);
+        }
+    }
+
+    fn start(&self, waiting: &mut Waiting) {
+        let Some(reloader) = waiting.reloader.clone() else { return };
+        let requests = self.clone();
+        let work = move || {
+            let mut reloader = reloader.lock().unwrap_or_else(PoisonError::into_inner);
+            requests.lock().is_due = false;
+            reloader.reload();
+        };
+        if let Err(error) = thread::Builder::new().name(THREAD.into()).spawn(work) {
+            waiting.is_due = false;
+            tracing::error!(%error, "no thread to read the configuration again");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reloader {
+    fn reload(&mut self) {
+        let Context { board, gauges, .. } = &self.core.context;
         begin();
-        let applied = one(core, load, &tables, pipeline);
+        let applied = one(&self.core, &self.load, &self.tables, &self.pipeline);
         let (outcome, report) = match &applied {
             Ok((changed, _)) => {
                 let keys = changed.join(", ");
@@ -145,7 +198,7 @@ pub(super) fn run(
             count.fetch_add(1, Ordering::Relaxed);
         }
         if let Ok((_, now)) = applied {
-            tables = now;
+            self.tables = now;
         }
         notify(NotifyState::Ready);
     }
@@ -349,7 +402,7 @@ impl<'a> Reopening<'a> {
             *draining.count() -= 1;
             draining.done.notify_all();
         };
-        if let Err(error) = std::thread::Builder::new().name("export:closing".into()).spawn(work) {
+        if let Err(error) = thread::Builder::new().name("export:closing".into()).spawn(work) {
             *self.draining.count() -= 1;
             tracing::error!(sink = name, %error, "no thread to send what waited in a closed sink");
         }

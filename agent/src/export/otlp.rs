@@ -1,5 +1,5 @@
-//! The OTLP sink: encodes on the tick's thread, queues within bounds, and sends from one thread of
-//! its own (`export:otlp`) over HTTP or gRPC.
+//! The OTLP sink: encodes on the tick's thread, queues within bounds, and sends over HTTP or gRPC from a thread
+//! that all receivers share (`thread`).
 //!
 //! While the receiver is unavailable, requests wait in order and keep their own timestamps. A full
 //! queue drops the oldest and counts them. Costs about 0.1 µs a point for
@@ -27,6 +27,7 @@ pub(crate) mod retry;
 pub(crate) mod secrets;
 pub(crate) mod sender;
 pub mod settings;
+mod thread;
 pub(crate) mod tls;
 mod wire;
 
@@ -43,6 +44,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
+use thread::SendThread;
 use tokio::sync::watch;
 
 pub use logs::LogsSink;
@@ -136,22 +138,14 @@ impl OtlpQueue {
         let counts = Arc::new(SinkCounters::default());
         let (closing, closed) = watch::channel(None);
         let (ended, done) = sync_channel(1);
-        // The one blocking thread resolves host names. It ends after ten idle seconds.
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .max_blocking_threads(1)
-            .thread_name(format!("{thread}-dns"))
-            .build()?;
+        let thread = SendThread::of(thread, spool.is_some())?;
         let waiting = (Arc::clone(&queue), spool);
         let sender = Sender::new(settings, transport, waiting, Arc::clone(&counts), closed);
-        std::thread::Builder::new().name(thread.to_owned()).spawn(move || {
-            runtime.block_on(sender.run());
-            // A look-up that hangs must not delay the agent's end.
-            runtime.shutdown_background();
+        thread.run(async move {
+            sender.run().await;
             // The receiving end is gone when the sink was dropped without a flush.
             let _ = ended.send(());
-        })?;
+        });
         Ok(Self { queue, counts, closing, done })
     }
 

@@ -1,8 +1,8 @@
 //! The known devices of this host. A missing device is reported until it returns or an operator
 //! removes it, also by an agent that starts later.
 //!
-//! Stored in `devices.json` in the state directory, a few hundred bytes a device. A thread of its
-//! own (`register`) writes the file, because a file system may hang like a driver: at once when a
+//! Stored in `devices.json` in the state directory, a few hundred bytes a device. A thread (`register`)
+//! writes the file, because a file system may hang like a driver: at once when a
 //! device is new, changed or removed, else every few minutes to update the last-seen times. If the
 //! file cannot be written, devices are known until the agent ends.
 
@@ -93,12 +93,7 @@ impl DeviceStore {
     /// Reads the devices stored in a folder and writes changes there.
     pub fn open(folder: &Path) -> Self {
         let mut register = Self::read_only(folder);
-        match StateWriter::open(folder, "register") {
-            Ok(writer) => register.writer = Some(writer),
-            Err(error) => {
-                tracing::warn!(%error, "cannot start the thread that writes known devices");
-            }
-        }
+        register.writer = Some(StateWriter::new(folder, "register"));
         register
     }
 

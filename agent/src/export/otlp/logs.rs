@@ -1,6 +1,5 @@
-//! Sends events as OTLP log records: one `ExportLogsServiceRequest` for the events of a tick, from
-//! a thread of its own (`export:otlp-logs`), with the same connection code, queue and retries as
-//! the points.
+//! Sends events as OTLP log records: one `ExportLogsServiceRequest` for the events of a tick, with
+//! the same connection code and retries as the points, and a queue of its own.
 //!
 //! Events are rare, so no encoded form is cached. Memory is bounded by [`QUEUE_BYTES`].
 
