@@ -5,14 +5,14 @@
 //! runs stays in force. Series, counters and their starts stay; a sink whose section has changed is
 //! opened anew, and the former one gets [`DRAIN`] to send what waits in its queue.
 
+mod requests;
+
+pub(super) use requests::{Reloader, Requests};
+
 use super::configuration::Configuration;
 use super::core::Core;
-use super::notify::notify;
 use super::sinks::{self, OpenSink, SINKS};
-use crate::catalog::agent::{ReloadOutcome, SourceState};
 use crate::collect::schedule::Event;
-use crate::collect::source::Context;
-use crate::collect::status::Report;
 use crate::config::{ConfigError, Settings, Tables};
 use crate::cost::Costs;
 use crate::export;
@@ -21,7 +21,6 @@ use crate::heartbeat::Heartbeat;
 use crate::series::SeriesRegistry;
 use sd_notify::NotifyState;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -29,12 +28,6 @@ use std::time::{Duration, Instant};
 
 /// Reads the configuration again, from the same file, environment and flags as at the start.
 pub type Load = Box<dyn Fn() -> Result<Configuration, ConfigError> + Send>;
-
-/// The thread's name.
-const THREAD: &str = "reload";
-
-/// The name under which the status registry has the last reload.
-const STATUS: &str = "configuration";
 
 /// How long a sink may write what waits before its successor opens the same file or address: the pipeline
 /// stands still meanwhile.
@@ -114,94 +107,6 @@ fn fixed(changed: &[(String, String)]) -> Vec<String> {
     };
     let fixed = changed.iter().filter(|key| !may_change(key));
     fixed.map(|(section, key)| format!("`{section}.{key}`")).collect()
-}
-
-/// Requests to read the configuration again: each has a thread, and one waits for the other.
-#[derive(Clone, Default)]
-pub(super) struct Requests(Arc<Mutex<Waiting>>);
-
-#[derive(Default)]
-struct Waiting {
-    /// Whether a request has not begun: those until then are the same one.
-    is_due: bool,
-    /// Once the agent runs.
-    reloader: Option<Arc<Mutex<Reloader>>>,
-}
-
-/// What reads the configuration and applies it.
-pub(super) struct Reloader {
-    pub(super) core: Arc<Core>,
-    pub(super) load: Load,
-    /// Those that run.
-    pub(super) tables: Tables,
-    pub(super) pipeline: SyncSender<Event>,
-}
-
-impl Requests {
-    /// Has the configuration read again.
-    pub(super) fn request(&self) {
-        let mut waiting = self.lock();
-        if !std::mem::replace(&mut waiting.is_due, true) {
-            self.start(&mut waiting);
-        }
-    }
-
-    /// Serves requests from now on, and those before.
-    pub(super) fn serve(&self, reloader: Reloader) {
-        let mut waiting = self.lock();
-        waiting.reloader = Some(Arc::new(Mutex::new(reloader)));
-        if waiting.is_due {
-            self.start(&mut waiting);
-        }
-    }
-
-    fn start(&self, waiting: &mut Waiting) {
-        let Some(reloader) = waiting.reloader.clone() else { return };
-        let requests = self.clone();
-        let work = move || {
-            let mut reloader = reloader.lock().unwrap_or_else(PoisonError::into_inner);
-            requests.lock().is_due = false;
-            reloader.reload();
-        };
-        if let Err(error) = thread::Builder::new().name(THREAD.into()).spawn(work) {
-            waiting.is_due = false;
-            tracing::error!(%error, "no thread to read the configuration again");
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Reloader {
-    fn reload(&mut self) {
-        let Context { board, gauges, .. } = &self.core.context;
-        begin();
-        let applied = one(&self.core, &self.load, &self.tables, &self.pipeline);
-        let (outcome, report) = match &applied {
-            Ok((changed, _)) => {
-                let keys = changed.join(", ");
-                tracing::info!(keys, "the configuration was read again");
-                (ReloadOutcome::Applied, Report::ready())
-            }
-            Err(error) => {
-                let remedy = "correct it and reload, or restart; what runs stays in force";
-                tracing::error!(%error, remedy, "the changed configuration is not applied");
-                let reason = format!("the changed configuration is not applied: {error}");
-                let report = Report::of(SourceState::Degraded, reason, remedy);
-                (ReloadOutcome::Refused, report)
-            }
-        };
-        board.put(STATUS, &report);
-        if let Some(count) = gauges.reloads.get(outcome as usize) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-        if let Ok((_, now)) = applied {
-            self.tables = now;
-        }
-        notify(NotifyState::Ready);
-    }
 }
 
 /// Tells systemd that the configuration is being read.
