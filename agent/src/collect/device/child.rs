@@ -3,19 +3,25 @@
 //!
 //! The main thread never calls vendor code. One worker thread reads the devices in turn, so that
 //! the driver's lock has one user. If a device does not finish within the stall limit, its worker
-//! stays blocked and a new worker reads the next device. The late answer is sent with the time of
-//! its reading, and only then is the device read again: each hung device costs one thread.
+//! stays blocked and a new worker reads the next devices. The late answer is sent with the time of
+//! its reading, and only then is the device read again: each hung device costs one thread. While no device
+//! is late, the main thread wakes twice a request.
+
+mod outlet;
+mod round;
+mod worker;
 
 use super::events;
 use super::in_flight::{self, InFlightCall};
-use super::wire::{Frame, Inbox, Outbox, Reading, Request, Stuck, WireError};
+use super::wire::{Frame, Inbox, Request, WireError};
 use super::{Count, DeviceRead, OpenError, OpenLibrary, OpenOptions, Vendor};
-use crate::host::boot_time_ns;
 use crate::paths::Paths;
 use crate::sys::memory;
 use crate::sys::process::{exit_now, take_stdout};
+use outlet::Outlet;
+use round::{Round, State};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -25,6 +31,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
+use worker::{Job, Worker, start_worker};
 
 /// Upper limit of the stall time: how long one device may delay the others. A healthy device takes
 /// about 10 ms, most of it in the two process lists; not waiting for a slow device costs a thread.
@@ -91,8 +98,8 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
     let (events, arriving) = mpsc::channel();
     listen(socket.try_clone().map_err(ServeError::Socket)?, events.clone())?;
     let function = settings.vendor.function;
-    let mut outlet = Outlet { socket, outbox: Outbox::default(), function };
-    let Some(opened) = open(settings, &events, &arriving, &mut outlet)? else {
+    let outlet = Outlet::new(socket, function);
+    let Some(opened) = open(settings, &events, &arriving, &outlet)? else {
         return Ok(());
     };
     outlet.send(&Frame::Opened { devices: u32::try_from(opened.devices.len()).unwrap_or(0) })?;
@@ -133,52 +140,9 @@ enum Event {
     Asked(Request),
     Closed,
     Opened(Result<OpenLibrary, OpenError>),
-    Read(Box<Answer>),
+    /// A worker has no device left.
+    Finished(Arc<Round>),
     Counted(Count, Option<u32>),
-}
-
-/// A device that a worker returns, with its reading.
-struct Answer {
-    tick: u64,
-    slot: usize,
-    device: Box<dyn DeviceRead>,
-    reading: Box<Reading>,
-}
-
-/// A job for a worker.
-enum Job {
-    /// Reads a device.
-    Read { tick: u64, slot: usize, device: Box<dyn DeviceRead>, openers: Arc<[u32]> },
-    /// Counts the devices.
-    Count(Count),
-}
-
-/// A worker that is not blocked.
-struct Worker {
-    jobs: Sender<Job>,
-    inside: InFlightCall,
-}
-
-/// The sending half of the socket.
-struct Outlet {
-    socket: UnixStream,
-    outbox: Outbox,
-    function: fn(&str) -> &str,
-}
-
-impl Outlet {
-    fn send(&mut self, frame: &Frame) -> Result<(), WireError> {
-        self.outbox.send(&mut self.socket, frame)
-    }
-
-    /// Reports the call that a thread is blocked in.
-    fn report_stuck(&mut self, slot: Option<u32>, inside: &InFlightCall) -> Result<(), WireError> {
-        let Some(call) = inside.now() else { return Ok(()) };
-        let lasts = u64::try_from(call.lasts.as_nanos()).unwrap_or(u64::MAX);
-        let name = (self.function)(&call.name).to_owned();
-        let since_ns = boot_time_ns().saturating_sub(lasts);
-        self.send(&Frame::Stuck { slot, call: Stuck { name, thread: call.thread, since_ns } })
-    }
 }
 
 /// State of the main thread.
@@ -217,7 +181,7 @@ impl ReaderServer {
     fn count(&mut self) -> Result<bool, ServeError> {
         let Some(count) = self.count.take() else { return Ok(true) };
         self.dispatch(Job::Count(count))?;
-        self.wait(None, |server| server.count.is_some())
+        self.wait_for_count()
     }
 
     /// Reads every device that is not in flight; false if the agent closed the socket.
@@ -226,15 +190,14 @@ impl ReaderServer {
         for (slot, inside) in &self.stuck {
             self.outlet.report_stuck(Some(*slot), inside)?;
         }
-        for slot in 0..self.idle.len() {
-            let Some(device) = self.idle.get_mut(slot).and_then(Option::take) else {
-                continue;
-            };
-            let openers = Arc::clone(openers);
-            self.dispatch(Job::Read { tick, slot, device, openers })?;
-            let is_idle = |server: &Self| server.idle.get(slot).is_none_or(Option::is_some);
-            if !self.wait(u32::try_from(slot).ok(), is_idle)? {
-                return Ok(false);
+        let take = |(slot, device): (usize, &mut Option<_>)| Some((slot, device.take()?));
+        let mut left: VecDeque<_> = self.idle.iter_mut().enumerate().filter_map(take).collect();
+        while !left.is_empty() {
+            let round = Arc::new(Round::new(tick, Arc::clone(openers), left));
+            self.dispatch(Job::Read(Arc::clone(&round)))?;
+            match self.follow(&round)? {
+                Some(unread) => left = unread,
+                None => return Ok(false),
             }
         }
         self.outlet.send(&Frame::Done { tick })?;
@@ -242,26 +205,57 @@ impl ReaderServer {
         Ok(true)
     }
 
-    /// Waits until a worker returns the item or the stall limit passes; false if the agent closed
-    /// the socket.
-    fn wait(
+    /// Follows a worker until it has read all devices or is blocked in one. Returns those that it has not
+    /// read; `None` if the agent closed the socket.
+    fn follow(
         &mut self,
-        slot: Option<u32>,
-        is_back: impl Fn(&Self) -> bool,
-    ) -> Result<bool, ServeError> {
+        round: &Arc<Round>,
+    ) -> Result<Option<VecDeque<round::Placed>>, ServeError> {
+        let mut patience = self.stall;
+        loop {
+            match self.arriving.recv_timeout(patience) {
+                Ok(Event::Closed) | Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Ok(Event::Finished(finished)) => {
+                    let is_this = Arc::ptr_eq(&finished, round);
+                    self.take(Event::Finished(finished))?;
+                    if is_this {
+                        return Ok(Some(VecDeque::new()));
+                    }
+                }
+                Ok(event) => self.take(event)?,
+                Err(RecvTimeoutError::Timeout) => match round.look_after(self.stall) {
+                    State::Reading(left) => patience = left,
+                    State::Blocked(slot, unread) => {
+                        self.leave(slot)?;
+                        self.return_done(round);
+                        return Ok(Some(unread));
+                    }
+                },
+            }
+        }
+    }
+
+    /// Leaves the worker alone that is blocked in a device.
+    fn leave(&mut self, slot: usize) -> Result<(), WireError> {
+        // Dropping the sender ends the worker after its current job.
+        let Some(worker) = self.worker.take() else { return Ok(()) };
+        let slot = number(slot);
+        self.outlet.report_stuck(Some(slot), &worker.inside)?;
+        self.stuck.insert(slot, worker.inside);
+        Ok(())
+    }
+
+    /// Waits until a worker has counted the devices or the stall limit passes; false if the agent closed
+    /// the socket.
+    fn wait_for_count(&mut self) -> Result<bool, ServeError> {
         let deadline = Instant::now() + self.stall;
-        while !is_back(self) {
+        while self.count.is_none() {
             match self.arriving.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(Event::Closed) | Err(RecvTimeoutError::Disconnected) => return Ok(false),
                 Ok(event) => self.take(event)?,
                 Err(RecvTimeoutError::Timeout) => {
                     // Dropping the sender ends the worker after its current job.
-                    if let Some(worker) = self.worker.take()
-                        && let Some(slot) = slot
-                    {
-                        self.outlet.report_stuck(Some(slot), &worker.inside)?;
-                        self.stuck.insert(slot, worker.inside);
-                    }
+                    self.worker = None;
                     break;
                 }
             }
@@ -272,7 +266,7 @@ impl ReaderServer {
     fn dispatch(&mut self, job: Job) -> Result<(), ServeError> {
         let worker = match self.worker.take() {
             Some(worker) => worker,
-            None => start_worker(self.events.clone())?,
+            None => start_worker(self.events.clone(), self.outlet.clone())?,
         };
         // A worker ends only with the process or without its sender, so the job arrives.
         let _ = worker.jobs.send(job);
@@ -283,14 +277,9 @@ impl ReaderServer {
     /// Handles the result of a worker.
     fn take(&mut self, event: Event) -> Result<(), WireError> {
         match event {
-            Event::Read(answer) => {
-                let Answer { tick, slot, device, reading } = *answer;
-                if let Some(place) = self.idle.get_mut(slot) {
-                    *place = Some(device);
-                }
-                let slot = u32::try_from(slot).unwrap_or(u32::MAX);
-                self.stuck.remove(&slot);
-                self.outlet.send(&Frame::Device { tick, slot, reading })
+            Event::Finished(round) => {
+                self.return_done(&round);
+                Ok(())
             }
             Event::Counted(count, devices) => {
                 self.count = Some(count);
@@ -300,6 +289,20 @@ impl ReaderServer {
             Event::Asked(_) | Event::Opened(_) | Event::Closed => Ok(()),
         }
     }
+
+    /// Takes devices back that a worker has read.
+    fn return_done(&mut self, round: &Round) {
+        for (slot, device) in round.take_done() {
+            self.stuck.remove(&number(slot));
+            if let Some(place) = self.idle.get_mut(slot) {
+                *place = Some(device);
+            }
+        }
+    }
+}
+
+fn number(slot: usize) -> u32 {
+    u32::try_from(slot).unwrap_or(u32::MAX)
 }
 
 /// Opens the library on its own thread; `None` if the open failed and the child must exit.
@@ -307,7 +310,7 @@ fn open(
     settings: &Settings,
     events: &Sender<Event>,
     arriving: &Receiver<Event>,
-    outlet: &mut Outlet,
+    outlet: &Outlet,
 ) -> Result<Option<OpenLibrary>, ServeError> {
     let (library, paths, off) =
         (settings.library.clone(), settings.paths.clone(), settings.off.clone());
@@ -330,7 +333,7 @@ fn open(
                 outlet.send(&Frame::Refused { refusal, text })?;
                 return Ok(None);
             }
-            Ok(Event::Asked(_) | Event::Read(_) | Event::Counted(..)) => {}
+            Ok(Event::Asked(_) | Event::Finished(_) | Event::Counted(..)) => {}
             Err(RecvTimeoutError::Timeout) => {
                 // On a busy machine the thread may not have started yet.
                 if inside.now().is_some() {
@@ -362,31 +365,6 @@ fn listen(mut socket: UnixStream, events: Sender<Event>) -> Result<(), ServeErro
         // The receiver is gone if the main thread has ended.
         let _ = events.send(Event::Closed);
     })
-}
-
-fn start_worker(events: Sender<Event>) -> Result<Worker, ServeError> {
-    let (sender, jobs) = mpsc::channel::<Job>();
-    let inside = InFlightCall::default();
-    let in_thread = inside.clone();
-    spawn("reader:worker", move || {
-        in_thread.begin();
-        for job in jobs {
-            let event = match job {
-                Job::Read { tick, slot, mut device, openers } => {
-                    let reading = Box::new(unless_panicked(|| device.read(&openers)));
-                    Event::Read(Box::new(Answer { tick, slot, device, reading }))
-                }
-                Job::Count(mut count) => {
-                    let devices = unless_panicked(&mut *count);
-                    Event::Counted(count, devices)
-                }
-            };
-            if events.send(event).is_err() {
-                return;
-            }
-        }
-    })?;
-    Ok(Worker { jobs: sender, inside })
 }
 
 /// Runs code that calls the library. A panic ends the child; the agent restarts it.

@@ -9,6 +9,7 @@
 //! about 20 kB.
 
 mod converse;
+mod nap;
 mod restart;
 mod supervise;
 
@@ -29,6 +30,7 @@ use crate::collect::status::Report;
 use crate::inventory::{Inventory, node_name};
 use crate::paths::Paths;
 use crate::sample::Batch;
+use nap::Nap;
 use restart::Restarts;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -107,6 +109,7 @@ pub struct DeviceReader {
     /// for nothing.
     is_found: bool,
     tick: u64,
+    nap: Nap,
     has_read: bool,
     /// The state of every device while there is no child, and why.
     down: (DeviceState, String),
@@ -151,6 +154,7 @@ impl DeviceReader {
             restarts,
             is_found: false,
             tick: 0,
+            nap: Nap::default(),
             has_read: false,
             down: (DeviceState::Failing, "not read yet".to_owned()),
             slow: BTreeSet::new(),

@@ -31,12 +31,20 @@ impl DeviceReader {
         session.owed = Some(self.tick);
         session.gone.clear();
         let mut missing: BTreeSet<u32> = (0..devices).collect();
+        self.nap.sleep(deadline);
+        let mut has_waited = false;
         while session.owed.is_some() || missing.iter().any(|slot| !self.slow.contains(slot)) {
-            let Some(frame) = session.link.receive(deadline)? else { break };
+            let mut frame = session.link.receive(Instant::now())?;
+            if frame.is_none() {
+                has_waited = true;
+                frame = session.link.receive(deadline)?;
+            }
+            let Some(frame) = frame else { break };
             if let Some(slot) = self.handle(session, frame)? {
                 missing.remove(&slot);
             }
         }
+        self.nap.note(has_waited);
         session.late = session.owed.is_some();
         self.classify_gone(session, devices)?;
         for slot in &missing {
