@@ -13,6 +13,7 @@ pub mod engines;
 pub mod latency;
 pub mod load;
 pub mod opens;
+pub mod peers;
 pub mod ranks;
 pub mod receiver;
 pub mod scale;
@@ -46,6 +47,8 @@ pub struct Options {
     pub check: bool,
     /// The page whose table is replaced by this one.
     pub page: Option<PathBuf>,
+    /// Only the agent beside the exporters that this file lists.
+    pub peers: Option<PathBuf>,
 }
 
 /// Why a figure cannot be had.
@@ -89,15 +92,16 @@ pub enum BenchError {
     #[error("above the budgets of agent/docs/budgets.json:\n  {}", .0.join("\n  "))]
     Broken(Vec<String>),
     /// The page has no place for the table.
-    #[error("{} has no line `{TABLE_BEGINS}` with a line `{TABLE_ENDS}` behind it", .0.display())]
-    NoPlace(PathBuf),
+    #[error("{} has no line `{}` with a line `{TABLE_ENDS}` behind it", .0.display(), .1)]
+    NoPlace(PathBuf, &'static str),
     /// The kernel source does not work here as asked.
     #[error("BPF: {0}")]
     WithoutKernel(String),
 }
 
-/// What surrounds the table in the page.
+/// What surrounds the tables in the page.
 const TABLE_BEGINS: &str = "<!-- measured by cargo xtask bench -->";
+const PEERS_BEGIN: &str = "<!-- measured by cargo xtask bench --peers -->";
 const TABLE_ENDS: &str = "<!-- end -->";
 
 impl BenchError {
@@ -120,6 +124,12 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         }
         let broken = budget::broken("bench", &figures);
         return if broken.is_empty() { Ok(()) } else { Err(BenchError::Broken(broken)) };
+    }
+    if let Some(list) = &options.peers {
+        let rows = peers::measure(list, options.watch)?;
+        println!("{}", table::render(&rows));
+        let mark = PEERS_BEGIN;
+        return options.page.as_deref().map_or(Ok(()), |page| write(page, mark, &rows));
     }
     let mut rows = Vec::new();
     let mut section = |name: &str, measure: &dyn Fn() -> Result<Vec<Row>, BenchError>| {
@@ -148,18 +158,18 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         section("encoder against the SDK", &encoder::measure);
     }
     println!("{}", table::render(&rows));
-    options.page.as_deref().map_or(Ok(()), |page| write(page, &rows))
+    options.page.as_deref().map_or(Ok(()), |page| write(page, TABLE_BEGINS, &rows))
 }
 
 /// Puts the table, with where it comes from, into the page.
-fn write(page: &Path, rows: &[Row]) -> Result<(), BenchError> {
+fn write(page: &Path, mark: &'static str, rows: &[Row]) -> Result<(), BenchError> {
     let text = fs::read_to_string(page).map_err(BenchError::os(page))?;
-    let no_place = || BenchError::NoPlace(page.to_owned());
-    let (before, rest) = text.split_once(TABLE_BEGINS).ok_or_else(no_place)?;
+    let no_place = || BenchError::NoPlace(page.to_owned(), mark);
+    let (before, rest) = text.split_once(mark).ok_or_else(no_place)?;
     let (_, after) = rest.split_once(TABLE_ENDS).ok_or_else(no_place)?;
     let rows: Vec<Row> = rows.iter().filter(|row| !row.is_detail()).cloned().collect();
     let (source, table) = (table::source(), table::render(&rows));
-    let text = format!("{before}{TABLE_BEGINS}\n{source}\n\n{table}{TABLE_ENDS}{after}");
+    let text = format!("{before}{mark}\n{source}\n\n{table}{TABLE_ENDS}{after}");
     fs::write(page, text).map_err(BenchError::os(page))
 }
 

@@ -21,6 +21,7 @@ mod fuzz;
 mod gpu_check;
 mod kubernetes;
 mod parallel;
+mod peers;
 mod picture;
 mod place;
 mod run;

@@ -29,6 +29,9 @@ struct Arguments {
     /// Put the table into this page, between its two marks.
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
+    /// Measure the agent beside the exporters that this file lists, and nothing else.
+    #[arg(long, value_name = "FILE")]
+    peers: Option<PathBuf>,
     /// Only open a file again and again: the process that is measured.
     #[arg(long, value_name = "FILE", hide = true)]
     open_loop: Option<PathBuf>,
@@ -56,5 +59,6 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         only: arguments.only.clone(),
         check: arguments.check,
         page: arguments.page.clone(),
+        peers: arguments.peers.clone(),
     })
 }

@@ -227,6 +227,10 @@ exports! {
     fn nvmlSystemGetCudaDriverVersion_v2(version: *mut c_int) |name| {
         put(version, system(name)?.loaded.cuda)
     };
+    /// The same by its older name, which other exporters call.
+    fn nvmlSystemGetCudaDriverVersion(version: *mut c_int) |name| {
+        put(version, system(name)?.loaded.cuda)
+    };
     /// How many devices there are.
     fn nvmlDeviceGetCount_v2(count: *mut c_uint) |name| {
         let call = system(name)?;

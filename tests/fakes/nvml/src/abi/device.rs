@@ -263,6 +263,9 @@ exports! {
             let power = device.group.power.as_ref().ok_or(NOT_SUPPORTED)?;
             put(to, whole32(device.average(power, call.seconds) * 1000.0))
         });
+    /// Of boards with one fan, which no scenario has; other exporters call it.
+    fn nvmlDeviceGetFanSpeed(device: nvmlDevice_t, _to: *mut c_uint) |name|
+        on_device(name, device, |_, _| Err(NOT_SUPPORTED));
     /// The operator's power limit in milliwatts.
     fn nvmlDeviceGetPowerManagementLimit(device: nvmlDevice_t, to: *mut c_uint) |name|
         milliwatts(name, device, to, |group| group.power_limit);

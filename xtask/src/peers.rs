@@ -1,0 +1,109 @@
+//! Other exporters, installed from package registries into the cache, to be measured beside the agent.
+
+use crate::{place, shell};
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// An exporter, as `tests/src/bench/peers.rs` reads it.
+#[derive(Serialize)]
+struct Peer {
+    name: String,
+    program: PathBuf,
+    arguments: Vec<&'static str>,
+    environment: Vec<(&'static str, &'static str)>,
+}
+
+/// Where one comes from.
+enum From {
+    PyPI,
+    Go(&'static str),
+    Crates,
+}
+
+/// One to install: its package, version, where it is from, and its arguments.
+struct Package {
+    name: &'static str,
+    version: &'static str,
+    from: From,
+    arguments: &'static [&'static str],
+    /// Said beside its name.
+    remark: &'static str,
+}
+
+const PACKAGES: &[Package] = &[
+    Package {
+        name: "nvitop-exporter",
+        version: "1.7.2",
+        from: From::PyPI,
+        arguments: &["--bind-address", "127.0.0.1", "--port", "PORT", "--interval", "10"],
+        remark: "",
+    },
+    Package {
+        name: "all-smi",
+        version: "0.22.0",
+        from: From::Crates,
+        arguments: &["api", "--processes", "--interval", "10", "--port", "PORT"],
+        remark: "",
+    },
+    Package {
+        name: "node_exporter",
+        version: "1.9.1",
+        from: From::Go("github.com/prometheus/node_exporter"),
+        arguments: &["--web.listen-address=ADDRESS"],
+        remark: " (the host, no GPU)",
+    },
+];
+
+/// Installs those that are not there yet; returns the list of all. One that cannot be installed is left out,
+/// with the reason on standard error.
+pub(crate) fn install() -> Result<PathBuf> {
+    let folder = place::cache("peers")?;
+    let mut peers = Vec::new();
+    for package in PACKAGES {
+        match package.install(&folder) {
+            Ok(peer) => peers.push(peer),
+            Err(error) => eprintln!("warning: {} is not measured: {error:#}", package.name),
+        }
+    }
+    let list = folder.join("peers.json");
+    let text = serde_json::to_vec_pretty(&peers)?;
+    fs::write(&list, text).with_context(|| format!("writing {}", list.display()))?;
+    Ok(list)
+}
+
+impl Package {
+    fn install(&self, folder: &Path) -> Result<Peer> {
+        let Self { name, version, .. } = self;
+        let folder = folder.join(format!("{name}-{version}"));
+        let program = folder.join("bin").join(name);
+        if !program.is_file() {
+            match self.from {
+                From::PyPI => {
+                    shell::run(shell::program("python3", ["-m", "venv"]).arg(&folder))?;
+                    let package = format!("{name}=={version}");
+                    let pip = folder.join("bin/pip");
+                    shell::run(&mut shell::program(pip, ["install", "--quiet", &package]))?;
+                }
+                From::Go(module) => {
+                    let module = format!("{module}@v{version}");
+                    let mut go = shell::program("go", ["install", &module]);
+                    shell::run(go.env("GOBIN", folder.join("bin")))?;
+                }
+                From::Crates => {
+                    let mut install = shell::program("cargo", ["install", "--locked", name]);
+                    install.args(["--version", version, "--root"]).arg(&folder);
+                    shell::run(install.current_dir(place::cache("peers")?))?;
+                }
+            }
+        }
+        Ok(Peer {
+            name: format!("{name} {version}{}", self.remark),
+            program,
+            arguments: self.arguments.to_vec(),
+            // Of programs in Python: what the agent's own process does not write either.
+            environment: vec![("PYTHONDONTWRITEBYTECODE", "1")],
+        })
+    }
+}
