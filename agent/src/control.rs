@@ -113,7 +113,9 @@ pub enum ControlError {
         path: PathBuf,
     },
     /// It cannot be made.
-    #[error("cannot listen on {path}: {source}")]
+    #[error(
+        "cannot listen on {path}: {source}; run the agent as root, or set paths.run to a directory that this user may write"
+    )]
     Listen {
         /// The socket.
         path: PathBuf,
