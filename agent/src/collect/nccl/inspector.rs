@@ -28,7 +28,7 @@ use crate::catalog::agent::OwnerLimit;
 use crate::catalog::inspector::{self as metric, FileState, LineOutcome};
 use crate::collect::Collector;
 use crate::collect::cpu_limit::Importance;
-use crate::collect::source::NcclProcesses;
+use crate::collect::source::{NcclInUse, NcclProcesses};
 use crate::collect::status::Report;
 use crate::communicators::Communicators;
 use crate::host::boot_time_ns;
@@ -52,7 +52,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tail::{Piece, Tail};
 
-/// Name of the source; its thread is `collect:nccl_inspector`.
+/// Name of the source; its thread is `collect:nccl_inspector` once a process may use NCCL.
 pub const NAME: &str = "nccl_inspector";
 
 /// Time limit of a reading for scanning one owner's open files; the next reading scans the rest.
@@ -109,6 +109,8 @@ pub struct Inspector {
     unreadable: Option<(PathBuf, ReadError)>,
     began: SystemTime,
     last: Instant,
+    /// Tells whether NCCL may be in use; nothing is read before.
+    awaits: Option<NcclInUse>,
 }
 
 impl Inspector {
@@ -138,7 +140,25 @@ impl Inspector {
             unreadable: None,
             began: SystemTime::now() - CLOCK_TOLERANCE,
             last: Instant::now(),
+            awaits: None,
         }
+    }
+
+    /// Reads nothing, and needs no thread of its own, before NCCL may be in use; the operator's
+    /// directories are read at once.
+    pub fn share_thread_until(&mut self, in_use: &NcclInUse) {
+        let has_finder = !in_use.lock().is_empty();
+        self.awaits =
+            (has_finder && self.settings.directories.is_empty()).then(|| in_use.clone());
+    }
+
+    /// Whether nothing is read in this turn; the turn that finds NCCL in use is the last such.
+    fn awaits_use(&mut self) -> bool {
+        let Some(in_use) = &self.awaits else { return false };
+        if in_use.all().iter().any(|is_so| is_so()) {
+            self.awaits = None;
+        }
+        true
     }
 
     fn scan(&mut self, holders: &[ProcKey]) {
@@ -344,11 +364,18 @@ impl Collector for Inspector {
         NAME
     }
 
+    fn never_waits(&self) -> bool {
+        self.awaits.is_some()
+    }
+
     fn importance(&self) -> Importance {
         Importance::Extra
     }
 
     fn collect(&mut self, out: &mut Batch) {
+        if self.awaits_use() {
+            return self.report_usage(out);
+        }
         let openers = self.ownership.openers();
         let holders: Vec<ProcKey> = openers.iter().map(|one| one.process).collect();
         self.ranks.begin(&self.communicators);
