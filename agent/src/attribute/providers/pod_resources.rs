@@ -157,7 +157,10 @@ impl Kubelet {
             self.single.requested = 0;
             if let Err(error) = self.round(&grpc).await {
                 let pause = self.failed(&error);
-                if error.is_absent() {
+                if error.cause == Cause::Absent {
+                    sleep(pause.min(self.timing.first_retry)).await;
+                    self.context.socket(&self.socket, pause).await;
+                } else if error.is_absent() {
                     // At the same moments as the other providers.
                     sleep_until(next_of(pause)).await;
                 } else {

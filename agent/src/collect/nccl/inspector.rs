@@ -148,8 +148,7 @@ impl Inspector {
     /// directories are read at once.
     pub fn share_thread_until(&mut self, in_use: &NcclInUse) {
         let has_finder = !in_use.lock().is_empty();
-        self.awaits =
-            (has_finder && self.settings.directories.is_empty()).then(|| in_use.clone());
+        self.awaits = (has_finder && self.settings.directories.is_empty()).then(|| in_use.clone());
     }
 
     /// Whether nothing is read in this turn; the turn that finds NCCL in use is the last such.
