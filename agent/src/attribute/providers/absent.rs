@@ -16,8 +16,7 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe::Receiver;
 use tokio::sync::Notify;
 
 /// A host that starts containers makes folders in `/run` all the time.
@@ -94,8 +93,10 @@ impl Shared {
         self.changed.notify_waiters();
         let mut names = [0; EVENT_BYTES];
         loop {
-            // Made anew each time: the thread is not woken by what happens in the pause.
-            drop(AsyncFd::with_interest(inotify.as_fd(), Interest::READABLE)?.readable().await?);
+            // A copy for each wait: the thread is not woken by what happens in the pause. To wait, a
+            // pipe's end is as good as any descriptor that can be read without blocking.
+            let copy = inotify.as_fd().try_clone_to_owned()?;
+            Receiver::from_owned_fd_unchecked(copy)?.readable().await?;
             while inotify.read_events(&mut names).is_ok_and(|mut events| events.next().is_some()) {}
             self.changed.notify_waiters();
             tokio::time::sleep(AT_MOST_EVERY).await;
