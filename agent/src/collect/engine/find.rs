@@ -207,13 +207,12 @@ impl Finder {
         };
         let mut known = self.groups.remove(group);
         let quiet = known.as_mut().and_then(|known| known.quiet.take());
-        let found = match quiet.filter(|quiet| !has_changed && quiet.lasts(holders, (now, SELDOM)))
-        {
-            Some(quiet) => Found { servers: Vec::new(), goes_on: None, quiet: Some(quiet) },
-            None => {
-                let known = known.map(|known| (known.servers, known.goes_on)).unwrap_or_default();
-                self.look((group, holders), known, now, budget)
-            }
+        let quiet = quiet.filter(|quiet| !has_changed && quiet.lasts(holders, (now, SELDOM)));
+        let found = if quiet.is_some() {
+            Found { servers: Vec::new(), goes_on: None, quiet }
+        } else {
+            let known = known.map(|known| (known.servers, known.goes_on)).unwrap_or_default();
+            self.look((group, holders), known, now, budget)
         };
         let Found { servers, goes_on, quiet } = found;
         let known = Known { holders: keys, next: now + wait, wait, servers, goes_on, quiet };
