@@ -30,6 +30,7 @@ pub use file::{ProcReader, TenantFile};
 pub use pool::PoolStatus;
 pub use serve::{ServeError, serve};
 pub use tenant::FileOwner;
+use tenant::RecentTenants;
 
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::collect::nccl::inspector::files::{FileFilter, FoundFile, Opened, Search, SearchResult};
@@ -99,6 +100,7 @@ pub struct TenantFiles {
     timeout: Duration,
     /// Whether each process counts as a tenant of its own.
     by_process: bool,
+    tenants: RecentTenants,
 }
 
 #[derive(Clone, Debug)]
@@ -123,13 +125,15 @@ impl TenantFiles {
             means: Means::Helpers(Arc::new(pool)),
             timeout: DEADLINE,
             by_process: false,
+            tenants: RecentTenants::default(),
         }
     }
 
     /// Reads in the calling thread, for an interactive command that the user can interrupt.
     pub fn direct(paths: &Paths) -> Self {
         let (paths, means) = (Arc::new(paths.clone()), Means::Direct);
-        Self { paths, means, timeout: DEADLINE, by_process: false }
+        let tenants = RecentTenants::default();
+        Self { paths, means, timeout: DEADLINE, by_process: false, tenants }
     }
 
     /// The same with a shorter timeout. A later answer is dropped.
@@ -255,7 +259,8 @@ impl TenantFiles {
             Means::Direct => Ok(FileOwner::default()),
             Means::Helpers(_) if self.by_process => Ok(FileOwner::mappings(process)),
             Means::Helpers(_) => {
-                FileOwner::of(&self.paths, process).ok_or(ReadError::Failed(Errno::SRCH))
+                let find = || FileOwner::of(&self.paths, process);
+                self.tenants.get(process, find).ok_or(ReadError::Failed(Errno::SRCH))
             }
         }
     }

@@ -74,9 +74,8 @@ impl Core {
         log_limit::set_ownership(&ownership);
         let board = StatusRegistry::default();
         let providers = MetadataProviders::start_for(settings.names.clone(), &ownership, &board);
-        let inventory = Arc::new(Inventory::beside(register));
+        let (inventory, is_agent) = (Arc::new(Inventory::beside(register)), wake.is_some());
         let (readers, holding) = (Readers::default(), Readers::default());
-        let is_agent = wake.is_some();
         let aggregator = Arc::new(EventAggregator::new(aggregator::Sources {
             inventory: Arc::clone(&inventory),
             ownership: ownership.clone(),
@@ -105,6 +104,7 @@ impl Core {
             upkeep: <_>::default(),
             late: <_>::default(),
             nccl_processes: <_>::default(),
+            nccl_in_use: <_>::default(),
             engines: <_>::default(),
         };
         let (series_limit, job_allocations) = (settings.series_limit, JobAllocations::default());

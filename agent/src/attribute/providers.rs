@@ -5,6 +5,7 @@
 //! its own sockets, so one that hangs does not delay the others, and nothing waits for the thread:
 //! results go to the index of [`super::names`], which the resolvers read.
 
+mod absent;
 pub(crate) mod cri;
 pub(crate) mod engine;
 #[cfg(test)]
@@ -17,15 +18,16 @@ pub(crate) mod pods_api;
 use super::names::{LookupKey, MetadataCache};
 use super::ownership::Ownership;
 use super::workload::WantedLabels;
-use crate::collect::status::{Report, StatusRegistry};
+use crate::collect::status::{Report, StatusRegistry, Turn};
 use crate::paths::Paths;
+use absent::AbsentSockets;
 use std::collections::HashSet;
 use std::future::Future;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 use tokio::sync::broadcast;
@@ -40,8 +42,8 @@ const MAX_STORED: usize = 4096;
 /// Polling interval of [`MetadataProviders::wait`].
 const WAIT_STEP: Duration = Duration::from_millis(5);
 
-/// How often the thread shows that no task blocks it.
-const PULSE: Duration = Duration::from_secs(10);
+/// The shortest time between two attempts at a socket that has come and gone.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A provider's task, which runs as long as the agent.
 type ProviderFn = fn(ProviderContext, LookupQueue) -> Task;
@@ -108,6 +110,7 @@ pub(crate) struct ProviderContext {
     ownership: Ownership,
     status: StatusRegistry,
     busy: Arc<AtomicUsize>,
+    sockets: AbsentSockets,
     is_ready: bool,
 }
 
@@ -116,6 +119,7 @@ pub(crate) struct ProviderContext {
 pub(crate) struct LookupQueue {
     requests: broadcast::Receiver<Option<LookupKey>>,
     busy: Arc<AtomicUsize>,
+    sockets: AbsentSockets,
 }
 
 /// Requests taken together.
@@ -153,6 +157,7 @@ pub struct MetadataProviders {
     status: StatusRegistry,
     /// Providers without a first result, plus those that work on requests.
     busy: Arc<AtomicUsize>,
+    sockets: AbsentSockets,
     waiting: Vec<(ProviderContext, LookupQueue, ProviderFn)>,
 }
 
@@ -161,6 +166,7 @@ impl MetadataProviders {
     pub fn start_for(settings: Settings, ownership: &Ownership, status: &StatusRegistry) -> Self {
         let settings = Arc::new(settings);
         let busy = Arc::new(AtomicUsize::new(PROVIDERS.len()));
+        let sockets = AbsentSockets::default();
         let create = |(name, run): &(&'static str, ProviderFn)| {
             let context = ProviderContext {
                 name,
@@ -168,24 +174,26 @@ impl MetadataProviders {
                 ownership: ownership.clone(),
                 status: status.clone(),
                 busy: Arc::clone(&busy),
+                sockets: sockets.clone(),
                 is_ready: false,
             };
-            let lookups =
-                LookupQueue { requests: ownership.names().requests(), busy: Arc::clone(&busy) };
+            let (requests, busy) = (ownership.names().requests(), Arc::clone(&busy));
+            let lookups = LookupQueue { requests, busy, sockets: sockets.clone() };
             (context, lookups, *run)
         };
         let waiting = PROVIDERS.iter().map(create).collect();
-        Self { names: ownership.names().clone(), status: status.clone(), busy, waiting }
+        Self { names: ownership.names().clone(), status: status.clone(), busy, sockets, waiting }
     }
 
     /// Starts the thread. It ends with the process.
     pub fn start(&mut self) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (waiting, status) = (std::mem::take(&mut self.waiting), self.status.clone());
+        let runtime = in_turns(&status).build()?;
+        let sockets = self.sockets.clone();
         let work = move || {
             status.clock(THREAD);
             let tasks = LocalSet::new();
-            tasks.spawn_local(pulse(status));
+            tasks.spawn_local(sockets.follow());
             for (context, lookups, run) in waiting {
                 tasks.spawn_local(run(context, lookups));
             }
@@ -207,12 +215,20 @@ impl MetadataProviders {
     }
 }
 
-/// Shows the status registry that no task blocks the thread.
-async fn pulse(status: StatusRegistry) {
-    loop {
-        let _turn = status.turn(THREAD, Duration::ZERO);
-        tokio::time::sleep_until(next_of(PULSE)).await;
-    }
+/// A runtime of one thread whose turns, which the status registry watches, are what it does between
+/// two sleeps: a task that blocks the thread shows.
+fn in_turns(status: &StatusRegistry) -> tokio::runtime::Builder {
+    let (status, turn) = (status.clone(), Arc::new(Mutex::new(None)));
+    let ended = Arc::clone(&turn);
+    let set = |slot: &Mutex<Option<Turn>>, turn| {
+        *slot.lock().unwrap_or_else(PoisonError::into_inner) = turn;
+    };
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder
+        .enable_all()
+        .on_thread_park(move || set(&ended, None))
+        .on_thread_unpark(move || set(&turn, Some(status.turn(THREAD, Duration::ZERO))));
+    builder
 }
 
 impl ProviderContext {
@@ -222,6 +238,11 @@ impl ProviderContext {
 
     pub(crate) fn ownership(&self) -> &Ownership {
         &self.ownership
+    }
+
+    /// Waits until the socket's file exists.
+    pub(crate) async fn socket(&self, socket: &Path, every: Duration) {
+        self.sockets.appears(socket, every).await;
     }
 
     /// Reports the provider's status.
@@ -247,7 +268,8 @@ impl Drop for ProviderContext {
 impl LookupQueue {
     /// A second queue with the same requests from now on, for another task of the provider.
     pub(crate) fn fork(&self) -> Self {
-        Self { requests: self.requests.resubscribe(), busy: Arc::clone(&self.busy) }
+        let (requests, busy) = (self.requests.resubscribe(), Arc::clone(&self.busy));
+        Self { requests, busy, sockets: self.sockets.clone() }
     }
 
     /// Waits for requests and returns all that are queued. Never returns once no request can come.
@@ -272,39 +294,41 @@ impl LookupQueue {
         }
     }
 
-    /// Collects the requests for at least `pause`, and until the socket's file exists, for a provider
-    /// that has found none. Looks for the file every `every`, at the same moments as the others of
-    /// the thread, which wakes once for all of them.
+    /// Collects the requests until the socket's file exists, for a provider that has found none, and
+    /// for at least `pause`, a second at the most. Without inotify, looks for the file every `every`.
     pub(crate) async fn until_socket(
         &mut self,
         socket: &Path,
         pause: Duration,
         every: Duration,
     ) -> Lookups {
-        let mut all = self.until(tokio::time::Instant::now() + pause).await;
-        while matches!(socket.try_exists(), Ok(false)) {
-            let more = self.until(next_of(every)).await;
-            all.missed |= more.missed || all.keys.len() >= MAX_STORED;
-            if !all.missed {
-                all.keys.extend(more.keys);
-            }
-        }
-        all
+        let sockets = self.sockets.clone();
+        let exists = async {
+            tokio::time::sleep(pause.min(FIRST_PAUSE)).await;
+            sockets.appears(socket, every).await;
+        };
+        self.during(exists).await
     }
 
     /// Collects the requests until a deadline, for a provider that cannot answer now; nothing waits
     /// for them.
     pub(crate) async fn until(&mut self, moment: tokio::time::Instant) -> Lookups {
-        let mut all = Lookups::default();
-        while let Ok(LookupBatch { requests, .. }) =
-            tokio::time::timeout_at(moment, self.next()).await
-        {
+        self.during(tokio::time::sleep_until(moment)).await
+    }
+
+    async fn during(&mut self, ended: impl Future<Output = ()>) -> Lookups {
+        let (mut ended, mut all) = (pin!(ended), Lookups::default());
+        loop {
+            let LookupBatch { requests, .. } = tokio::select! {
+                biased;
+                () = &mut ended => return all,
+                more = self.next() => more,
+            };
             all.missed |= requests.missed || all.keys.len() >= MAX_STORED;
             if !all.missed {
                 all.keys.extend(requests.keys);
             }
         }
-        all
     }
 }
 
@@ -348,7 +372,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("cri.sock");
         let (sender, requests) = broadcast::channel(8);
-        let mut lookups = LookupQueue { requests, busy: Arc::default() };
+        let (busy, sockets) = (Arc::default(), AbsentSockets::default());
+        let mut lookups = LookupQueue { requests, busy, sockets };
         let every = Duration::from_millis(10);
         let appears = async {
             tokio::time::sleep(every * 3).await;

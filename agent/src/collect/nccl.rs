@@ -14,6 +14,7 @@ use crate::config::{ConfigError, Section, Settings, duration};
 use crate::diagnosis::Finding;
 use crate::paths::Paths;
 use inspector::Inspector;
+use ras::Ras;
 use serde::Deserialize;
 use std::cell::RefCell;
 use std::io;
@@ -222,8 +223,12 @@ impl Source for probe::Settings {
             board: &context.board,
             aggregator: Some(&context.aggregator),
         };
-        let (source, waker) = probe::start(self.clone(), with)?;
+        let (mut source, waker) = probe::start(self.clone(), with)?;
+        if context.is_agent {
+            source.share_thread_while_idle();
+        }
         context.nccl_processes.push(source.loaded());
+        context.nccl_in_use.push(source.in_use());
         context.processes.push(Box::new(move |change| match change {
             ProcessChange::Active(process) => waker.request(process),
             ProcessChange::Ended => waker.wake(),
@@ -244,8 +249,11 @@ impl Source for inspector::Settings {
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
         let (ownership, communicators) = (&context.ownership, &context.communicators);
         let loaded = &context.nccl_processes;
-        let inspector =
+        let mut inspector =
             Inspector::new(self.clone(), &context.files, ownership, communicators, loaded);
+        if context.is_agent {
+            inspector.share_thread_until(&context.nccl_in_use);
+        }
         Ok(vec![Box::new(inspector)])
     }
 
@@ -271,13 +279,14 @@ impl Source for Status {
         let candidates = in_turns(context.board.clone(), self.settings.every, Box::new(loaded));
         let communicators = &context.communicators;
         let aggregator = Arc::clone(&context.aggregator);
-        let source = ras::start(
-            self.settings.clone(),
-            &context.files,
-            communicators,
-            candidates,
-            aggregator,
-        )?;
+        let files = &context.files;
+        let mut source =
+            Ras::new(self.settings.clone(), files, communicators, candidates, aggregator);
+        if context.is_agent {
+            source.start_when(&context.nccl_in_use);
+        } else {
+            source.start()?;
+        }
         Ok(vec![Box::new(source)])
     }
 

@@ -115,6 +115,8 @@ pub struct Context {
     pub late: Late,
     /// The processes that have loaded NCCL.
     pub nccl_processes: NcclProcesses,
+    /// Whether a process may use NCCL.
+    pub nccl_in_use: NcclInUse,
     /// Inference engines by number.
     pub engines: Arc<Engines>,
 }
@@ -161,6 +163,8 @@ pub type Upkeep = Shared<Box<dyn FnMut() + Send>>;
 pub type Late = Shared<Box<dyn Collector>>;
 /// Lists the processes that have loaded NCCL.
 pub type NcclProcesses = Shared<Arc<dyn Fn() -> Vec<ProcKey> + Send + Sync>>;
+/// Tells whether a process uses NCCL, or might; empty where nothing looks for it.
+pub type NcclInUse = Shared<Arc<dyn Fn() -> bool + Send + Sync>>;
 /// Told of each change of a process that holds a device.
 pub type ProcessListeners = Shared<Box<dyn Fn(ProcessChange) + Send>>;
 

@@ -6,8 +6,17 @@ use crate::attribute::cgroup::Placement;
 use crate::attribute::process::Living;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a process's tenant is not looked for again: one search reads some hundred files of a
+/// process, and several sources look at a new one. Who moves a process, or changes its user, may have
+/// its reads charged to the tenant before for so long.
+const RECENT: Duration = Duration::from_secs(1);
+/// Processes whose tenant is kept.
+const MAX_RECENT: usize = 256;
 
 /// The tenant that owns the file systems for which a read may wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -47,6 +56,46 @@ impl fmt::Display for FileOwner {
     }
 }
 
+/// The tenants of processes that were read a moment ago. That the process is still the same, the
+/// helper checks that reads of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RecentTenants(Arc<Mutex<HashMap<ProcKey, (FileOwner, Instant)>>>);
+
+impl RecentTenants {
+    /// The tenant of a process; `find` reads it.
+    pub(super) fn get(
+        &self,
+        process: ProcKey,
+        find: impl FnOnce() -> Option<FileOwner>,
+    ) -> Option<FileOwner> {
+        self.get_at(Instant::now(), process, find)
+    }
+
+    fn get_at(
+        &self,
+        now: Instant,
+        process: ProcKey,
+        find: impl FnOnce() -> Option<FileOwner>,
+    ) -> Option<FileOwner> {
+        // Whole whatever panicked beside it; not held while a tenant is looked for.
+        let all = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_recent = |at: &Instant| now.saturating_duration_since(*at) < RECENT;
+        let known = all().get(&process).filter(|(_, at)| is_recent(at)).cloned();
+        if let Some((tenant, _)) = known {
+            return Some(tenant);
+        }
+        let tenant = find()?;
+        let mut all = all();
+        if all.len() >= MAX_RECENT {
+            all.retain(|_, (_, at)| is_recent(at));
+        }
+        if all.len() < MAX_RECENT {
+            all.insert(process, (tenant.clone(), now));
+        }
+        Some(tenant)
+    }
+}
+
 /// The outermost name that the tenant cannot create; otherwise one tenant could count as many.
 fn name(workload: &Workload, uid: u32) -> String {
     if let Some(uid) = workload.uid.filter(|_| workload.user_slice) {
@@ -77,6 +126,26 @@ fn name(workload: &Workload, uid: u32) -> String {
 mod tests {
     use super::*;
     use crate::attribute::cgroup::parse_path;
+
+    #[test]
+    fn a_tenant_is_looked_for_once_a_second_and_few_are_kept() {
+        let (recent, now) = (RecentTenants::default(), Instant::now());
+        let process = |pid| ProcKey { pid, start_ticks: 1 };
+        let find = |name: &'static str| move || Some(FileOwner::named(name));
+        let never = || panic!("looked for");
+        assert_eq!(recent.get_at(now, process(1), || None), None);
+        assert_eq!(recent.get_at(now, process(1), find("one")), Some(FileOwner::named("one")));
+        let soon = now + RECENT / 2;
+        assert_eq!(recent.get_at(soon, process(1), never), Some(FileOwner::named("one")));
+        let other = ProcKey { pid: 1, start_ticks: 2 };
+        assert_eq!(recent.get_at(soon, other, find("two")), Some(FileOwner::named("two")));
+        let later = now + RECENT;
+        assert_eq!(recent.get_at(later, process(1), find("moved")).unwrap().to_string(), "moved");
+        for pid in 0..1_000 {
+            recent.get_at(later, process(pid), find("many"));
+        }
+        assert!(recent.0.lock().unwrap().len() <= MAX_RECENT);
+    }
 
     #[test]
     fn a_tenant_has_a_name_that_it_cannot_create() {

@@ -129,7 +129,8 @@ fn silent(deadline: Duration) -> (tempfile::TempDir, TenantFiles) {
     let paths = Paths::default();
     let means = Means::Helpers(Arc::new(Pool::new(program, &paths.proc, deadline)));
     let timeout = Duration::from_millis(20);
-    (folder, TenantFiles { paths: Arc::new(paths), means, timeout, by_process: false })
+    let (paths, tenants) = (Arc::new(paths), RecentTenants::default());
+    (folder, TenantFiles { paths, means, timeout, by_process: false, tenants })
 }
 
 fn ask(files: &TenantFiles, name: &str) -> ReadError {

@@ -257,9 +257,11 @@ impl Fixture {
             ownership: self.ownership.clone(),
             status: self.status.clone(),
             busy: Arc::clone(&busy),
+            sockets: <_>::default(),
             is_ready: false,
         };
-        (context, LookupQueue { requests: self.ownership.names().requests(), busy })
+        let (requests, sockets) = (self.ownership.names().requests(), <_>::default());
+        (context, LookupQueue { requests, busy, sockets })
     }
 
     /// Requests a lookup.

@@ -5,8 +5,7 @@
 //! pods, or if the kubelet lists no pods. The node's allocatable devices are read with each list
 //! and every ten seconds: device plugins register late and withdraw devices without notice. A new
 //! pod is requested alone and at once, if the kubelet offers that. The previous list stays while
-//! the kubelet does not answer or has no pods yet ([`missing`]), and an unchanged list is not
-//! processed again.
+//! the kubelet does not answer or has no pods yet ([`missing`]); an unchanged one is skipped.
 
 mod binding;
 mod devices;
@@ -157,11 +156,14 @@ impl Kubelet {
             self.single.requested = 0;
             if let Err(error) = self.round(&grpc).await {
                 let pause = self.failed(&error);
-                if error.is_absent() {
-                    // At the same moments as the other providers.
-                    sleep_until(next_of(pause)).await;
-                } else {
-                    sleep(pause).await;
+                match error.cause {
+                    Cause::Absent => {
+                        sleep(pause.min(self.timing.first_retry)).await;
+                        self.context.socket(&self.socket, pause).await;
+                    }
+                    // As the other providers do.
+                    _ if error.is_absent() => sleep_until(next_of(pause)).await,
+                    _ => sleep(pause).await,
                 }
             }
         }
@@ -176,9 +178,8 @@ impl Kubelet {
     }
 
     async fn list(&mut self, grpc: &Grpc) -> Result<(), LocalError> {
-        let request = ListPodResourcesRequest {};
-        let answer: ListPodResourcesResponse =
-            grpc.unary(LIST, request, self.timing.deadline).await?;
+        let (request, deadline) = (ListPodResourcesRequest {}, self.timing.deadline);
+        let answer: ListPodResourcesResponse = grpc.unary(LIST, request, deadline).await?;
         let list = answer.pod_resources;
         self.state.missing.connected(grpc.connections());
         let ownership = &self.ownership;
@@ -390,8 +391,7 @@ impl Outcome {
                 parts.push(format!("{count} {why}"));
             }
         }
-        let unnamed = self.unnamed.iter();
-        parts.extend(unnamed.map(|(why, count)| format!("{count} are {}", why.as_str())));
+        parts.extend(self.unnamed.iter().map(|(why, n)| format!("{n} are {}", why.as_str())));
         parts.join(", ")
     }
 }

@@ -211,9 +211,9 @@ impl ReaderServer {
         &mut self,
         round: &Arc<Round>,
     ) -> Result<Option<VecDeque<round::Placed>>, ServeError> {
-        let mut patience = self.stall;
+        let mut allowed = self.stall;
         loop {
-            match self.arriving.recv_timeout(patience) {
+            match self.arriving.recv_timeout(allowed) {
                 Ok(Event::Closed) | Err(RecvTimeoutError::Disconnected) => return Ok(None),
                 Ok(Event::Finished(finished)) => {
                     let is_this = Arc::ptr_eq(&finished, round);
@@ -224,7 +224,7 @@ impl ReaderServer {
                 }
                 Ok(event) => self.take(event)?,
                 Err(RecvTimeoutError::Timeout) => match round.look_after(self.stall) {
-                    State::Reading(left) => patience = left,
+                    State::Reading(left) => allowed = left,
                     State::Blocked(slot, unread) => {
                         self.leave(slot)?;
                         self.return_done(round);

@@ -15,9 +15,11 @@
 mod annotated;
 mod budget;
 mod join;
+mod quiet;
 mod tree;
 
 pub(super) use annotated::Annotated;
+pub(super) use quiet::members_of;
 
 use super::recognize::CommandLine;
 use super::settings::Settings;
@@ -27,12 +29,12 @@ use crate::attribute::hierarchies::Hierarchies;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::process::Living;
 use crate::attribute::quota::QuotaKey;
-use crate::attribute::slurm::inspect::pids;
 use crate::collect::sockets::{Allowance, held, listeners, network_of, reachable};
 use crate::ids::ProcKey;
 use crate::tenant_files::{ProcFile, TenantFiles};
 use budget::Budget;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use quiet::{Others, Quiet, members};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -44,13 +46,6 @@ use tree::Tree;
 const SOON: Duration = Duration::from_secs(1);
 /// The longest between two looks: an engine that loads a model for minutes is found this much later.
 const SELDOM: Duration = Duration::from_secs(30);
-/// How long a process is no server by what it runs, unless it executes another program or names
-/// itself otherwise: a program can write over its arguments without either.
-const NO_SERVER: Duration = Duration::from_mins(5);
-/// Processes that are known to be no server; beyond that they are looked at again.
-const MAX_OTHERS: usize = 4_096;
-/// Processes of a cgroup that are looked at: a server has some per device.
-const MAX_PROCESSES: usize = 512;
 /// Bytes of a command line that are read.
 const MAX_COMMAND_LINE: u64 = 32 << 10;
 
@@ -115,6 +110,15 @@ struct Known {
     servers: Vec<Server>,
     /// The process with which the next look goes on, if the last did not come to the end.
     goes_on: Option<u32>,
+    /// Where and when no process was a server by what it runs.
+    quiet: Option<Quiet>,
+}
+
+/// What a look at a group gives.
+struct Found {
+    servers: Vec<Server>,
+    goes_on: Option<u32>,
+    quiet: Option<Quiet>,
 }
 
 /// Those that listen, by network, while a group is looked at.
@@ -132,15 +136,7 @@ pub(super) struct Finder {
     by_annotations: bool,
     groups: BTreeMap<Group, Known>,
     /// Processes that are no server by what they run.
-    others: HashMap<ProcKey, Other>,
-}
-
-/// A process that is no server by what it runs, and what would change with that.
-#[derive(Debug)]
-struct Other {
-    comm: Arc<str>,
-    arguments_at: u64,
-    until: Instant,
+    others: Others,
 }
 
 impl Finder {
@@ -153,7 +149,7 @@ impl Finder {
             namespaces: settings.namespaces.iter().cloned().collect(),
             by_annotations: settings.pod_annotations,
             groups: BTreeMap::new(),
-            others: HashMap::new(),
+            others: Others::default(),
         }
     }
 
@@ -209,10 +205,17 @@ impl Finder {
             Some(known) if !has_changed => (known.wait * 2).min(SELDOM),
             _ => SOON,
         };
-        let known = self.groups.remove(group);
-        let known = known.map(|known| (known.servers, known.goes_on)).unwrap_or_default();
-        let (servers, goes_on) = self.look((group, holders), known, now, budget);
-        let known = Known { holders: keys, next: now + wait, wait, servers, goes_on };
+        let mut known = self.groups.remove(group);
+        let quiet = known.as_mut().and_then(|known| known.quiet.take());
+        let quiet = quiet.filter(|quiet| !has_changed && quiet.lasts(holders, (now, SELDOM)));
+        let found = if quiet.is_some() {
+            Found { servers: Vec::new(), goes_on: None, quiet }
+        } else {
+            let known = known.map(|known| (known.servers, known.goes_on)).unwrap_or_default();
+            self.look((group, holders), known, now, budget)
+        };
+        let Found { servers, goes_on, quiet } = found;
+        let known = Known { holders: keys, next: now + wait, wait, servers, goes_on, quiet };
         self.groups.insert(group.clone(), known);
     }
 
@@ -224,16 +227,13 @@ impl Finder {
         (known, from): (Vec<Server>, Option<u32>),
         now: Instant,
         budget: &mut Budget,
-    ) -> (Vec<Server>, Option<u32>) {
+    ) -> Found {
         let mut since = Instant::now();
         let cgroup = match group {
             Group::Cgroup(path) => self.directory(path, holders),
             Group::Process(_) => None,
         };
-        let mut members: BTreeSet<u32> = holders.iter().map(|holder| holder.process.pid).collect();
-        if let Some(cgroup) = &cgroup {
-            members.extend(members_of(cgroup));
-        }
+        let members = members(cgroup.as_deref(), holders);
         let tree = Tree::read(&self.files, members.iter().copied());
         let (mut found, mut listeners) = (Vec::new(), Listeners::new());
         let (mut is_first, mut goes_on) = (true, None);
@@ -274,7 +274,12 @@ impl Finder {
                 *known = found;
             }
         }
-        (self.joined(servers.into_values(), holders, &tree), goes_on)
+        let servers = self.joined(servers.into_values(), holders, &tree);
+        let is_other =
+            |pid: &u32| tree.living.get(pid).is_some_and(|living| self.others.has(living, now));
+        let is_quiet = servers.is_empty() && goes_on.is_none() && members.iter().all(is_other);
+        let quiet = is_quiet.then_some(Quiet { since: now, cgroup, members });
+        Found { servers, goes_on, quiet }
     }
 
     /// Whether a process is a server, and where its page is: on the port that its pod names, else on
@@ -288,16 +293,16 @@ impl Finder {
     ) -> Option<Server> {
         let process = living.key;
         let annotated = self.by_annotations.then(|| Annotated::of(owner)).flatten();
-        let is_other = |other: &Other| other.is_still(living, now);
-        if annotated.is_none() && self.others.get(&process).is_some_and(is_other) {
+        if annotated.is_none() && self.others.has(living, now) {
             return None;
         }
         let command = self.command_line(living)?;
         let engine = command.engine();
         if engine.is_none() && annotated.is_none() {
-            self.remember(living, now);
+            self.others.add(living, now);
             return None;
         }
+        self.others.remove(process);
         let ports = engine.map(|engine| command.ports(engine)).unwrap_or_default();
         let paths = self.files.paths();
         let network = network_of(paths, process)?;
@@ -330,17 +335,6 @@ impl Finder {
         })
     }
 
-    fn remember(&mut self, living: &Living, now: Instant) {
-        if self.others.len() >= MAX_OTHERS {
-            self.others.retain(|_, other| other.until > now);
-        }
-        if self.others.len() < MAX_OTHERS {
-            let (comm, until) = (Arc::clone(&living.comm), now + NO_SERVER);
-            let other = Other { comm, arguments_at: living.arguments_at, until };
-            self.others.insert(living.key, other);
-        }
-    }
-
     /// What a process runs; its pages may be of a file system that never answers, so a helper reads.
     fn command_line(&self, living: &Living) -> Option<CommandLine> {
         let mut bytes = Vec::new();
@@ -363,17 +357,6 @@ impl Finder {
         };
         directories.into_iter().find(is_there)
     }
-}
-
-impl Other {
-    fn is_still(&self, living: &Living, now: Instant) -> bool {
-        now < self.until && (&self.comm, self.arguments_at) == (&living.comm, living.arguments_at)
-    }
-}
-
-/// The processes of a cgroup.
-pub(super) fn members_of(directory: &Path) -> Vec<u32> {
-    pids(&directory.join("cgroup.procs"), MAX_PROCESSES)
 }
 
 /// Whether a pod, a job or a container is the owner: whatever users it has, they are one tenant's.

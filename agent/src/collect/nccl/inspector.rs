@@ -28,7 +28,7 @@ use crate::catalog::agent::OwnerLimit;
 use crate::catalog::inspector::{self as metric, FileState, LineOutcome};
 use crate::collect::Collector;
 use crate::collect::cpu_limit::Importance;
-use crate::collect::source::NcclProcesses;
+use crate::collect::source::{NcclInUse, NcclProcesses};
 use crate::collect::status::Report;
 use crate::communicators::Communicators;
 use crate::host::boot_time_ns;
@@ -52,7 +52,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tail::{Piece, Tail};
 
-/// Name of the source; its thread is `collect:nccl_inspector`.
+/// Name of the source; its thread is `collect:nccl_inspector` once a process may use NCCL.
 pub const NAME: &str = "nccl_inspector";
 
 /// Time limit of a reading for scanning one owner's open files; the next reading scans the rest.
@@ -96,8 +96,7 @@ pub struct Inspector {
     processes: Processes,
     files: HashMap<FileKey, Source>,
     turns: Turns,
-    /// Files removed to make room for another owner. If one is read again, the reading starts at
-    /// its end, because its content was counted.
+    /// Files removed to make room for another owner: counted, so that a later reading starts at the end.
     displaced: HashSet<FileKey>,
     ranks: Ranks,
     lines: [u64; LineOutcome::ALL.len()],
@@ -109,6 +108,8 @@ pub struct Inspector {
     unreadable: Option<(PathBuf, ReadError)>,
     began: SystemTime,
     last: Instant,
+    /// Tells whether NCCL may be in use; nothing is read before.
+    awaits: Option<NcclInUse>,
 }
 
 impl Inspector {
@@ -138,6 +139,7 @@ impl Inspector {
             unreadable: None,
             began: SystemTime::now() - CLOCK_TOLERANCE,
             last: Instant::now(),
+            awaits: None,
         }
     }
 
@@ -344,11 +346,18 @@ impl Collector for Inspector {
         NAME
     }
 
+    fn never_waits(&self) -> bool {
+        self.awaits.is_some()
+    }
+
     fn importance(&self) -> Importance {
         Importance::Extra
     }
 
     fn collect(&mut self, out: &mut Batch) {
+        if self.awaits_use() {
+            return self.report_usage(out);
+        }
         let openers = self.ownership.openers();
         let holders: Vec<ProcKey> = openers.iter().map(|one| one.process).collect();
         self.ranks.begin(&self.communicators);

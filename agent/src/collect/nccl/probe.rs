@@ -113,6 +113,8 @@ pub struct Nccl {
     covered: [EachCovered; 2],
     denials: Denials,
     errors: u64,
+    /// It needs no thread of its own before there are maps to read.
+    is_quick_while_idle: bool,
     #[expect(dead_code, reason = "kept to be dropped")]
     running: Running,
 }
@@ -162,6 +164,7 @@ impl Nccl {
             covered: Default::default(),
             denials: Denials::default(),
             errors: 0,
+            is_quick_while_idle: false,
             running,
         };
         Ok((nccl, waker))
@@ -212,6 +215,18 @@ impl Nccl {
         Ok(())
     }
 
+    /// Shares the thread of the sources that never wait until the programs are loaded.
+    pub fn share_thread_while_idle(&mut self) {
+        self.is_quick_while_idle = true;
+    }
+
+    /// Returns a function that tells whether a process uses the library, or might: its mappings
+    /// cannot be read, or name it.
+    pub fn in_use(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {
+        let shared = self.shared.clone();
+        Arc::new(move || shared.with(|known| !known.libraries.is_empty() || known.is_suspected))
+    }
+
     /// Returns a function that lists the processes with the library loaded.
     pub fn loaded(&self) -> Arc<dyn Fn() -> Vec<ProcKey> + Send + Sync> {
         let shared = self.shared.clone();
@@ -224,13 +239,22 @@ impl Collector for Nccl {
         NAME
     }
 
+    fn never_waits(&self) -> bool {
+        self.is_quick_while_idle && self.maps.is_none()
+    }
+
     fn importance(&self) -> Importance {
         Importance::Extra
     }
 
     fn collect(&mut self, out: &mut Batch) {
+        let was_quick = self.never_waits();
         if let Some(maps) = self.shared.with(|known| known.maps.take()) {
             self.maps = Some(maps);
+        }
+        if was_quick && self.maps.is_some() {
+            // The thread of its own, which it gets now, reads them at once.
+            return;
         }
         if let Err(error) = self.read(out) {
             self.errors += 1;

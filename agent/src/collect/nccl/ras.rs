@@ -29,6 +29,7 @@ use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::{self as metric, PeerState, RankPresence, RasOutcome};
 use crate::collect::Collector;
 use crate::collect::cpu_limit::Importance;
+use crate::collect::source::NcclInUse;
 use crate::collect::status::Report;
 use crate::communicators::{Communicators, LocalRanks, MemberId};
 use crate::event::aggregator::EventAggregator;
@@ -39,6 +40,7 @@ use ask::AskError;
 use digest::{CommunicatorView, Digest, Local};
 use rounds::Rounds;
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,7 +48,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tenant::Speaker;
 
-/// Name of the source; its threads are `collect:nccl-ras` and `nccl:ras`.
+/// Name of the source; its thread is `nccl:ras`, once a process may use NCCL.
 pub const NAME: &str = "nccl-ras";
 
 /// Whether and how often to query.
@@ -124,40 +126,66 @@ impl Answers {
 pub type Candidates = Box<dyn Fn() -> Vec<ProcKey> + Send>;
 
 /// The collector. Dropping it ends the thread.
-#[derive(Debug)]
 pub struct Ras {
     answers: Answers,
     communicators: Arc<Communicators>,
+    /// What the thread runs, before its start.
+    waiting: Option<(Rounds, Candidates)>,
+    /// The thread starts once one of these says that NCCL may be in use.
+    in_use: NcclInUse,
     /// Closing it ends the thread.
     stop: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Starts the thread.
-pub fn start(
-    settings: Settings,
-    files: &TenantFiles,
-    communicators: &Arc<Communicators>,
-    candidates: Candidates,
-    aggregator: Arc<EventAggregator>,
-) -> io::Result<Ras> {
-    let answers = Answers::default();
-    let rounds = Rounds::new(
-        settings,
-        files.clone(),
-        answers.clone(),
-        Arc::clone(communicators),
-        aggregator,
-    );
-    let (stop, ended) = sync_channel(0);
-    let thread = thread::Builder::new()
-        .name("nccl:ras".into())
-        .spawn(move || rounds.run(&candidates, &ended))?;
-    let communicators = Arc::clone(communicators);
-    Ok(Ras { answers, communicators, stop: Some(stop), thread: Some(thread) })
+impl fmt::Debug for Ras {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ras").field("thread", &self.thread).finish_non_exhaustive()
+    }
 }
 
 impl Ras {
+    /// Asks nobody before its start.
+    pub fn new(
+        settings: Settings,
+        files: &TenantFiles,
+        communicators: &Arc<Communicators>,
+        candidates: Candidates,
+        aggregator: Arc<EventAggregator>,
+    ) -> Self {
+        let (answers, communicators) = (Answers::default(), Arc::clone(communicators));
+        let shared = (answers.clone(), Arc::clone(&communicators));
+        let rounds = Rounds::new(settings, files.clone(), shared.0, shared.1, aggregator);
+        let waiting = Some((rounds, candidates));
+        Self { answers, communicators, waiting, in_use: <_>::default(), stop: None, thread: None }
+    }
+
+    /// Starts the thread with the first reading at which NCCL may be in use.
+    pub fn start_when(&mut self, in_use: &NcclInUse) {
+        self.in_use = in_use.clone();
+    }
+
+    /// Starts the thread, once.
+    pub fn start(&mut self) -> io::Result<()> {
+        let Some((rounds, candidates)) = self.waiting.take() else { return Ok(()) };
+        let (stop, ended) = sync_channel(0);
+        let work = move || rounds.run(&candidates, &ended);
+        self.thread = Some(thread::Builder::new().name("nccl:ras".into()).spawn(work)?);
+        self.stop = Some(stop);
+        Ok(())
+    }
+
+    fn start_in_use(&mut self) {
+        if self.waiting.is_none() || !self.in_use.all().iter().any(|is_so| is_so()) {
+            return;
+        }
+        if let Err(error) = self.start() {
+            let reason = format!("no thread to ask NCCL with: {error}");
+            let remedy = "raise the limit of threads (TasksMax, pids.max), then restart the agent";
+            self.answers.with(|known| known.state = (SourceState::Failed, reason, remedy.into()));
+        }
+    }
+
     fn report_job(&self, out: &mut Batch, job: &Job, communicator: &CommunicatorView) {
         for id in self.communicators.members(communicator.hash) {
             let facts = self.communicators.facts(id);
@@ -207,6 +235,7 @@ impl Collector for Ras {
     }
 
     fn collect(&mut self, out: &mut Batch) {
+        self.start_in_use();
         let (jobs, outcomes, claims) = self
             .answers
             .with(|reported| (reported.jobs.clone(), reported.outcomes.clone(), reported.claims));

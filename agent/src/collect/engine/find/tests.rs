@@ -1,3 +1,4 @@
+use super::quiet::NO_SERVER;
 use super::*;
 use crate::attribute::Evidence;
 use crate::attribute::fake::{FakeHost, opened};
@@ -13,8 +14,8 @@ fn what_is_no_server_is_looked_at_again_once_it_runs_or_calls_itself_something_e
     let mut finder = Finder::new(&TenantFiles::direct(&host.paths), &ownership, &settings);
     let now = Instant::now();
     let living = || Living::find(&host.paths, 7).unwrap();
-    finder.remember(&living(), now);
-    let mut is_still = |later| finder.others[&process].is_still(&living(), now + later);
+    finder.others.add(&living(), now);
+    let mut is_still = |later| finder.others.0[&process].is_still(&living(), now + later);
     assert_eq!([Duration::ZERO, NO_SERVER].map(&mut is_still), [true, false]);
     let stat = fs::read_to_string(host.paths.proc.join("7/stat")).unwrap();
     let mut fields: Vec<&str> = stat.split(' ').collect();
@@ -87,7 +88,7 @@ fn a_server_is_joined_with_its_own_users_holders_only() {
         let group = Group::Cgroup(GROUP.into());
         let now = Instant::now();
         let mut budget = Budget { time: Duration::MAX, ..Budget::new() };
-        finder.look((&group, &holders), <_>::default(), now, &mut budget).0
+        finder.look((&group, &holders), <_>::default(), now, &mut budget).servers
     };
     // Another user of the same cgroup holds the device.
     assert_eq!(pids(&look(&[10])), [0; 0]);
@@ -114,13 +115,36 @@ fn a_look_ends_within_its_budget_and_the_next_goes_on() {
     for _ in 0..4 {
         let time = Duration::MAX;
         let mut budget = Budget { entries: Allowance::new(250, None), time };
-        known = finder.look((&group, &holders), known, Instant::now(), &mut budget);
+        let look = finder.look((&group, &holders), known, Instant::now(), &mut budget);
+        known = (look.servers, look.goes_on);
         found.push((known.0.len(), known.1));
     }
     // Two fit; the third one is looked at again.
     assert_eq!(found, [(2, Some(12)), (4, Some(14)), (6, None), (6, Some(12))]);
     // One whose time is over looks at one process.
     let mut budget = Budget { time: Duration::ZERO, ..Budget::new() };
-    let (_, goes_on) = finder.look((&group, &holders), <_>::default(), Instant::now(), &mut budget);
-    assert_eq!(goes_on, Some(11));
+    let look = finder.look((&group, &holders), <_>::default(), Instant::now(), &mut budget);
+    assert_eq!(look.goes_on, Some(11));
+}
+
+#[test]
+fn a_group_without_servers_is_not_looked_at_while_it_has_the_same_processes() {
+    let host = FakeHost::new();
+    for pid in [10, 11] {
+        host.start(key(pid), "train", &format!("0::{GROUP}\n"));
+        host.write(key(pid), "cmdline", "train\0");
+    }
+    let (mut finder, holders) = finder(&host, &[10, 11], &[10]);
+    let group = Group::Cgroup(GROUP.into());
+    let now = Instant::now();
+    let look = finder.look((&group, &holders), <_>::default(), now, &mut Budget::new());
+    let quiet = look.quiet.expect("none of them is a server");
+    let lasts = |quiet: &Quiet, later| quiet.lasts(&holders, (now + later, SELDOM));
+    assert_eq!([Duration::ZERO, SELDOM].map(|later| lasts(&quiet, later)), [true, false]);
+    let procs = quiet.cgroup.as_ref().unwrap().join("cgroup.procs");
+    fs::write(procs, "10\n11\n12\n").unwrap();
+    assert!(!lasts(&quiet, Duration::ZERO), "another process");
+    // One that cannot be read may be a server.
+    let look = finder.look((&group, &holders), <_>::default(), now, &mut Budget::new());
+    assert!(look.quiet.is_none());
 }

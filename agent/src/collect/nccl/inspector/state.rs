@@ -1,10 +1,27 @@
-//! The status of the source and its remedy.
+//! The status of the source and its remedy, and whether there is anything to read yet.
 
 use super::{Inspector, Settings, files};
 use crate::catalog::agent::SourceState;
+use crate::collect::source::NcclInUse;
 use std::time::Instant;
 
 impl Inspector {
+    /// Reads nothing, and needs no thread of its own, before NCCL may be in use; the operator's
+    /// directories are read at once.
+    pub fn share_thread_until(&mut self, in_use: &NcclInUse) {
+        let has_finder = !in_use.lock().is_empty();
+        self.awaits = (has_finder && self.settings.directories.is_empty()).then(|| in_use.clone());
+    }
+
+    /// Whether nothing is read in this turn; the turn that finds NCCL in use is the last such.
+    pub(super) fn awaits_use(&mut self) -> bool {
+        let Some(in_use) = &self.awaits else { return false };
+        if in_use.all().iter().any(|is_so| is_so()) {
+            self.awaits = None;
+        }
+        true
+    }
+
     pub(super) fn state(&self) -> (SourceState, String, &'static str) {
         if let Some((path, error)) = &self.unreadable {
             let reason = format!("cannot look into {}: {error}", path.display());

@@ -129,6 +129,7 @@ impl Libraries {
             }
             let key = of.key_of(&mapping);
             is_full |= mapped.len() >= MAX_FILES && !mapped.contains(&key);
+            of.is_named |= names_library(mapping.path);
             if !is_full && mapped.insert(key) && !of.found.contains_key(&key) {
                 new.push(New::of(&mapping));
             }
@@ -278,6 +279,11 @@ impl Libraries {
         first.map(|(process, why)| format!("process {}: {why}", process.pid))
     }
 
+    /// Whether code of a process has a name that speaks of NCCL: a plugin, say.
+    pub(super) fn is_named(&self) -> bool {
+        self.processes.values().any(|of| of.is_named)
+    }
+
     /// Reads a library's version, which takes longer than attaching to it.
     pub(super) fn log_version(&mut self, key: &FileKey, now: Instant) {
         let Some(library) = self.known.get_mut(key) else { return };
@@ -380,6 +386,12 @@ impl Libraries {
         }
         changed
     }
+}
+
+/// Whether a file's name speaks of NCCL or RCCL.
+fn names_library(path: &[u8]) -> bool {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    name.windows(4).any(|part| part == b"nccl" || part == b"rccl")
 }
 
 #[cfg(test)]

@@ -32,6 +32,8 @@ pub(super) struct AttachState {
     pub rounds: u64,
     /// Number of mapped files that were refused or ignored.
     pub refused: u64,
+    /// A process may use a library that was not found.
+    pub is_suspected: bool,
     /// Version and file of each process's library.
     pub libraries: HashMap<ProcKey, VersionAndPath>,
     /// The same by the number of the file.
@@ -59,6 +61,7 @@ impl Default for AttachState {
             budget: 0,
             rounds: 0,
             refused: 0,
+            is_suspected: false,
             libraries: HashMap::new(),
             files_by_number: HashMap::new(),
             only: HashMap::new(),

@@ -113,14 +113,9 @@ fn reported(processes: &[ProcKey]) -> (LocalRanks, Ras) {
     let all = processes.to_vec();
     let settings = Settings { enabled: true, every };
     let candidates = Box::new(move || all.clone());
-    let ras = start(
-        settings,
-        &TenantFiles::direct(&Paths::default()),
-        &communicators,
-        candidates,
-        aggregator(processes),
-    )
-    .unwrap();
+    let files = TenantFiles::direct(&Paths::default());
+    let mut ras = Ras::new(settings, &files, &communicators, candidates, aggregator(processes));
+    ras.start().unwrap();
     let end = Instant::now() + WITHIN;
     loop {
         let ranks = communicators.reported();

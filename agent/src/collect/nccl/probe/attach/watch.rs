@@ -242,7 +242,9 @@ impl Watch {
         let is_off = level == ProbeLevel::Full && self.attaching.is_idle();
         let level = if is_off { ProbeLevel::Off } else { level };
         let decision = least.map(|(owner, budget)| (budget, name(&self.ownership, owner)));
-        let state = state::of(self.attaching.refused(), found.problem(), files, decision);
+        let problem = found.problem();
+        let is_suspected = problem.is_some() || found.is_named();
+        let state = state::of(self.attaching.refused(), problem, files, decision);
         let detaching = self.attaching.detaching();
         let budget = if self.attaching.is_loaded() { self.budgets.budget() } else { 0 };
         self.shared.with(|known| {
@@ -253,6 +255,7 @@ impl Watch {
             known.files = files;
             known.rounds += 1;
             known.refused = found.refused;
+            known.is_suspected = is_suspected;
             known.libraries = libraries;
             known.files_by_number = files_by_number;
             known.only = only;

@@ -58,6 +58,8 @@ pub(in super::super) struct Files {
     pub retry_reason: Option<String>,
     /// The limit that the last list of its mappings reached.
     pub cut: Option<&'static str>,
+    /// The name of a file with code speaks of NCCL.
+    pub is_named: bool,
     /// Why a file is ignored as long as the process maps it.
     pub left_out: Option<String>,
 }
