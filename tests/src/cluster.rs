@@ -181,6 +181,15 @@ impl Cluster {
         self.kubectl(&[&["apply", "--filename", &path], options].concat())
     }
 
+    /// Makes the kinds known that the chart can make and Kubernetes does not have.
+    pub fn define(&self) -> Result<(), ClusterError> {
+        let folder = self.programs.join("definitions").display().to_string();
+        // The server's own apply: their text is too long for an annotation.
+        self.kubectl(&["apply", "--server-side", "--filename", &folder])?;
+        let wait = ["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"];
+        self.kubectl(&wait).map(drop)
+    }
+
     /// Ends a daemon and starts it again; the pods run on.
     pub fn restart(&mut self, name: &'static str) -> Result<(), ClusterError> {
         self.stop(name)?;
