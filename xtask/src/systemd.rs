@@ -9,7 +9,7 @@ mod disk;
 mod guest;
 
 use crate::setup::{self, Want, dist as tools};
-use crate::{place, shell};
+use crate::{dist, place, shell};
 use anyhow::{Context as _, Result, bail, ensure};
 use disk::{Extra, Suite};
 use guest::Guest;
@@ -27,7 +27,8 @@ pub(crate) struct Request {
     /// Only this release of Debian; may be repeated
     #[arg(long = "suite", value_name = "NAME", value_parser = disk::names())]
     suites: Vec<String>,
-    /// The package; default: the one that `cargo xtask dist` made in target/dist
+    /// The package, for example of `cargo xtask dist`; default: made of this tree, without
+    /// whole-program optimisation
     #[arg(long, value_name = "FILE")]
     deb: Option<PathBuf>,
     /// Use /dev/kvm; some machines' cannot run an unmodified kernel
@@ -39,17 +40,11 @@ pub(crate) struct Request {
 pub(crate) fn systemd(request: &Request) -> Result<()> {
     ensure!(ARCH == "x86_64", "the guests are x86-64, and so must this machine be");
     setup::ensure(&["vm", "guest", "dist"], Want::Must)?;
-    let deb = match &request.deb {
-        Some(deb) => deb.clone(),
-        None => default_deb(),
-    };
-    let deb = deb.canonicalize().with_context(|| {
-        format!(
-            "no package {}: make it with `cargo xtask dist`, or name one by --deb",
-            deb.display()
-        )
-    })?;
     let work = Work::new()?;
+    let deb = match &request.deb {
+        Some(deb) => deb.canonicalize().with_context(|| format!("no package {}", deb.display()))?,
+        None => dist::deb(&work.0.join("deb"))?,
+    };
     let extra = extra(&deb, &work.0)?;
     let is_due = |suite: &&Suite| {
         request.suites.is_empty() || request.suites.iter().any(|name| name == suite.name)
@@ -62,7 +57,7 @@ pub(crate) fn systemd(request: &Request) -> Result<()> {
         match checks::all(&mut guest) {
             Ok(()) => println!("passed on {}", suite.name),
             Err(error) => {
-                println!("FAILED: {error:#}\n{}", guest.console());
+                println!("FAILED: {error:#}\n{}\n{}", checks::log(&mut guest), guest.console());
                 failed.push(suite.name);
             }
         }
@@ -71,12 +66,6 @@ pub(crate) fn systemd(request: &Request) -> Result<()> {
         bail!("failed on {}", failed.join(", "));
     }
     Ok(())
-}
-
-/// Where `cargo xtask dist` leaves the package.
-fn default_deb() -> PathBuf {
-    let version = env!("CARGO_PKG_VERSION");
-    place::target("dist").join(version).join(format!("gpuwho_{version}-1_amd64.deb"))
 }
 
 /// A folder for disks and sockets until this is dropped.

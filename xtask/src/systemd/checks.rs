@@ -61,6 +61,12 @@ pub(super) fn all(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
+/// What the unit and its manager logged last; nothing of a guest that is gone.
+pub(super) fn log(guest: &mut Guest) -> String {
+    let line = "journalctl -u gpuwho -n 60 --no-pager -o short-monotonic; systemctl status gpuwho --no-pager";
+    guest.attempt(line).map(|(_, text)| text).unwrap_or_default()
+}
+
 fn host(guest: &mut Guest) -> Result<String> {
     let found = guest.run(
         "echo $(cat /proc/1/comm) $(dpkg-query -W -f '${Version}' systemd), \
@@ -176,7 +182,7 @@ fn without(guest: &mut Guest, name: &str) -> Result<String> {
 /// Whether this kernel shows its log to who has CAP_SYS_ADMIN alone, as 6.1 does and 6.18 does not
 /// (`check_syslog_permissions`).
 fn takes_sys_admin_for_syslog(guest: &mut Guest) -> Result<bool> {
-    let line = "setpriv --bounding-set=-syslog --inh-caps=-syslog head -c 1 /dev/kmsg";
+    let line = "setpriv --bounding-set=-syslog --inh-caps=-syslog sh -c ': </dev/kmsg'";
     Ok(guest.attempt(line)?.0 == 0)
 }
 
