@@ -52,12 +52,10 @@ pub(crate) fn systemd(request: &Request) -> Result<()> {
     let mut failed = Vec::new();
     for suite in disk::SUITES.iter().filter(is_due) {
         println!("-- Debian {} ({})", suite.release, suite.name);
-        let host = disk::make(suite, &extra, &work.0)?;
-        let mut guest = Guest::start(&host, request.kvm, LIMIT)?;
-        match checks::all(&mut guest) {
+        match check(suite, &extra, &work.0, request.kvm) {
             Ok(()) => println!("passed on {}", suite.name),
             Err(error) => {
-                println!("FAILED: {error:#}\n{}\n{}", checks::log(&mut guest), guest.console());
+                println!("FAILED: {error:#}");
                 failed.push(suite.name);
             }
         }
@@ -66,6 +64,14 @@ pub(crate) fn systemd(request: &Request) -> Result<()> {
         bail!("failed on {}", failed.join(", "));
     }
     Ok(())
+}
+
+/// All checks of one release; shows the guest's logs where one fails.
+fn check(suite: &Suite, extra: &Extra, work: &Path, kvm: bool) -> Result<()> {
+    let host = disk::make(suite, extra, work)?;
+    let mut guest = Guest::start(&host, kvm, LIMIT)?;
+    checks::all(&mut guest)
+        .inspect_err(|_| println!("{}\n{}", checks::log(&mut guest), guest.console()))
 }
 
 /// A folder for disks and sockets until this is dropped.
