@@ -63,6 +63,9 @@ pub enum BenchError {
     /// The agent.
     #[error(transparent)]
     Agent(#[from] AgentError),
+    /// What is not on this machine.
+    #[error("needs {0}")]
+    Needs(String),
     /// Something that was not built.
     #[error(transparent)]
     NotBuilt(#[from] NotBuilt),
@@ -101,7 +104,7 @@ const TABLE_BEGINS: &str = "<!-- measured by cargo xtask bench -->";
 const TABLE_ENDS: &str = "<!-- end -->";
 
 impl BenchError {
-    fn os(what: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn os(what: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::Os { what, source }
     }

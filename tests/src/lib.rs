@@ -25,6 +25,8 @@ pub mod containerd;
 pub mod demo;
 pub mod engine;
 pub mod fakes;
+#[cfg(feature = "bench")]
+pub mod fleet;
 pub mod footprint;
 #[cfg(feature = "runtimes")]
 pub mod kmsg;

@@ -1,17 +1,17 @@
 //! `cargo xtask fleet`: what many agents cost a Collector and Prometheus, measured with both.
 
-use crate::{collector, place, setup, shell, unpacked};
+use crate::{collector, compile, place, shell, unpacked};
 use anyhow::Result;
-use setup::Want;
 use std::ffi::OsString;
 
-/// The oldest release of Debian whose Prometheus takes OTLP.
-const SUITE: &str = "trixie";
+/// Whose Prometheus is run, with remote write; it has no OTLP.
+const SUITE: &str = "bookworm";
 
 /// `cargo xtask fleet`; arguments go to the measurement.
 pub(crate) fn fleet(args: &[OsString]) -> Result<()> {
-    setup::ensure(&["build"], Want::Must)?;
-    let collector = collector::for_tests()?;
+    compile::setup_toolchain()?;
+    // With remote write, and ten minutes to build the first time.
+    let collector = collector::full()?;
     let prometheus = unpacked::program("prometheus", SUITE, "usr/bin/prometheus")?;
     // Without the release's whole-program optimisation, whose build takes longer than the run.
     let run = ["run", "--profile", "measure", "--package", "gpuwho-tests", "--features", "bench"];

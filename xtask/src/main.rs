@@ -17,6 +17,7 @@ mod cross;
 mod dist;
 mod docs;
 mod engines;
+mod fleet;
 mod fuzz;
 mod gpu_check;
 mod kubernetes;
@@ -62,6 +63,8 @@ enum Task {
     Picture,
     /// Measure what the agent costs
     Bench(PassedOn),
+    /// Measure what many agents cost a Collector and Prometheus
+    Fleet(PassedOn),
     /// Throw random text at what reads text that anybody can write
     Fuzz(fuzz::Request),
     /// Install real inference engines, and compare what the agent reads with what their clients count
@@ -115,6 +118,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Test(request) => test::test(&request).map(drop),
         Task::Docs(request) => docs::docs(&request),
         Task::Bench(passed_on) => bench::bench(&passed_on.args),
+        Task::Fleet(passed_on) => fleet::fleet(&passed_on.args),
         Task::Fuzz(request) => fuzz::fuzz(&request),
         Task::Engines(request) => engines::engines(&request),
         Task::Kubernetes(request) => kubernetes::kubernetes(&request),

@@ -1,7 +1,7 @@
 //! `cargo xtask fleet`: what a fleet of agents costs the Collector and Prometheus.
 
 use clap::Parser;
-use gpuwho_tests::bench::BenchError;
+use gpuwho_tests::bench::{BenchError, table};
 use gpuwho_tests::fleet::{self, Options, report};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     let every = Duration::from_secs(arguments.every);
     let options = Options { sizes, every, ticks: arguments.ticks };
     // The load before is said beside the figures.
-    let source = report::source();
+    let source = table::source();
     let text = report::render(&fleet::measure(&options)?, &options, &source);
     println!("{text}");
     let Some(page) = &arguments.page else { return Ok(()) };

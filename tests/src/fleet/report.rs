@@ -1,7 +1,6 @@
 //! The figures of a run as a table, a fleet of 1,000 nodes beside each, and 10,000 extrapolated.
 
 use super::{Cost, Options};
-use crate::bench::table;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
@@ -19,13 +18,13 @@ const MANY: f64 = 10_000.0;
 pub fn render(costs: &[Cost], options: &Options, source: &str) -> String {
     let mut text = format!(
         "{source}; a request every {} s, {} watched\n\n\
-         | nodes | points/s | MB/s sent | lost | waiting | Collector: cores | RSS | Prometheus: cores | RSS | series | all nodes: cores |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|\n",
+         | nodes | points/s | Collector: cores | RSS | MB/s in | MB/s out | Prometheus: cores | RSS | MB/s on disk | series | late | lost |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|\n",
         options.every.as_secs_f64(),
         options.ticks,
     );
     for cost in costs {
-        line(&mut text, &format!("{}", cost.nodes), cost, 1.0);
+        line(&mut text, &cost.nodes.to_string(), cost, 1.0);
     }
     for cost in costs {
         line(&mut text, &format!("1,000, from {}", cost.nodes), cost, 1_000.0 / cost.nodes as f64);
@@ -34,29 +33,39 @@ pub fn render(costs: &[Cost], options: &Options, source: &str) -> String {
         let name = format!("*10,000, extrapolated from {}*", cost.nodes);
         line(&mut text, &name, cost, MANY / cost.nodes as f64);
     }
+    text.push('\n');
+    for cost in costs {
+        let cores = cost.cpu[2].as_secs_f64() / cost.took.as_secs_f64().max(f64::MIN_POSITIVE);
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{} nodes used {cores:.2} cores themselves; {} of their points waited when the watch ended.",
+            cost.nodes, cost.waiting
+        );
+    }
     text
 }
 
 fn line(text: &mut String, name: &str, cost: &Cost, times: f64) {
-    let seconds = cost.took.as_secs_f64().max(f64::MIN_POSITIVE);
-    let requests = cost.nodes as f64 * f64::from(cost.ticks);
-    let cores = |cpu: Duration| cpu.as_secs_f64() / seconds * times;
-    let megabytes = |bytes: u64| bytes as f64 / 1e6 * times;
-    let [collector, prometheus, nodes] = cost.cpu;
+    let rate =
+        |amount: f64, time: Duration| amount * times / time.as_secs_f64().max(f64::MIN_POSITIVE);
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    let [collector, prometheus, _] = cost.cpu.map(|cpu| rate(cpu.as_secs_f64(), cost.took));
+    let [received, sent] = cost.network.map(|bytes| rate(megabytes(bytes), cost.took));
+    let [collectors, prometheuss] = cost.resident.map(|bytes| megabytes(bytes) * times);
+    let (late, lost) = if times == 1.0 {
+        (format!("{:.0} s", cost.late.as_secs_f64()), cost.lost.to_string())
+    } else {
+        ("-".to_owned(), "-".to_owned())
+    };
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "| {name} | {:.0} | {:.2} | {} | {} | {:.2} | {:.0} MB | {:.2} | {:.0} MB | {:.0} | {:.2} |",
-        cost.accepted as f64 / seconds * times,
-        requests * cost.bytes as f64 / 1e6 / seconds * times,
-        if times == 1.0 { cost.lost.to_string() } else { "-".to_owned() },
-        if times == 1.0 { cost.waiting.to_string() } else { "-".to_owned() },
-        cores(collector),
-        megabytes(cost.resident[0]),
-        cores(prometheus),
-        megabytes(cost.resident[1]),
+        "| {name} | {:.0} | {collector:.2} | {collectors:.0} MB | {received:.2} | {sent:.2} | {prometheus:.2} | \
+         {prometheuss:.0} MB | {:.2} | {:.0} | {late} | {lost} |",
+        rate(cost.accepted as f64, cost.took),
+        rate(megabytes(cost.disk), cost.ran),
         cost.series as f64 * times,
-        cores(nodes),
     );
 }
 
@@ -69,11 +78,6 @@ pub fn write(page: &Path, table: &str) -> io::Result<()> {
     fs::write(page, format!("{before}{BEGINS}\n{table}{ENDS}{after}"))
 }
 
-/// When, of what and where.
-pub fn source() -> String {
-    table::source()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,22 +87,26 @@ mod tests {
         let cost = Cost {
             nodes: 100,
             took: Duration::from_secs(10),
-            ticks: 1,
             accepted: 96_000,
-            lost: 1,
             waiting: 2,
-            bytes: 10_000,
+            lost: 1,
+            late: Duration::from_secs(4),
             cpu: [1, 2, 3].map(Duration::from_secs),
             resident: [1_000_000, 2_000_000],
+            network: [10_000_000, 20_000_000],
+            disk: 60_000_000,
+            ran: Duration::from_secs(20),
             series: 96_000,
         };
         let options = Options { sizes: vec![100], every: Duration::from_secs(10), ticks: 1 };
         let text = render(&[cost], &options, "today");
         let lines: Vec<_> = text.lines().skip(4).collect();
         let expected = [
-            "| 100 | 9600 | 0.10 | 1 | 2 | 0.10 | 1 MB | 0.20 | 2 MB | 96000 | 0.30 |",
-            "| 1,000, from 100 | 96000 | 1.00 | - | - | 1.00 | 10 MB | 2.00 | 20 MB | 960000 | 3.00 |",
-            "| *10,000, extrapolated from 100* | 960000 | 10.00 | - | - | 10.00 | 100 MB | 20.00 | 200 MB | 9600000 | 30.00 |",
+            "| 100 | 9600 | 0.10 | 1 MB | 1.00 | 2.00 | 0.20 | 2 MB | 3.00 | 96000 | 4 s | 1 |",
+            "| 1,000, from 100 | 96000 | 1.00 | 10 MB | 10.00 | 20.00 | 2.00 | 20 MB | 30.00 | 960000 | - | - |",
+            "| *10,000, extrapolated from 100* | 960000 | 10.00 | 100 MB | 100.00 | 200.00 | 20.00 | 200 MB | 300.00 | 9600000 | - | - |",
+            "",
+            "100 nodes used 0.30 cores themselves; 2 of their points waited when the watch ended.",
         ];
         assert_eq!(lines, expected);
     }
