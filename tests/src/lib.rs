@@ -33,6 +33,8 @@ pub mod kmsg;
 #[cfg(feature = "runtimes")]
 pub mod nccl;
 pub mod nvml;
+#[cfg(feature = "runtimes")]
+pub mod podman;
 pub mod program;
 #[cfg(feature = "runtimes")]
 pub mod prometheus;

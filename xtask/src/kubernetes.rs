@@ -12,6 +12,7 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The variable that tells the tests where the programs are.
 const VARIABLE: &str = "GPUWHO_TEST_CLUSTER";
@@ -43,7 +44,7 @@ const PROMETHEUS_OPERATOR: &str = "github.com/prometheus-operator/prometheus-ope
 /// Debian's release.
 const SUITE: &str = "bookworm";
 /// Started or loaded by the tests.
-const PARTS: &[&str] = &["gpuwho", "gpuwho-fake-nvml", "gpuwho-tests"];
+pub(crate) const PARTS: &[&str] = &["gpuwho", "gpuwho-fake-nvml", "gpuwho-tests"];
 
 /// What `cargo xtask kubernetes` can be asked.
 #[derive(clap::Args)]
@@ -63,14 +64,21 @@ pub(crate) fn kubernetes(request: &Request) -> Result<()> {
     gather(&folder)?;
     compile::packages(Profile::Debug, PARTS)?;
     dist::image_of(&compile::agent(Profile::Debug), &folder.join("gpuwho.tar"))?;
+    let mut command = e2e(&request.filter)?;
+    command.env(VARIABLE, &folder).env(collector::VARIABLE, collector);
+    command.envs(containerd.map(|folder| (containerd::VARIABLE, folder)));
+    shell::run(&mut command)
+}
+
+/// The end-to-end tests of a name, in namespaces of their own for mounts and network.
+pub(crate) fn e2e(filter: &str) -> Result<Command> {
     let programs = compile::test_programs(&mut shell::cargo(["build"]), &["gpuwho-tests"])?;
     let e2e = programs.iter().find(|program| program.name == "e2e").context("no program e2e")?;
     let mut command =
         shell::program("unshare", ["--mount", "--propagation", "private", "--net", "--"]);
-    command.arg(&e2e.path).args([&request.filter, "--nocapture", "--test-threads=1"]);
-    command.current_dir(&e2e.folder).env(VARIABLE, &folder).env(collector::VARIABLE, collector);
-    command.envs(containerd.map(|folder| (containerd::VARIABLE, folder)));
-    shell::run(&mut command)
+    command.arg(&e2e.path).args([filter, "--nocapture", "--test-threads=1"]);
+    command.current_dir(&e2e.folder);
+    Ok(command)
 }
 
 /// Puts all programs under the names by which the tests start them.
@@ -147,7 +155,8 @@ fn version(text: &str) -> Option<&str> {
     lines.find_map(|mut words| (words.next()? == "k8s.io/kubernetes").then(|| words.next())?)
 }
 
-fn link(target: &Path, name: &Path) -> Result<()> {
+/// Gives a file another name; one that is there goes.
+pub(crate) fn link(target: &Path, name: &Path) -> Result<()> {
     if name.symlink_metadata().is_ok() {
         fs::remove_file(name).with_context(|| format!("removing {}", name.display()))?;
     }

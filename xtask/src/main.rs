@@ -24,6 +24,7 @@ mod kubernetes;
 mod parallel;
 mod picture;
 mod place;
+mod podman;
 mod run;
 mod setup;
 mod shell;
@@ -71,6 +72,8 @@ enum Task {
     Engines(engines::Request),
     /// Install the chart into a real Kubernetes on this machine, and look at what arrives from it
     Kubernetes(kubernetes::Request),
+    /// Run the image by the documented `docker run` and Compose file, under the real Podman
+    Podman,
     /// Kill the agent's reader at random for ten minutes, and say what that cost
     Soak(soak::Request),
     /// Make a folder that proves the agent on a machine with a GPU, and run it where there is one
@@ -122,6 +125,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Fuzz(request) => fuzz::fuzz(&request),
         Task::Engines(request) => engines::engines(&request),
         Task::Kubernetes(request) => kubernetes::kubernetes(&request),
+        Task::Podman => podman::podman(),
         Task::Soak(request) => soak::soak(&request),
         Task::GpuCheck(request) => gpu_check::gpu_check(&request),
         Task::Picture => picture::picture(),

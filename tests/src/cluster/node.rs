@@ -38,7 +38,7 @@ const LINKS: [&str; 6] = [
 ];
 
 /// Makes them.
-pub(super) fn make(folder: &Path) -> Result<(), ClusterError> {
+pub(crate) fn make(folder: &Path) -> Result<(), ClusterError> {
     let kept = folder.join("records");
     fs::create_dir(&kept).map_err(at(&kept))?;
     mount_bind(RECORDS, &kept).map_err(|errno| at(&kept)(errno.into()))?;
