@@ -77,7 +77,8 @@ fn the_command_and_the_compose_file_run() {
     podman.compose(&file, &["up", "--detach"], &variables).unwrap();
     everything_arrives(&podman, &collector, "compose");
     podman.compose(&file, &["down"], &variables).unwrap();
-    assert!(!podman.run(&["ps", "--all"]).unwrap().contains("gpuwho"));
+    let left = podman.run(&["ps", "--all", "--format", "{{.Names}}"]).unwrap();
+    assert_eq!(left.trim(), "trainer");
 }
 
 /// Every device, the container that holds one under its name, the host's own id; and no capability is

@@ -69,7 +69,7 @@ impl Podman {
         let image = podman.programs.join("gpuwho.tar").display().to_string();
         let policy = folder.join("policy.json").display().to_string();
         podman.run(&["load", "--quiet", "--signature-policy", &policy, "--input", &image])?;
-        let mut command = podman.command("podman");
+        let mut command = podman.command(&podman.programs.join("podman"));
         command.args(["system", "service", "--time=0", &format!("unix://{SOCKET}")]);
         let child = sys::die_with_us(command.stdout(Stdio::null())).spawn();
         podman.service = Some(child.map_err(at(Path::new("podman")))?);
@@ -85,7 +85,7 @@ impl Podman {
 
     /// Runs `podman` with these words, and gives what it prints.
     pub fn run(&self, words: &[&str]) -> Result<String, ClusterError> {
-        crate::cluster::run(self.command("podman").args(words))
+        crate::cluster::run(self.command(&self.programs.join("podman")).args(words))
     }
 
     /// Runs `podman-compose` on a file.
@@ -95,8 +95,13 @@ impl Podman {
         words: &[&str],
         variables: &[(&str, &str)],
     ) -> Result<String, ClusterError> {
-        let mut command = self.command("podman-compose");
-        command.arg("--podman-path").arg(self.programs.join("podman")).arg("--file").arg(file);
+        let mut command = self.command(Path::new("python3"));
+        command
+            .arg(self.programs.join("podman_compose.py"))
+            .arg("--podman-path")
+            .arg(self.programs.join("podman"))
+            .arg("--file")
+            .arg(file);
         crate::cluster::run(command.args(words).envs(variables.iter().copied()))
     }
 
@@ -114,8 +119,8 @@ impl Podman {
         Ok(self.nvml.set_processes(0, &[Some(pid)])?)
     }
 
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(self.programs.join(program));
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", self.programs.join("lib")).stdin(Stdio::null());
         command.env("CONTAINERS_CONF", self.folder().join("containers.conf"));
         command

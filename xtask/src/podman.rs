@@ -25,14 +25,10 @@ const PACKAGES: &[[&str; 3]] = &[
     ["containernetworking-plugins", "usr/lib/cni/firewall", "cni/firewall"],
     ["containernetworking-plugins", "usr/lib/cni/portmap", "cni/portmap"],
     ["containernetworking-plugins", "usr/lib/cni/tuning", "cni/tuning"],
-    ["podman-compose", "usr/bin/podman-compose", "podman-compose"],
 ];
 /// Modules of Python that `podman-compose` reads.
-const MODULES: &[[&str; 2]] = &[
-    ["podman-compose", "podman_compose.py"],
-    ["python3-dotenv", "dotenv/__init__.py"],
-    ["python3-yaml", "yaml/__init__.py"],
-];
+const MODULES: &[[&str; 2]] =
+    &[["python3-dotenv", "dotenv/__init__.py"], ["python3-yaml", "yaml/__init__.py"]];
 
 /// `cargo xtask podman`.
 pub(crate) fn podman() -> Result<()> {
@@ -46,6 +42,7 @@ pub(crate) fn podman() -> Result<()> {
     for [package, path, name] in PACKAGES {
         link(&unpacked::program(package, SUITE, path)?, &folder.join(name))?;
     }
+    link(&setup::compose::program()?, &folder.join("podman_compose.py"))?;
     let mut modules = Vec::new();
     for [package, path] in MODULES {
         let top = Path::new("usr/lib/python3/dist-packages");
