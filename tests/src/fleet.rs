@@ -21,9 +21,6 @@ const WARM_UP: u32 = 3;
 /// For what is on its way to be in Prometheus.
 const ARRIVES_WITHIN: Duration = Duration::from_mins(2);
 
-/// The series of nodes. Remote write makes `target_info` of each resource besides.
-const SERIES: &str = "{host_name=~\"node-.+\",__name__!=\"target_info\"}";
-
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -66,7 +63,11 @@ pub struct Cost {
 
 /// Measures every size with receivers of its own.
 pub fn measure(options: &Options) -> Result<Vec<Cost>, BenchError> {
-    options.sizes.iter().map(|nodes| one(*nodes, options)).collect()
+    let watch = |nodes: &usize| {
+        eprintln!("{nodes} nodes");
+        one(*nodes, options)
+    };
+    options.sizes.iter().map(watch).collect()
 }
 
 fn one(nodes: usize, options: &Options) -> Result<Cost, BenchError> {
@@ -99,7 +100,7 @@ fn one(nodes: usize, options: &Options) -> Result<Cost, BenchError> {
         Some(found) => found,
         None => samples(&prometheus)?,
     };
-    let series = number(&prometheus, &format!("count({SERIES})"))?;
+    let series = sum(&prometheus, |series| format!("count({series})"))?;
     if series != fleet.series() || found > wanted {
         let of = (fleet.series(), wanted);
         let log = collector.log();
@@ -153,16 +154,18 @@ fn field(text: &str, key: &str) -> u64 {
     value.unwrap_or_default()
 }
 
-/// All samples of nodes that Prometheus has. It counts those of one metric at a time.
-fn samples(prometheus: &Prometheus) -> Result<u64, BenchError> {
+/// What the nodes have in Prometheus by a function of each metric's series. One metric at a time: a query of all
+/// would be a load of its own.
+fn sum(prometheus: &Prometheus, of: impl Fn(&str) -> String) -> Result<u64, BenchError> {
     let failed = |error| BenchError::Needs(format!("an answer of Prometheus: {error}"));
-    let names = prometheus.query(&format!("group by (__name__) ({SERIES})")).map_err(failed)?;
-    let names = names.iter().filter_map(|series| series["metric"]["__name__"].as_str());
-    let count = |name| {
-        let query = format!("sum(count_over_time({name}{{host_name=~\"node-.+\"}}[1h]))");
-        number(prometheus, &query)
-    };
-    names.map(count).sum()
+    let names = prometheus.names().map_err(failed)?;
+    // Remote write makes `target_info` of each resource.
+    let names = names.iter().filter(|name| *name != "target_info");
+    names.map(|name| number(prometheus, &of(&format!("{name}{{host_name=~\"node-.+\"}}")))).sum()
+}
+
+fn samples(prometheus: &Prometheus) -> Result<u64, BenchError> {
+    sum(prometheus, |series| format!("sum(count_over_time({series}[1h]))"))
 }
 
 /// The only value of a query; 0 without any.

@@ -132,6 +132,12 @@ impl Prometheus {
         Ok(answer["data"]["result"].as_array().cloned().unwrap_or_default())
     }
 
+    /// The names of all metrics.
+    pub fn names(&self) -> Result<Vec<String>, PrometheusError> {
+        let mut answer = self.api("/api/v1/label/__name__/values")?;
+        Ok(serde_json::from_value(answer["data"].take()).unwrap_or_default())
+    }
+
     /// The kind of each metric, by its name.
     pub fn metadata(&self) -> Result<Value, PrometheusError> {
         Ok(self.api("/api/v1/metadata")?["data"].take())

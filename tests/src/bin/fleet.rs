@@ -12,7 +12,7 @@ use std::time::Duration;
 #[command(name = "fleet")]
 struct Arguments {
     /// Nodes; may be repeated, and each size is measured by itself.
-    #[arg(long, value_name = "COUNT", default_values_t = [100, 200, 400],
+    #[arg(long, value_name = "COUNT", default_values_t = [50, 100, 200],
         value_parser = clap::value_parser!(u32).range(1..=2000))]
     nodes: Vec<u32>,
     /// Seconds between two requests of a node.

@@ -192,7 +192,7 @@ fn misses_only(log: &str, name: &str) -> bool {
     lines.next().is_some_and(|line| line.contains(name)) && lines.next().is_none()
 }
 
-/// Whether this kernel shows its log to who has CAP_SYS_ADMIN alone, as 6.1 does and 6.18 does not
+/// Whether this kernel shows its log to who has CAP_SYS_ADMIN alone, as 6.1 does and 6.12 does not
 /// (`check_syslog_permissions`).
 fn takes_sys_admin_for_syslog(guest: &mut Guest) -> Result<bool> {
     let line = "setpriv --bounding-set=-syslog --inh-caps=-syslog sh -c ': </dev/kmsg'";
