@@ -132,15 +132,15 @@ impl Podman {
         let runtime = self.folder().join("runc");
         write(&runtime, RUNTIME)?;
         fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).map_err(at(&runtime))?;
+        let programs = self.programs.display();
         let text = format!(
-            "[containers]\nseccomp_profile = {:?}\n[engine]\ncgroup_manager = \"cgroupfs\"\n\
-             events_logger = \"none\"\nconmon_path = [{:?}]\nruntime = \"runc\"\n\
-             [engine.runtimes]\nrunc = [{runtime:?}]\n\
-             [network]\nnetwork_config_dir = {:?}\ncni_plugin_dirs = [{:?}]\n",
-            self.programs.join("seccomp.json"),
-            self.programs.join("conmon"),
-            self.folder().join("cni"),
-            self.programs.join("cni"),
+            "[containers]\nseccomp_profile = \"{programs}/seccomp.json\"\n\
+             [engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"none\"\n\
+             conmon_path = [\"{programs}/conmon\"]\nruntime = \"runc\"\n\
+             [engine.runtimes]\nrunc = [\"{}\"]\n\
+             [network]\nnetwork_config_dir = \"{}/cni\"\ncni_plugin_dirs = [\"{programs}/cni\"]\n",
+            runtime.display(),
+            self.folder().display(),
         );
         write(&self.folder().join("containers.conf"), &text)?;
         write(&self.folder().join("policy.json"), POLICY)?;

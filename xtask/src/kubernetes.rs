@@ -190,11 +190,10 @@ mod tests {
             fs::read_to_string(place::root().join(MODULE).join("definitions").join(name)).unwrap()
         };
         let (modules, sums) = (read("go.mod"), read("go.sum"));
-        for [module, path] in DEFINITIONS {
+        for [module, _] in DEFINITIONS {
             let line = modules.lines().find(|line| line.starts_with(&format!("\t{module} ")));
             let sum = format!("{} h1:", line.unwrap().trim());
             assert!(sums.contains(&sum), "{sum}");
-            assert!(path.ends_with(".yaml"), "{path}");
         }
     }
 

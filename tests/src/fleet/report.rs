@@ -24,14 +24,14 @@ pub fn render(costs: &[Cost], options: &Options, source: &str) -> String {
         options.ticks,
     );
     for cost in costs {
-        line(&mut text, &cost.nodes.to_string(), cost, 1.0);
+        line(&mut text, &cost.nodes.to_string(), cost, None);
     }
     for cost in costs {
-        line(&mut text, &format!("1,000, from {}", cost.nodes), cost, 1_000.0 / cost.nodes as f64);
+        line(&mut text, &format!("1,000, from {}", cost.nodes), cost, Some(1_000.0));
     }
     if let Some(cost) = costs.last() {
         let name = format!("*10,000, extrapolated from {}*", cost.nodes);
-        line(&mut text, &name, cost, MANY / cost.nodes as f64);
+        line(&mut text, &name, cost, Some(MANY));
     }
     text.push('\n');
     for cost in costs {
@@ -46,17 +46,18 @@ pub fn render(costs: &[Cost], options: &Options, source: &str) -> String {
     text
 }
 
-fn line(text: &mut String, name: &str, cost: &Cost, times: f64) {
+/// A row: as it was measured, or as so many nodes would have it.
+fn line(text: &mut String, name: &str, cost: &Cost, nodes: Option<f64>) {
+    let times = nodes.map_or(1.0, |nodes| nodes / cost.nodes as f64);
     let rate =
         |amount: f64, time: Duration| amount * times / time.as_secs_f64().max(f64::MIN_POSITIVE);
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let [collector, prometheus, _] = cost.cpu.map(|cpu| rate(cpu.as_secs_f64(), cost.took));
     let [received, sent] = cost.network.map(|bytes| rate(megabytes(bytes), cost.took));
     let [collectors, prometheuss] = cost.resident.map(|bytes| megabytes(bytes) * times);
-    let (late, lost) = if times == 1.0 {
-        (format!("{:.0} s", cost.late.as_secs_f64()), cost.lost.to_string())
-    } else {
-        ("-".to_owned(), "-".to_owned())
+    let (late, lost) = match nodes {
+        None => (format!("{:.0} s", cost.late.as_secs_f64()), cost.lost.to_string()),
+        Some(_) => ("-".to_owned(), "-".to_owned()),
     };
     // Writing to a string cannot fail.
     let _ = writeln!(

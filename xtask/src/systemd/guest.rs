@@ -164,7 +164,7 @@ mod tests {
                 guest.write_all(answer).unwrap();
             }
         });
-        Line { stream, ends: Instant::now() + Duration::from_secs(60) }
+        Line { stream, ends: Instant::now() + Duration::from_mins(1) }
     }
 
     #[test]
@@ -193,7 +193,7 @@ mod tests {
         let (stream, mut guest) = UnixStream::pair().unwrap();
         // It blocks once the socket is full, and fails when the line is dropped.
         thread::spawn(move || while guest.write_all(&[b'x'; 4096]).is_ok() {});
-        let mut line = Line { stream, ends: Instant::now() + Duration::from_secs(60) };
+        let mut line = Line { stream, ends: Instant::now() + Duration::from_mins(1) };
         assert!(format!("{:#}", line.attempt("yes").unwrap_err()).contains("too long"));
         assert!(line.attempt("two\nlines").is_err());
     }
