@@ -149,6 +149,11 @@ impl Cluster {
         self.stage.folder()
     }
 
+    /// Definitions of the kinds that the chart can make and Kubernetes does not have.
+    pub fn definitions(&self) -> PathBuf {
+        self.programs.join("definitions")
+    }
+
     /// The cgroup of the node's pods, within the hierarchies.
     pub fn pods(&self) -> &str {
         &self.pods
@@ -179,15 +184,6 @@ impl Cluster {
         fs::write(&path, text).map_err(at(&path))?;
         let path = path.display().to_string();
         self.kubectl(&[&["apply", "--filename", &path], options].concat())
-    }
-
-    /// Makes the kinds known that the chart can make and Kubernetes does not have.
-    pub fn define(&self) -> Result<(), ClusterError> {
-        let folder = self.programs.join("definitions").display().to_string();
-        // The server's own apply: their text is too long for an annotation.
-        self.kubectl(&["apply", "--server-side", "--filename", &folder])?;
-        let wait = ["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"];
-        self.kubectl(&wait).map(drop)
     }
 
     /// Ends a daemon and starts it again; the pods run on.
