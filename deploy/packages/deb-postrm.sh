@@ -18,4 +18,7 @@ if [ -x /usr/bin/deb-systemd-helper ]; then
 fi
 if [ "$1" = purge ]; then
   rm -rf /var/lib/gpuwho /var/log/gpuwho /run/gpuwho
+  # Named by the unit, made by the admin, and it may hold secrets.
+  rm -f /etc/gpuwho/environment
+  rmdir --ignore-fail-on-non-empty /etc/gpuwho 2>/dev/null || true
 fi

@@ -9,6 +9,7 @@
 
 mod attribution;
 mod device;
+mod docker;
 mod engine;
 mod events;
 mod export;

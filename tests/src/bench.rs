@@ -66,6 +66,9 @@ pub enum BenchError {
     /// The agent.
     #[error(transparent)]
     Agent(#[from] AgentError),
+    /// What is not on this machine.
+    #[error("needs {0}")]
+    Needs(String),
     /// Something that was not built.
     #[error(transparent)]
     NotBuilt(#[from] NotBuilt),
@@ -105,7 +108,7 @@ const PEERS_BEGIN: &str = "<!-- measured by cargo xtask bench --peers -->";
 const TABLE_ENDS: &str = "<!-- end -->";
 
 impl BenchError {
-    fn os(what: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn os(what: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::Os { what, source }
     }

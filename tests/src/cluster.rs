@@ -5,7 +5,7 @@
 //! Their cgroups are the machine's, below one that the [`Stage`] removes.
 
 mod files;
-mod node;
+pub(crate) mod node;
 
 use crate::containerd::{Programs, Unavailable as NoContainerd, node_images};
 use crate::nvml::{FakeNvml, NvmlError};
@@ -147,6 +147,11 @@ impl Cluster {
     /// A folder that goes with it, at the same path on its node.
     pub fn folder(&self) -> &Path {
         self.stage.folder()
+    }
+
+    /// Definitions of the kinds that the chart can make and Kubernetes does not have.
+    pub fn definitions(&self) -> PathBuf {
+        self.programs.join("definitions")
     }
 
     /// The cgroup of the node's pods, within the hierarchies.
@@ -383,7 +388,7 @@ fn allocatable(node: &Value) -> Option<u32> {
 }
 
 /// What a program prints.
-fn run(command: &mut Command) -> Result<String, ClusterError> {
+pub(crate) fn run(command: &mut Command) -> Result<String, ClusterError> {
     let program = PathBuf::from(command.get_program());
     let output = command.stdin(Stdio::null()).output().map_err(at(&program))?;
     if output.status.success() {

@@ -25,12 +25,16 @@ pub mod containerd;
 pub mod demo;
 pub mod engine;
 pub mod fakes;
+#[cfg(feature = "bench")]
+pub mod fleet;
 pub mod footprint;
 #[cfg(feature = "runtimes")]
 pub mod kmsg;
 #[cfg(feature = "runtimes")]
 pub mod nccl;
 pub mod nvml;
+#[cfg(feature = "runtimes")]
+pub mod podman;
 pub mod program;
 #[cfg(feature = "runtimes")]
 pub mod prometheus;

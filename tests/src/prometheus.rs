@@ -59,6 +59,19 @@ impl Prometheus {
     /// Starts it with its files in `folder`, and lets it scrape `target` as the job `gpuwho` twice a
     /// second. [`PrometheusError::Unavailable`] where there is no program.
     pub fn start(folder: &Path, target: &str) -> Result<Self, PrometheusError> {
+        let text = format!(
+            "scrape_configs:\n- job_name: gpuwho\n  scrape_interval: 500ms\n  scrape_timeout: 500ms\n  \
+             static_configs: [{{targets: ['{target}']}}]\n"
+        );
+        Self::with(folder, &text, &[])
+    }
+
+    /// Starts one that scrapes nothing and takes remote write.
+    pub fn receiver(folder: &Path) -> Result<Self, PrometheusError> {
+        Self::with(folder, "", &["--web.enable-remote-write-receiver"])
+    }
+
+    fn with(folder: &Path, text: &str, options: &[&str]) -> Result<Self, PrometheusError> {
         let program = env::var_os("GPUWHO_PROMETHEUS").unwrap_or_else(|| "prometheus".into());
         let os = |what: &Path| {
             let what = what.display().to_string();
@@ -66,10 +79,6 @@ impl Prometheus {
         };
         fs::create_dir_all(folder).map_err(os(folder))?;
         let config = folder.join("prometheus.yaml");
-        let text = format!(
-            "scrape_configs:\n- job_name: gpuwho\n  scrape_interval: 500ms\n  scrape_timeout: 500ms\n  \
-             static_configs: [{{targets: ['{target}']}}]\n"
-        );
         fs::write(&config, text).map_err(os(&config))?;
         let log = folder.join("prometheus.log");
         let port = free_port(folder)?;
@@ -82,7 +91,7 @@ impl Prometheus {
         command.arg(option("--config.file=", &config));
         command.arg(option("--storage.tsdb.path=", &folder.join("data")));
         command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
-        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.args(options).stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(fs::File::create(&log).map_err(os(&log))?);
         let child = match crate::sys::die_with_us(&mut command).spawn() {
             Ok(child) => child,
@@ -102,6 +111,16 @@ impl Prometheus {
         }
     }
 
+    /// Where it takes remote write.
+    pub fn write_url(&self) -> String {
+        format!("http://127.0.0.1:{}/api/v1/write", self.port)
+    }
+
+    /// Its PID.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The result of a query at this moment: an array of series.
     pub fn query(&self, query: &str) -> Result<Vec<Value>, PrometheusError> {
         let mut encoded = String::new();
@@ -111,6 +130,12 @@ impl Prometheus {
         }
         let answer = self.api(&format!("/api/v1/query?query={encoded}"))?;
         Ok(answer["data"]["result"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// The names of all metrics.
+    pub fn names(&self) -> Result<Vec<String>, PrometheusError> {
+        let mut answer = self.api("/api/v1/label/__name__/values")?;
+        Ok(serde_json::from_value(answer["data"].take()).unwrap_or_default())
     }
 
     /// The kind of each metric, by its name.

@@ -80,7 +80,7 @@ const COMBINATIONS: &[Combination] = &[
         ],
         &[
             "'[\"/host/var/snap/microk8s/common/run/containerd.sock\"]'",
-            "{name: var-snap-microk8s-common-run, mountPath: /host/var/snap/microk8s/common/run, readOnly: true}",
+            "{name: var-snap-microk8s-common-run, mountPath: /host/var/snap/microk8s/common/run, readOnly: true, mountPropagation: HostToContainer}",
             "hostPath: {path: /var/snap/microk8s/common/var/lib/kubelet/pod-resources, type",
         ],
     ),
@@ -99,6 +99,15 @@ const COMBINATIONS: &[Combination] = &[
             "\"release\":\"prometheus\"",
             "      - alert: GpuLost\n",
             "{{ with $labels.host_name }}",
+        ],
+    ),
+    (
+        &["--namespace", "gpu", "--set", "openshift.enabled=true"],
+        &[
+            "kind: SecurityContextConstraints",
+            "name: gpu-test-gpuwho",
+            "users: [\"system:serviceaccount:gpu:test-gpuwho\"]",
+            "serviceAccountName: test-gpuwho",
         ],
     ),
     (&["--set", "networkPolicy.enabled=true"], &["kind: NetworkPolicy", "ingress: []"]),
@@ -160,6 +169,7 @@ const REFUSED: &[&str] = &[
     "otlp.names={dcgm}",
     "prometheus.podMonitor.enabled=true",
     "prometheusRule.labels.release=true",
+    "openshift.enabled=maybe",
 ];
 
 /// `cargo xtask chart`.

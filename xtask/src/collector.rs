@@ -81,6 +81,12 @@ pub(crate) fn for_tests() -> Result<PathBuf> {
     build(SMALL)
 }
 
+/// The one with every component that `deploy/collector` names.
+pub(crate) fn full() -> Result<PathBuf> {
+    setup::ensure(&["collector"], Want::Must)?;
+    build(FULL)
+}
+
 /// Each configuration is one that the Collector would start with.
 fn check(collector: &Path) -> Result<()> {
     let folder = place::root().join("deploy/collector");

@@ -14,7 +14,7 @@ use crate::setup::{self, Want};
 use crate::{chart, place, shell};
 use anyhow::{Context as _, Result, ensure};
 use archive::{Stage, checksum, compress};
-use binary::PROCESSORS;
+use binary::{PROCESSORS, Processor};
 use contents::{FILES, LICENCES, PROGRAM};
 use image::Image;
 use packages::Format;
@@ -94,12 +94,11 @@ fn make(release: &Release, target: &Path, built: Option<&Path>, accept: bool) ->
         let made = Stage::new(&work.join(processor.name))?;
         let program = match built {
             Some(folder) => folder.join(processor.name).join(PROGRAM),
-            None => processor.compile(target)?,
+            None => processor.compile(target, "release")?,
         };
         binary::check_glibc(&program)?;
         made.copy(&program, PROGRAM, 0o755)?;
-        let licences = inventory::licences(&format!("{}-unknown-linux-gnu", processor.name))?;
-        made.write(licences.as_bytes(), LICENCES, 0o644)?;
+        stage_licences(&made, processor)?;
         let made = made.folder();
         let base = format!("gpuwho-{}-linux-{}", release.version, processor.name);
         inventory::write_bill_of_materials(
@@ -129,20 +128,47 @@ fn make(release: &Release, target: &Path, built: Option<&Path>, accept: bool) ->
     Ok(sums)
 }
 
+fn this_processor() -> Result<&'static Processor> {
+    let here = |processor: &&Processor| processor.name == std::env::consts::ARCH;
+    PROCESSORS.iter().find(here).context("no release file is for this processor")
+}
+
+/// The Debian package alone, for this machine's processor, made in `out` as a release's is, but built
+/// without whole-program optimisation: for tests.
+pub(crate) fn deb(out: &Path) -> Result<PathBuf> {
+    setup::ensure(&["build", "bpf", "dist"], Want::Must)?;
+    let release = Release::new(out.to_owned())?;
+    let processor = this_processor()?;
+    let program = processor.compile(&place::target(""), "measure")?;
+    binary::check_glibc(&program)?;
+    let made = Stage::new(&out.join("made"))?;
+    stage_stripped(&made, &program)?;
+    stage_licences(&made, processor)?;
+    packages::write(Format::Deb, &release, processor, made.folder())
+}
+
+/// A program without its symbols, as a release's is.
+fn stage_stripped(made: &Stage, program: &Path) -> Result<()> {
+    made.write(b"", PROGRAM, 0o755)?;
+    let mut strip = shell::program("strip", ["-o"]);
+    shell::run(strip.arg(made.folder().join(PROGRAM)).arg(program))
+}
+
+fn stage_licences(made: &Stage, processor: &Processor) -> Result<()> {
+    let licences = inventory::licences(&format!("{}-unknown-linux-gnu", processor.name))?;
+    made.write(licences.as_bytes(), LICENCES, 0o644)
+}
+
 /// The image alone, of another program for this machine's processor: for tests. The program is
 /// stripped: a debug build's own tables are too many for a layer.
 pub(crate) fn image_of(program: &Path, to: &Path) -> Result<()> {
     let release = Release::new(PathBuf::new())?;
-    let here = |processor: &&binary::Processor| processor.name == std::env::consts::ARCH;
-    let processor = PROCESSORS.iter().find(here).context("no image for this processor")?;
+    let processor = this_processor()?;
     let work = place::target("dist/one");
     let mut image = Image::new(&work)?;
     let made = Stage::new(&work.join(processor.name))?;
-    made.write(b"", PROGRAM, 0o755)?;
-    let mut strip = shell::program("strip", ["-o"]);
-    shell::run(strip.arg(made.folder().join(PROGRAM)).arg(program))?;
-    let licences = inventory::licences(&format!("{}-unknown-linux-gnu", processor.name))?;
-    made.write(licences.as_bytes(), LICENCES, 0o644)?;
+    stage_stripped(&made, program)?;
+    stage_licences(&made, processor)?;
     image.add(&release, processor, made.folder())?;
     image.write(&release, &work, to)
 }

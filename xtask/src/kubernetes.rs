@@ -8,9 +8,11 @@ use crate::compile::{self, Profile};
 use crate::setup::{self, Want, dist as tools};
 use crate::{collector, containerd, dist, place, shell, unpacked};
 use anyhow::{Context as _, Result};
+use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The variable that tells the tests where the programs are.
 const VARIABLE: &str = "GPUWHO_TEST_CLUSTER";
@@ -26,10 +28,23 @@ const PACKAGES: &[[&str; 3]] = &[
     ["containernetworking-plugins", "usr/lib/cni/host-local", "cni/host-local"],
     ["containernetworking-plugins", "usr/lib/cni/loopback", "cni/loopback"],
 ];
+/// Kinds that the chart can make and Kubernetes does not have: module of `tests/cluster/definitions`, file.
+const DEFINITIONS: &[[&str; 2]] = &[
+    [PROMETHEUS_OPERATOR, "example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml"],
+    [
+        PROMETHEUS_OPERATOR,
+        "example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml",
+    ],
+    [
+        "github.com/openshift/api",
+        "security/v1/zz_generated.crd-manifests/0000_03_config-operator_01_securitycontextconstraints.crd.yaml",
+    ],
+];
+const PROMETHEUS_OPERATOR: &str = "github.com/prometheus-operator/prometheus-operator";
 /// Debian's release.
 const SUITE: &str = "bookworm";
 /// Started or loaded by the tests.
-const PARTS: &[&str] = &["gpuwho", "gpuwho-fake-nvml", "gpuwho-tests"];
+pub(crate) const PARTS: &[&str] = &["gpuwho", "gpuwho-fake-nvml", "gpuwho-tests"];
 
 /// What `cargo xtask kubernetes` can be asked.
 #[derive(clap::Args)]
@@ -49,14 +64,21 @@ pub(crate) fn kubernetes(request: &Request) -> Result<()> {
     gather(&folder)?;
     compile::packages(Profile::Debug, PARTS)?;
     dist::image_of(&compile::agent(Profile::Debug), &folder.join("gpuwho.tar"))?;
+    let mut command = e2e(&request.filter)?;
+    command.env(VARIABLE, &folder).env(collector::VARIABLE, collector);
+    command.envs(containerd.map(|folder| (containerd::VARIABLE, folder)));
+    shell::run(&mut command)
+}
+
+/// The end-to-end tests of a name, in namespaces of their own for mounts and network.
+pub(crate) fn e2e(filter: &str) -> Result<Command> {
     let programs = compile::test_programs(&mut shell::cargo(["build"]), &["gpuwho-tests"])?;
     let e2e = programs.iter().find(|program| program.name == "e2e").context("no program e2e")?;
     let mut command =
         shell::program("unshare", ["--mount", "--propagation", "private", "--net", "--"]);
-    command.arg(&e2e.path).args([&request.filter, "--nocapture", "--test-threads=1"]);
-    command.current_dir(&e2e.folder).env(VARIABLE, &folder).env(collector::VARIABLE, collector);
-    command.envs(containerd.map(|folder| (containerd::VARIABLE, folder)));
-    shell::run(&mut command)
+    command.arg(&e2e.path).args([filter, "--nocapture", "--test-threads=1"]);
+    command.current_dir(&e2e.folder);
+    Ok(command)
 }
 
 /// Puts all programs under the names by which the tests start them.
@@ -71,8 +93,32 @@ fn gather(folder: &Path) -> Result<()> {
         let package = format!("k8s.io/kubernetes/cmd/{name}");
         link(&build(name, &package, &["go.mod", "go.sum"])?, &folder.join(name))?;
     }
+    define(&folder.join("definitions"))?;
     let plugin = build("device-plugin", ".", &["go.mod", "go.sum", "main.go"])?;
     link(&plugin, &folder.join("device-plugin"))
+}
+
+/// Puts the definitions into a folder.
+fn define(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    let go = setup::go().context("no suitable Go")?;
+    let mut command = shell::program(go, ["mod", "download", "-json"]);
+    command.current_dir(place::root().join(MODULE).join("definitions"));
+    let modules = shell::output(command.env("GOTOOLCHAIN", "local"))?;
+    for [module, path] in DEFINITIONS {
+        let found = module_folder(&modules, module)
+            .with_context(|| format!("go.mod of the definitions names no {module}"))?;
+        let name = Path::new(path).file_name().context("a path without a name")?;
+        link(&found.join(path), &folder.join(name))?;
+    }
+    Ok(())
+}
+
+/// Where a module is, of those that `go mod download -json` lists.
+fn module_folder(modules: &str, name: &str) -> Option<PathBuf> {
+    let mut modules = serde_json::Deserializer::from_str(modules).into_iter::<Value>().flatten();
+    let module = modules.find(|module| module["Path"] == name)?;
+    module["Dir"].as_str().map(PathBuf::from)
 }
 
 /// Builds a Go program once for each state of its sources, and gives its path.
@@ -109,7 +155,8 @@ fn version(text: &str) -> Option<&str> {
     lines.find_map(|mut words| (words.next()? == "k8s.io/kubernetes").then(|| words.next())?)
 }
 
-fn link(target: &Path, name: &Path) -> Result<()> {
+/// Gives a file another name; one that is there goes.
+pub(crate) fn link(target: &Path, name: &Path) -> Result<()> {
     if name.symlink_metadata().is_ok() {
         fs::remove_file(name).with_context(|| format!("removing {}", name.display()))?;
     }
@@ -118,7 +165,7 @@ fn link(target: &Path, name: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{MODULE, PROGRAMS, version};
+    use super::{DEFINITIONS, MODULE, PROGRAMS, module_folder, version};
     use crate::place;
     use std::fs;
 
@@ -135,6 +182,28 @@ mod tests {
         let replaced: Vec<_> = text.lines().filter(|line| line.contains(" => ")).collect();
         assert!(replaced.iter().all(|line| line.ends_with(&staged)), "{replaced:#?}");
         assert_eq!(version_of_nothing(), None);
+    }
+
+    #[test]
+    fn every_definition_is_of_a_module_that_is_named_and_has_a_checksum() {
+        let read = |name: &str| {
+            fs::read_to_string(place::root().join(MODULE).join("definitions").join(name)).unwrap()
+        };
+        let (modules, sums) = (read("go.mod"), read("go.sum"));
+        for [module, _] in DEFINITIONS {
+            let line = modules.lines().find(|line| line.starts_with(&format!("\t{module} ")));
+            let sum = format!("{} h1:", line.unwrap().trim());
+            assert!(sums.contains(&sum), "{sum}");
+        }
+    }
+
+    #[test]
+    fn a_modules_folder_is_found_by_its_path() {
+        let listed = "{\"Path\": \"a/b\", \"Dir\": \"/mod/a/b@v1\"}\n{\"Path\": \"a\", \"Error\": \"gone\"}\n";
+        assert_eq!(module_folder(listed, "a/b").unwrap().to_str(), Some("/mod/a/b@v1"));
+        assert_eq!(module_folder(listed, "a"), None);
+        assert_eq!(module_folder(listed, "b"), None);
+        assert_eq!(module_folder("not JSON", "b"), None);
     }
 
     fn version_of_nothing() -> Option<&'static str> {

@@ -1,8 +1,8 @@
 //! Every repository task: `cargo xtask setup`, `build`, `test`, `run`, `ci` and the rest.
 //!
 //! Tasks set up what they need themselves; nothing is downloaded outside `setup`'s parts, the
-//! kernels of `vm`, the hosts of `systemd`, programs that `test` and `kubernetes` unpack, the wheels of
-//! `engines`, the Go modules of `collector`, `chart` and `kubernetes`, and the libraries of `dist`'s image,
+//! kernels of `vm`, the hosts of `systemd`, programs that `test`, `kubernetes` and `podman` unpack, the wheels of
+//! `engines` and `podman`, the Go modules of `collector`, `chart` and `kubernetes`, and the libraries of `dist`'s image,
 //! all of which land in one cache folder that every clone on the machine shares.
 
 mod alerts;
@@ -17,6 +17,7 @@ mod cross;
 mod dist;
 mod docs;
 mod engines;
+mod fleet;
 mod fuzz;
 mod gpu_check;
 mod kubernetes;
@@ -24,6 +25,7 @@ mod parallel;
 mod peers;
 mod picture;
 mod place;
+mod podman;
 mod run;
 mod setup;
 mod shell;
@@ -63,12 +65,16 @@ enum Task {
     Picture,
     /// Measure what the agent costs
     Bench(PassedOn),
+    /// Measure what many agents cost a Collector and Prometheus
+    Fleet(PassedOn),
     /// Throw random text at what reads text that anybody can write
     Fuzz(fuzz::Request),
     /// Install real inference engines, and compare what the agent reads with what their clients count
     Engines(engines::Request),
     /// Install the chart into a real Kubernetes on this machine, and look at what arrives from it
     Kubernetes(kubernetes::Request),
+    /// Run the image by the documented `docker run` and Compose file, under the real Podman
+    Podman,
     /// Kill the agent's reader at random for ten minutes, and say what that cost
     Soak(soak::Request),
     /// Make a folder that proves the agent on a machine with a GPU, and run it where there is one
@@ -116,9 +122,11 @@ fn perform(task: Task) -> Result<()> {
         Task::Test(request) => test::test(&request).map(drop),
         Task::Docs(request) => docs::docs(&request),
         Task::Bench(passed_on) => bench::bench(&passed_on.args),
+        Task::Fleet(passed_on) => fleet::fleet(&passed_on.args),
         Task::Fuzz(request) => fuzz::fuzz(&request),
         Task::Engines(request) => engines::engines(&request),
         Task::Kubernetes(request) => kubernetes::kubernetes(&request),
+        Task::Podman => podman::podman(),
         Task::Soak(request) => soak::soak(&request),
         Task::GpuCheck(request) => gpu_check::gpu_check(&request),
         Task::Picture => picture::picture(),

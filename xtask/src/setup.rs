@@ -5,6 +5,7 @@
 
 mod arm64;
 mod bpf;
+pub(crate) mod compose;
 mod deny;
 pub(crate) mod dist;
 mod go;

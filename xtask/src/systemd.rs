@@ -9,7 +9,7 @@ mod disk;
 mod guest;
 
 use crate::setup::{self, Want, dist as tools};
-use crate::{place, shell};
+use crate::{dist, place, shell};
 use anyhow::{Context as _, Result, bail, ensure};
 use disk::{Extra, Suite};
 use guest::Guest;
@@ -27,7 +27,8 @@ pub(crate) struct Request {
     /// Only this release of Debian; may be repeated
     #[arg(long = "suite", value_name = "NAME", value_parser = disk::names())]
     suites: Vec<String>,
-    /// The package; default: the one that `cargo xtask dist` made in target/dist
+    /// The package, for example of `cargo xtask dist`; default: made of this tree, without
+    /// whole-program optimisation
     #[arg(long, value_name = "FILE")]
     deb: Option<PathBuf>,
     /// Use /dev/kvm; some machines' cannot run an unmodified kernel
@@ -39,17 +40,11 @@ pub(crate) struct Request {
 pub(crate) fn systemd(request: &Request) -> Result<()> {
     ensure!(ARCH == "x86_64", "the guests are x86-64, and so must this machine be");
     setup::ensure(&["vm", "guest", "dist"], Want::Must)?;
-    let deb = match &request.deb {
-        Some(deb) => deb.clone(),
-        None => default_deb(),
-    };
-    let deb = deb.canonicalize().with_context(|| {
-        format!(
-            "no package {}: make it with `cargo xtask dist`, or name one by --deb",
-            deb.display()
-        )
-    })?;
     let work = Work::new()?;
+    let deb = match &request.deb {
+        Some(deb) => deb.canonicalize().with_context(|| format!("no package {}", deb.display()))?,
+        None => dist::deb(&work.0.join("deb"))?,
+    };
     let extra = extra(&deb, &work.0)?;
     let is_due = |suite: &&Suite| {
         request.suites.is_empty() || request.suites.iter().any(|name| name == suite.name)
@@ -57,12 +52,10 @@ pub(crate) fn systemd(request: &Request) -> Result<()> {
     let mut failed = Vec::new();
     for suite in disk::SUITES.iter().filter(is_due) {
         println!("-- Debian {} ({})", suite.release, suite.name);
-        let host = disk::make(suite, &extra, &work.0)?;
-        let mut guest = Guest::start(&host, request.kvm, LIMIT)?;
-        match checks::all(&mut guest) {
+        match check(suite, &extra, &work.0, request.kvm) {
             Ok(()) => println!("passed on {}", suite.name),
             Err(error) => {
-                println!("FAILED: {error:#}\n{}", guest.console());
+                println!("FAILED: {error:#}");
                 failed.push(suite.name);
             }
         }
@@ -73,10 +66,12 @@ pub(crate) fn systemd(request: &Request) -> Result<()> {
     Ok(())
 }
 
-/// Where `cargo xtask dist` leaves the package.
-fn default_deb() -> PathBuf {
-    let version = env!("CARGO_PKG_VERSION");
-    place::target("dist").join(version).join(format!("gpuwho_{version}-1_amd64.deb"))
+/// All checks of one release; shows the guest's logs where one fails.
+fn check(suite: &Suite, extra: &Extra, work: &Path, kvm: bool) -> Result<()> {
+    let host = disk::make(suite, extra, work)?;
+    let mut guest = Guest::start(&host, kvm, LIMIT)?;
+    checks::all(&mut guest)
+        .inspect_err(|_| println!("{}\n{}", checks::log(&mut guest), guest.console()))
 }
 
 /// A folder for disks and sockets until this is dropped.

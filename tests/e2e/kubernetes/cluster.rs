@@ -72,6 +72,7 @@ fn the_chart_in_a_real_cluster() {
     scene.restarts_blank_nothing("containerd");
     scene.restarts_blank_nothing("kubelet");
     scene.a_pod_that_is_replaced_has_its_successors_name();
+    traces::no_mount_of_another_pod_is_kept(&scene);
     step("uninstall");
     traces::nothing_is_left_by(&scene);
     traces::nothing_was_asked_of_the_server(&scene.cluster);

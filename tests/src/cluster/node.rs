@@ -1,7 +1,9 @@
 //! The node's own folders and addresses, in namespaces that are this process's alone.
 
 use super::{ADDRESS, ClusterError, MACHINE_ID, at};
-use rustix::mount::{MountFlags, mount, mount_bind, mount_move};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, mount, mount_bind, mount_change, mount_move,
+};
 use std::ffi::CStr;
 use std::fs;
 use std::path::Path;
@@ -36,7 +38,7 @@ const LINKS: [&str; 6] = [
 ];
 
 /// Makes them.
-pub(super) fn make(folder: &Path) -> Result<(), ClusterError> {
+pub(crate) fn make(folder: &Path) -> Result<(), ClusterError> {
     let kept = folder.join("records");
     fs::create_dir(&kept).map_err(at(&kept))?;
     mount_bind(RECORDS, &kept).map_err(|errno| at(&kept)(errno.into()))?;
@@ -53,6 +55,9 @@ pub(super) fn make(folder: &Path) -> Result<(), ClusterError> {
         let path = Path::new("/proc/sys").join(name);
         bind_text(folder, &name.replace('/', "."), value, &path)?;
     }
+    // As systemd has it, and as mounts that follow the host's need it.
+    let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
+    mount_change("/", shared).map_err(|errno| at(Path::new("/"))(errno.into()))?;
     for link in LINKS {
         ip(&link.replace("ADDRESS", ADDRESS))?;
     }

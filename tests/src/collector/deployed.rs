@@ -7,11 +7,11 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What tests change: no port for the Collector's own metrics, and no waiting for a full batch.
-const CHANGES: [&str; 2] = [
-    "yaml:service::telemetry::metrics::level: none",
-    "yaml:processors::batch: {send_batch_size: 1, timeout: 50ms}",
-];
+/// No port for the Collector's own metrics: several may run at once.
+const NO_PORT: &str = "yaml:service::telemetry::metrics::level: none";
+
+/// What tests change: no waiting for a full batch.
+const NO_WAITING: &str = "yaml:processors::batch: {send_batch_size: 1, timeout: 50ms}";
 
 /// A file of `deploy/collector`.
 pub fn path(name: &str) -> PathBuf {
@@ -21,7 +21,7 @@ pub fn path(name: &str) -> PathBuf {
 /// A running Collector; ended when dropped.
 #[derive(Debug)]
 pub struct Deployed {
-    _process: Process,
+    process: Process,
     log: PathBuf,
     http: u16,
     grpc: u16,
@@ -35,19 +35,33 @@ impl Deployed {
         configuration: &[&str],
         variables: &[(&str, &str)],
     ) -> Result<Self, CollectorError> {
+        Self::unchanged(folder, &[configuration, &[NO_WAITING]].concat(), variables)
+    }
+
+    /// The same with batches as they are deployed: what is measured.
+    pub fn unchanged(
+        folder: &Path,
+        configuration: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Self, CollectorError> {
         let os = |source| CollectorError::Os { path: folder.to_owned(), source };
         fs::create_dir_all(folder).map_err(os)?;
         let log = folder.join("collector.log");
         let [http, grpc] = [free_port(folder)?, free_port(folder)?];
-        let mut command = command(&[configuration, &CHANGES].concat(), variables)?;
+        let mut command = command(&[configuration, &[NO_PORT]].concat(), variables)?;
         command.env("HTTP_PORT", http.to_string()).env("GRPC_PORT", grpc.to_string());
         command.env("OTLP_LISTEN", "127.0.0.1");
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(fs::File::create(&log).map_err(os)?);
         let mut process = Process(crate::sys::die_with_us(&mut command).spawn().map_err(os)?);
         let listens = process.listens(Ipv4Addr::LOCALHOST, [http, grpc]);
-        let deployed = Self { _process: process, log, http, grpc };
+        let deployed = Self { process, log, http, grpc };
         if listens { Ok(deployed) } else { Err(CollectorError::Deaf { log: deployed.log() }) }
+    }
+
+    /// Its PID.
+    pub fn pid(&self) -> u32 {
+        self.process.0.id()
     }
 
     /// For OTLP/HTTP.

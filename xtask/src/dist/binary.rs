@@ -48,17 +48,18 @@ impl Processor {
         format!("{}-unknown-linux-gnu", self.name)
     }
 
-    /// Builds the program below `target` and gives its path. The BPF programs are built once, for every
-    /// processor.
-    pub(super) fn compile(&self, target: &Path) -> Result<PathBuf> {
+    /// Builds the program below `target` with a profile of Cargo.toml and gives its path. The BPF
+    /// programs are built once, for every processor.
+    pub(super) fn compile(&self, target: &Path, profile: &str) -> Result<PathBuf> {
         setup::ensure(&["arm64"], Want::Must)?;
         let objects = target.join("dist/bpf");
         bpf_objects(&objects)?;
         let triple = self.triple();
         let (major, minor) = GLIBC;
         let path = tools::search_path()?;
-        let zigbuild = ["auditable", "zigbuild", "--locked", "--release", "--package", PROGRAM];
+        let zigbuild = ["auditable", "zigbuild", "--locked", "--package", PROGRAM];
         let mut command = shell::program("cargo", zigbuild);
+        command.args(["--profile", profile]);
         command.args(["--target", &format!("{triple}.{major}.{minor}")]).env("PATH", path);
         command.arg("--target-dir").arg(target);
         command.env("CARGO_ZIGBUILD_ZIG_PATH", tools::zig()?);
@@ -68,7 +69,7 @@ impl Processor {
         let (rust, c) = remapped()?;
         command.env("CARGO_ENCODED_RUSTFLAGS", rust).env("CFLAGS", c);
         shell::run(&mut command)?;
-        Ok(target.join(&triple).join("release").join(PROGRAM))
+        Ok(target.join(&triple).join(profile).join(PROGRAM))
     }
 }
 

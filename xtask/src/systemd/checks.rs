@@ -61,6 +61,12 @@ pub(super) fn all(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
+/// What the unit and its manager logged last; nothing of a guest that is gone.
+pub(super) fn log(guest: &mut Guest) -> String {
+    let line = "journalctl -u gpuwho -n 60 --no-pager -o short-monotonic; systemctl status gpuwho --no-pager";
+    guest.attempt(line).map(|(_, text)| text).unwrap_or_default()
+}
+
 fn host(guest: &mut Guest) -> Result<String> {
     let found = guest.run(
         "echo $(cat /proc/1/comm) $(dpkg-query -W -f '${Version}' systemd), \
@@ -108,11 +114,17 @@ fn commands(guest: &mut Guest) -> Result<String> {
 
 fn sandbox(guest: &mut Guest) -> Result<String> {
     let (_, text) = guest.attempt("systemd-analyze security gpuwho.service --no-pager")?;
-    let line = text.lines().find(|line| line.contains("Overall exposure level"));
-    let line = line.context("systemd-analyze says no exposure")?.trim_matches(['→', ' ']);
-    let level = line.rsplit_once(": ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
-    ensure!(level.is_some_and(|level: f64| level <= EXPOSURE), "{line}, more than {EXPOSURE}");
+    let (line, level) = exposure(&text).context("systemd-analyze says no exposure")?;
+    ensure!(level <= EXPOSURE, "{line}, more than {EXPOSURE}");
     Ok(line.to_owned())
+}
+
+/// The line of `systemd-analyze security` with the sum, and the number in it.
+fn exposure(text: &str) -> Option<(&str, f64)> {
+    let line = text.lines().find(|line| line.contains("Overall exposure level"))?;
+    let line = line.trim_matches(['→', ' ']);
+    let (_, rest) = line.rsplit_once(": ")?;
+    Some((line, rest.split(' ').next()?.parse().ok()?))
 }
 
 fn configure(guest: &mut Guest) -> Result<String> {
@@ -138,10 +150,9 @@ const LOG: &str = "journalctl --no-pager -o cat _SYSTEMD_INVOCATION_ID=$(systemc
 /// What the table of agent/docs/threat-model.md says goes without a capability, goes, and no more.
 fn without(guest: &mut Guest, name: &str) -> Result<String> {
     let unit = "systemctl show gpuwho --value -p CapabilityBoundingSet";
-    let left = guest.run(unit)?.trim().to_uppercase();
-    let left: Vec<_> = left.split_whitespace().filter(|held| *held != name).collect();
-    ensure!(left.len() == 3, "the unit has other capabilities: {left:?}");
-    let left = left.join(" ");
+    let unit = guest.run(unit)?;
+    let left = all_but(&unit, name)
+        .with_context(|| format!("the unit has other capabilities: {}", unit.trim()))?;
     let file = "/etc/systemd/system/gpuwho.service.d/without.conf";
     guest.run(&format!(
         "printf '[Service]\\nCapabilityBoundingSet=\\nCapabilityBoundingSet={left}\\n' > {file} \
@@ -162,21 +173,29 @@ fn without(guest: &mut Guest, name: &str) -> Result<String> {
         "{found:?}, not {expected:?}"
     );
     let log = guest.run(LOG)?;
-    let missing: Vec<_> =
-        log.lines().filter(|line| line.contains("capability is missing")).collect();
-    ensure!(
-        matches!(missing.as_slice(), [line] if line.contains(name)),
-        "the log says {missing:?}"
-    );
+    ensure!(misses_only(&log, name), "the log does not say that {name} alone is missing: {log}");
     guest.run(&format!("rm {file} && systemctl daemon-reload && systemctl restart gpuwho"))?;
     let (users, kmsg, user) = found;
     Ok(format!("device_users {users}, kmsg {kmsg}, a user's holder from before seen: {user}"))
 }
 
-/// Whether this kernel shows its log to who has CAP_SYS_ADMIN alone, as 6.1 does and 6.18 does not
+/// The unit's four capabilities, as `systemctl show` names them, without one.
+fn all_but(unit: &str, name: &str) -> Option<String> {
+    let all = unit.trim().to_uppercase();
+    let left: Vec<_> = all.split_whitespace().filter(|held| *held != name).collect();
+    (left.len() == 3).then(|| left.join(" "))
+}
+
+/// Whether a log says once that a capability is missing, and that it is this one.
+fn misses_only(log: &str, name: &str) -> bool {
+    let mut lines = log.lines().filter(|line| line.contains("capability is missing"));
+    lines.next().is_some_and(|line| line.contains(name)) && lines.next().is_none()
+}
+
+/// Whether this kernel shows its log to who has CAP_SYS_ADMIN alone, as 6.1 does and 6.12 does not
 /// (`check_syslog_permissions`).
 fn takes_sys_admin_for_syslog(guest: &mut Guest) -> Result<bool> {
-    let line = "setpriv --bounding-set=-syslog --inh-caps=-syslog head -c 1 /dev/kmsg";
+    let line = "setpriv --bounding-set=-syslog --inh-caps=-syslog sh -c ': </dev/kmsg'";
     Ok(guest.attempt(line)?.0 == 0)
 }
 
@@ -194,13 +213,11 @@ fn reboot(guest: &mut Guest) -> Result<String> {
     guest.run("sed -i 's/^count = 8/count = 7/' /opt/check/scenario.toml && sync")?;
     guest.reboot()?;
     let up = is_up(guest)?;
-    let who = who_until(guest, "seven devices and the missing one", |who| {
-        devices(who) >= 7 && who.to_string().contains("GPU-4f6b1c1e-8f0a-4c55-9d10-000000000007")
+    let eighth = "GPU-4f6b1c1e-8f0a-4c55-9d10-000000000007";
+    who_until(guest, "seven devices, and the eighth lost", |who| {
+        devices(who) >= 7 && is_lost(who, eighth)
     })?;
-    let lost = who["devices"].as_array().into_iter().flatten();
-    let lost = lost.filter(|device| device["uuid"] == "GPU-4f6b1c1e-8f0a-4c55-9d10-000000000007");
-    let lost: Vec<_> = lost.map(|device| device["health"].to_string()).collect();
-    Ok(format!("{up}; the eighth: {lost:?}"))
+    Ok(format!("{up}; the eighth is lost"))
 }
 
 fn upgrade(guest: &mut Guest) -> Result<String> {
@@ -285,6 +302,14 @@ fn devices(who: &Value) -> usize {
     who["devices"].as_array().map_or(0, Vec::len)
 }
 
+/// Whether a device is shown as gone from its driver.
+fn is_lost(who: &Value, uuid: &str) -> bool {
+    let mut devices = who["devices"].as_array().into_iter().flatten();
+    devices.any(|device| {
+        device["uuid"] == uuid && device["health"].to_string().contains("driver_lost")
+    })
+}
+
 /// A source's state.
 fn state(who: &Value, name: &str) -> String {
     let sources = who["sources"].as_array().into_iter().flatten();
@@ -296,4 +321,53 @@ fn state(who: &Value, name: &str) -> String {
 fn is_held_by(who: &Value, user: &str) -> bool {
     let mut holders = who["holders"].as_array().into_iter().flatten();
     holders.any(|holder| holder.to_string().contains(&format!("holder-{user}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_exposure_is_the_number_of_its_line() {
+        let text = "✗ PrivateNetwork=  Service has access  0.5\n\n\
+            → Overall exposure level for gpuwho.service: 3.8 OK :-)\n";
+        let line = "Overall exposure level for gpuwho.service: 3.8 OK :-)";
+        assert_eq!(exposure(text), Some((line, 3.8)));
+        assert_eq!(exposure("Overall exposure level for x.service: OK"), None);
+        assert_eq!(exposure("Unit x.service not found."), None);
+    }
+
+    #[test]
+    fn one_of_exactly_four_capabilities_is_taken_away() {
+        let unit = "cap_dac_read_search cap_sys_ptrace cap_sys_admin cap_syslog\n";
+        let left = "CAP_DAC_READ_SEARCH CAP_SYS_PTRACE CAP_SYSLOG";
+        assert_eq!(all_but(unit, "CAP_SYS_ADMIN").as_deref(), Some(left));
+        assert_eq!(all_but(unit, "CAP_BPF"), None);
+        assert_eq!(all_but(&format!("{unit} cap_bpf"), "CAP_SYSLOG"), None);
+    }
+
+    #[test]
+    fn a_log_misses_one_capability_once() {
+        let line = "WARN a capability is missing name=\"CAP_SYSLOG\"\n";
+        assert!(misses_only(&format!("INFO starting\n{line}"), "CAP_SYSLOG"));
+        assert!(!misses_only(line, "CAP_SYS_ADMIN"));
+        assert!(!misses_only(&line.repeat(2), "CAP_SYSLOG"));
+        assert!(!misses_only("", "CAP_SYSLOG"));
+    }
+
+    #[test]
+    fn devices_states_and_holders_are_read_from_the_answer() {
+        let who = json!({
+            "devices": [{ "uuid": "a", "health": [{ "condition": "driver_lost" }] }, { "uuid": "b" }],
+            "sources": [{ "name": "kmsg", "state": "degraded" }, { "name": "nvidia" }],
+            "holders": [{ "owner": { "unit": "holder-root.service" } }],
+        });
+        assert_eq!(devices(&who), 2);
+        assert_eq!(["a", "b"].map(|uuid| is_lost(&who, uuid)), [true, false]);
+        let states = ["kmsg", "nvidia", "slurm"].map(|name| state(&who, name));
+        assert_eq!(states, ["degraded", "none", "none"]);
+        assert_eq!(["root", "nobody"].map(|user| is_held_by(&who, user)), [true, false]);
+        assert_eq!((devices(&json!(null)), is_held_by(&json!([]), "root")), (0, false));
+    }
 }

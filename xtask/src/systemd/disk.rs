@@ -12,13 +12,20 @@ use std::time::{Duration, SystemTime};
 pub(super) struct Suite {
     pub(super) name: &'static str,
     pub(super) release: u32,
+    /// Its packages' archive where the usual ones do not do.
+    archive: Option<&'static str>,
 }
 
 /// Those that are tried, the usual one first.
 pub(super) const SUITES: &[Suite] = &[
-    Suite { name: "bookworm", release: 12 },
-    Suite { name: "bullseye", release: 11 },
-    Suite { name: "trixie", release: 13 },
+    Suite { name: "bookworm", release: 12, archive: None },
+    // Without its security updates: mirrors do not have all that their lists name any more.
+    Suite {
+        name: "bullseye",
+        release: 11,
+        archive: Some("deb http://deb.debian.org/debian bullseye main"),
+    },
+    Suite { name: "trixie", release: 13, archive: None },
 ];
 
 /// What a host has. The cloud kernel is a quarter of the usual one.
@@ -111,7 +118,7 @@ fn archive(suite: &Suite) -> Result<PathBuf> {
     let unfinished = path.with_extension(format!("{}.tar", std::process::id()));
     let mut command = shell::program("mmdebstrap", ["--variant=minbase", "--format=tar"]);
     command.arg(format!("--include={PACKAGES}"));
-    let made = shell::run(command.arg(suite.name).arg(&unfinished));
+    let made = shell::run(command.arg(suite.name).arg(&unfinished).args(suite.archive));
     match made {
         Ok(()) => fs::rename(&unfinished, &path)
             .with_context(|| format!("moving to {}", path.display()))?,

@@ -17,14 +17,21 @@ const SOCKET_WITHIN: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The most that a command's answer may have; the guest cuts it at 256 KiB.
 const ANSWER_BYTES: usize = 300 << 10;
+/// What the guest's shell says when it begins (`disk::SHELL`).
+const READY: &str = "@@READY\n";
 /// Lines of the console that a failure shows.
 const LINES: usize = 30;
 
 /// A guest; ended when dropped.
 pub(super) struct Guest {
     qemu: Child,
-    stream: UnixStream,
+    line: Line,
     console: PathBuf,
+}
+
+/// The guest's second serial line, until a moment.
+struct Line {
+    stream: UnixStream,
     ends: Instant,
 }
 
@@ -61,8 +68,9 @@ impl Guest {
                 }
             }
         };
-        let mut guest = Self { qemu, stream, console, ends: began + limit };
-        guest.wait("@@READY\n")?;
+        let line = Line { stream, ends: began + limit };
+        let mut guest = Self { qemu, line, console };
+        guest.line.wait(READY)?;
         println!("   booted in {:.0} s", began.elapsed().as_secs_f64());
         Ok(guest)
     }
@@ -76,18 +84,15 @@ impl Guest {
 
     /// Runs a line of bash; gives its exit code and output.
     pub(super) fn attempt(&mut self, line: &str) -> Result<(i32, String)> {
-        ensure!(!line.contains('\n'), "a command is one line: {line}");
-        writeln!(self.stream, "{line}").context("writing to the guest")?;
-        let output = self.wait("\n@@END ").with_context(|| format!("running `{line}`"))?;
-        let code = self.wait("\n")?;
-        Ok((code.trim().parse().context("reading an exit code")?, output))
+        self.line.attempt(line)
     }
 
     /// Reboots it and waits for its shell.
     pub(super) fn reboot(&mut self) -> Result<()> {
         let began = Instant::now();
-        writeln!(self.stream, "systemctl --no-block reboot").context("writing to the guest")?;
-        self.wait("@@READY\n").context("rebooting")?;
+        writeln!(self.line.stream, "systemctl --no-block reboot")
+            .context("writing to the guest")?;
+        self.line.wait(READY).context("rebooting")?;
         println!("   rebooted in {:.0} s", began.elapsed().as_secs_f64());
         Ok(())
     }
@@ -98,6 +103,17 @@ impl Guest {
         let text = String::from_utf8_lossy(&text).into_owned();
         let lines: Vec<_> = text.lines().collect();
         lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default().join("\n")
+    }
+}
+
+impl Line {
+    /// Runs a line of bash in the guest; gives its exit code and output.
+    fn attempt(&mut self, line: &str) -> Result<(i32, String)> {
+        ensure!(!line.contains('\n'), "a command is one line: {line}");
+        writeln!(self.stream, "{line}").context("writing to the guest")?;
+        let output = self.wait("\n@@END ").with_context(|| format!("running `{line}`"))?;
+        let code = self.wait("\n")?;
+        Ok((code.trim().parse().context("reading an exit code")?, output))
     }
 
     /// What comes before a mark.
@@ -130,5 +146,61 @@ impl Drop for Guest {
         // One that has ended by itself is fine too.
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead as _, BufReader};
+
+    /// A line whose other end answers each command with these bytes, then hangs up.
+    fn answered_with(answers: &'static [&'static [u8]]) -> Line {
+        let (stream, mut guest) = UnixStream::pair().unwrap();
+        thread::spawn(move || {
+            let mut commands = BufReader::new(guest.try_clone().unwrap()).lines();
+            for answer in answers {
+                commands.next();
+                guest.write_all(answer).unwrap();
+            }
+        });
+        Line { stream, ends: Instant::now() + Duration::from_mins(1) }
+    }
+
+    #[test]
+    fn an_answer_is_the_output_and_the_exit_code_of_its_own_command() {
+        let mut line = answered_with(&[b"one\r\ntwo\n\n@@END 0\n", b"\n@@END 127\n"]);
+        assert_eq!(line.attempt("first").unwrap(), (0, "one\ntwo\n".to_owned()));
+        assert_eq!(line.attempt("second").unwrap(), (127, String::new()));
+    }
+
+    #[test]
+    fn a_guest_that_ends_in_an_answer_is_an_error_with_what_it_said() {
+        let error = answered_with(&[b"half an ans"]).attempt("any").unwrap_err();
+        let text = format!("{error:#}");
+        assert!(text.contains("`any`") && text.contains("half an ans"), "{text}");
+    }
+
+    #[test]
+    fn a_guest_that_says_nothing_is_waited_for_until_its_time_is_over() {
+        let (stream, _guest) = UnixStream::pair().unwrap();
+        let mut line = Line { stream, ends: Instant::now() };
+        assert!(format!("{:#}", line.wait(READY).unwrap_err()).contains("took too long"));
+    }
+
+    #[test]
+    fn an_answer_without_an_end_is_cut() {
+        let (stream, mut guest) = UnixStream::pair().unwrap();
+        // It blocks once the socket is full, and fails when the line is dropped.
+        thread::spawn(move || while guest.write_all(&[b'x'; 4096]).is_ok() {});
+        let mut line = Line { stream, ends: Instant::now() + Duration::from_mins(1) };
+        assert!(format!("{:#}", line.attempt("yes").unwrap_err()).contains("too long"));
+        assert!(line.attempt("two\nlines").is_err());
+    }
+
+    #[test]
+    fn a_line_that_is_no_number_is_no_exit_code() {
+        let text = format!("{:#}", answered_with(&[b"\n@@END zero\n"]).attempt("x").unwrap_err());
+        assert!(text.contains("exit code"), "{text}");
     }
 }

@@ -3,6 +3,7 @@
 use super::Scene;
 use gpuwho_tests::cluster::Cluster;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The chart.
@@ -11,8 +12,7 @@ const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm/gpuwho"
 pub(super) const NAMESPACE: &str = "monitoring";
 const NAME: &str = "gpuwho";
 
-/// Values beside the chart's own that the documentation names. PodMonitor and PrometheusRule need their
-/// operator's definitions, which this cluster does not have.
+/// Values beside the chart's own that the documentation names.
 const COMBINATIONS: &[&[&str]] = &[
     &[],
     &["--set=runtimeClassName=nvidia,clusterName=a"],
@@ -32,14 +32,37 @@ const COMBINATIONS: &[&[&str]] = &[
         "--set=prometheus.port=9464,networkPolicy.enabled=true",
         "--set-json=networkPolicy.from=[{\"namespaceSelector\":{}}]",
     ],
+    &[
+        "--set=prometheus.port=9464,prometheus.podMonitor.enabled=true",
+        "--set=prometheus.podMonitor.labels.release=prometheus,prometheus.podMonitor.interval=1m",
+    ],
+    &["--set=prometheusRule.enabled=true,prometheusRule.labels.release=prometheus"],
+    &["--set=openshift.enabled=true"],
     &["--set=updateStrategy.type=OnDelete,updateStrategy.rollingUpdate=null,priorityClassName="],
     &["--set-json=tolerations=[]", "--set-json=affinity={\"nodeAffinity\":{}}"],
     &["--set=imagePullSecrets[0].name=registry,image.pullPolicy=Always"],
     &["--set-json=nodeSelector={\"nvidia.com/gpu.present\":\"true\"}"],
 ];
 
+/// A kind that the chart can make and Kubernetes does not have, and what its definition refuses.
+const KINDS: &[(&str, &str, &str)] = &[
+    ("podmonitor.monitoring.coreos.com", "honorLabels: true", "honorLables: true"),
+    ("prometheusrule.monitoring.coreos.com", "- alert: GpuLost\n", "- alarm: GpuLost\n"),
+    (
+        "securitycontextconstraints.security.openshift.io",
+        "allowHostPID: true\n",
+        "allowHostPids: true\n",
+    ),
+];
+
 /// The API server takes the manifests of every combination.
 pub(super) fn are_taken_by_the_server(cluster: &Cluster) {
+    let definitions = cluster.definitions().display().to_string();
+    // The server's own apply: their text is too long for an annotation.
+    cluster.kubectl(&["apply", "--server-side", "--filename", &definitions]).unwrap();
+    let wait = ["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"];
+    cluster.kubectl(&wait).unwrap();
+    let mut kinds = BTreeSet::new();
     for options in COMBINATIONS {
         // With the version of the cluster.
         let fixed = ["template", "try", CHART, "--namespace=research", "--validate"];
@@ -48,12 +71,22 @@ pub(super) fn are_taken_by_the_server(cluster: &Cluster) {
         let said =
             cluster.apply(&text, &dry).unwrap_or_else(|error| panic!("{options:?}: {error}"));
         assert!(said.contains("daemonset.apps/try-gpuwho created (server dry run)"), "{said}");
+        let is_there = |kind: &&(&'static str, _, _)| said.contains(&format!("{}/", kind.0));
+        for (kind, right, wrong) in KINDS.iter().filter(is_there) {
+            assert!(text.contains(right), "{kind} has no {right}");
+            let answer = cluster.apply(&text.replace(right, wrong), &dry);
+            let said = answer.expect_err("the definitions refuse nothing").to_string();
+            let word = wrong.split(':').next().unwrap().trim_start_matches("- ");
+            assert!(said.contains("unknown field") && said.contains(word), "{said}");
+            kinds.insert(*kind);
+        }
     }
+    assert_eq!(kinds.len(), KINDS.len(), "no combination has the others: {kinds:?}");
     let manifest = Path::new(CHART).join("../../kubernetes/daemonset.yaml");
     let dry =
         ["apply", "--dry-run=server", "--namespace=research", "--validate=strict", "--filename"];
     cluster.kubectl(&[&dry[..], &[&manifest.display().to_string()]].concat()).unwrap();
-    println!("  {} combinations", COMBINATIONS.len());
+    println!("  {} combinations; {kinds:?} against their definitions", COMBINATIONS.len());
 }
 
 /// An installation.

@@ -1,7 +1,7 @@
 //! What an installation leaves on a node, and what it asked of the API server: nothing.
 
-use super::Scene;
 use super::installed::{Installed, NAMESPACE};
+use super::{HOLDERS, Scene};
 use gpuwho_tests::cluster::{Cluster, NODE};
 use gpuwho_tests::sys::{BpfObject, bpf_object_exists};
 use gpuwho_tests::until::until;
@@ -17,6 +17,33 @@ const FREED_WITHIN: Duration = Duration::from_secs(30);
 /// What stays on the node is in the folders of the chart's volumes, and small: what a next installation goes
 /// on with.
 const STAYS: [&str; 2] = ["/run/gpuwho", "/var/lib/gpuwho"];
+
+/// Where the chart shows the runtime's folder to the agent.
+const SHOWN: &str = "/host";
+const RUNTIME: &str = "/run/containerd/";
+
+/// Of the mounts below the runtime's folder (containers' roots, pods' /dev/shm) the agent's pod has those that
+/// the host has, and copies of its own container's, which go with it.
+pub(super) fn no_mount_of_another_pod_is_kept(scene: &Scene) {
+    let agent = *agents(&scene.cluster).first().unwrap();
+    let cgroup = fs::read_to_string(format!("/proc/{agent}/cgroup")).unwrap();
+    let own = cgroup.trim().rsplit('/').next().unwrap();
+    let hosts = mounts(std::process::id(), RUNTIME);
+    let kept: Vec<_> = mounts(agent, &format!("{SHOWN}{RUNTIME}"))
+        .into_iter()
+        .filter(|mount| !hosts.contains(&mount[SHOWN.len()..]) && !mount.contains(own))
+        .collect();
+    assert!(own.len() == 64 && hosts.len() > HOLDERS.len(), "{own} {hosts:?}");
+    assert!(kept.is_empty(), "the agent's pod keeps {kept:#?} of {} mounts", hosts.len());
+    println!("  the agent's pod keeps none of {} mounts of the runtime", hosts.len());
+}
+
+/// The mounts of a process whose places begin so.
+fn mounts(pid: u32, start: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+    let places = text.lines().filter_map(|line| line.split(' ').nth(4));
+    places.filter(|place| place.starts_with(start)).map(str::to_owned).collect()
+}
 
 /// Uninstalls it and looks for programs, maps, pins, processes and files.
 pub(super) fn nothing_is_left_by(scene: &Scene) {
