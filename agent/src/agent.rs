@@ -42,6 +42,8 @@ use std::time::{Duration, Instant, SystemTime};
 /// blocks.
 const MAX_QUEUED_BATCHES: usize = 16;
 
+/// How long the agent waits at its end for the processes that read tenants' files.
+const LAST_FILES: Duration = Duration::from_secs(1);
 /// Time for the sinks to send what is left when the agent stops.
 const LAST_FLUSH: Duration = Duration::from_secs(3);
 
@@ -138,6 +140,7 @@ pub fn run(configuration: Configuration, load: Load) -> Result<(), RunError> {
     for reader in core.context.readers.all() {
         reader.release(None);
     }
+    core.context.files.close(LAST_FILES);
     for socket in [control::SOCKET, control::ADMIN_SOCKET] {
         // The path promises a running agent. It may be gone already.
         let _ = std::fs::remove_file(run.join(socket));

@@ -274,6 +274,13 @@ impl TenantFiles {
         }
     }
 
+    /// Ends all helpers, at most in this time; what hangs in the kernel stays.
+    pub fn close(&self, limit: Duration) {
+        if let Means::Helpers(pool) = &self.means {
+            pool.close(limit);
+        }
+    }
+
     fn file(&self, tenant: FileOwner, stat: Stat, place: OwnedFd) -> TenantFile {
         TenantFile { files: self.clone(), tenant, stat, place }
     }

@@ -2,6 +2,8 @@
 //! can hang at most one helper; a back-off after a read that did not return; a tenth of the time
 //! for a tenant with slow reads.
 
+mod close;
+
 use super::helper::{AskError, Helper};
 use super::tenant::FileOwner;
 use super::wire::{Reply, Request, WireError};
@@ -170,10 +172,8 @@ impl Pool {
                 .iter()
                 .any(|slot| matches!(slot, Slot::Busy(busy, _) if busy == tenant));
             if has_no_request && let Some(at) = inner.free(now) {
-                let slot = inner
-                    .slots
-                    .get_mut(at)
-                    .map(|slot| std::mem::replace(slot, Slot::Busy(tenant.clone(), now)));
+                let busy = Slot::Busy(tenant.clone(), now);
+                let slot = inner.slots.get_mut(at).map(|slot| std::mem::replace(slot, busy));
                 let helper = match slot {
                     Some(Slot::Idle(helper, _)) => Some(helper),
                     _ => None,

@@ -28,7 +28,11 @@ impl Holder {
         fs::create_dir(folder).unwrap();
         chown(folder, Some(uid), Some(uid)).unwrap();
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
-        let script = format!("umask 077; exec 3>>\"$0/node-pid$$.log\" 4<{NODE}; exec sleep 1000");
+        // A program with NCCL in it, by its name.
+        let script = format!(
+            "umask 077; cp \"$(command -v sleep)\" \"$0/nccl-job\"; \
+             exec 3>>\"$0/node-pid$$.log\" 4<{NODE}; exec \"$0/nccl-job\" 1000"
+        );
         let mut command = Command::new("setpriv");
         command.args(["--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]);
         command.args([format!("--reuid={uid}"), format!("--regid={uid}")]);

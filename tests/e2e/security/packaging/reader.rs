@@ -7,6 +7,7 @@ use gpuwho_tests::or_skip;
 use gpuwho_tests::stage::Stage;
 use gpuwho_tests::until::until;
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::CapabilitySet;
 use serde_json::Value;
 use std::fs::{self, File};
@@ -94,7 +95,7 @@ fn a_process_that_reads_tenants_files_may_open_and_read_and_nothing_else() {
         more: "[nvidia]\nenabled = false\n".to_owned(),
         ..Config::default()
     };
-    let agent = Agent::start(stage.folder(), &config, None).unwrap();
+    let mut agent = Agent::start(stage.folder(), &config, None).unwrap();
     // It gives up what it does not need before it reads anything.
     let helper = || agent.child("file-reader").filter(|pid| fields(*pid, "Seccomp") == ["2"]);
     let pid = until(WITHIN, helper).unwrap();
@@ -108,4 +109,14 @@ fn a_process_that_reads_tenants_files_may_open_and_read_and_nothing_else() {
         | CapabilitySet::DAC_READ_SEARCH
         | CapabilitySet::CHECKPOINT_RESTORE;
     assert_eq!((held & !needed.bits(), &*fields(pid, "NoNewPrivs")[0]), (0, "1"));
+    // The agent ends those that do not end by themselves: systemd may refuse to start another one beside them.
+    let signal = |pid: u32, signal| {
+        kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+    };
+    signal(pid, Signal::STOP);
+    signal(agent.pid(), Signal::TERM);
+    assert_eq!(agent.wait(WITHIN).unwrap().code(), Some(0));
+    let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = state.rsplit_once(") ").map(|(_, rest)| rest.chars().next());
+    assert!(matches!(state, None | Some(Some('Z' | 'X'))), "{state:?}");
 }
