@@ -1,4 +1,4 @@
-//! A tenant's attacks on the agent: what the program `attacker` does, by name. It is started as
+//! A tenant's attacks on the agent: what the program `nccl-attacker` does, by name. It is started as
 //! root where it must first get a `/dev` with device nodes or a cgroup, and gives all privileges up
 //! before it attacks ([`become_nobody`]).
 

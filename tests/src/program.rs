@@ -32,7 +32,7 @@ pub fn engine() -> Result<PathBuf, NotBuilt> {
 
 /// The tenant that attacks the agent.
 pub fn attacker() -> Result<PathBuf, NotBuilt> {
-    built("attacker", "cargo build -p gpuwho-tests --bins")
+    built("nccl-attacker", "cargo build -p gpuwho-tests --bins")
 }
 
 /// What gives other programs mounts of their own.
@@ -58,6 +58,13 @@ pub fn fake_nccl() -> Result<PathBuf, NotBuilt> {
 /// A process that calls it.
 pub fn rank() -> Result<PathBuf, NotBuilt> {
     built("nccl-rank", "cargo build -p gpuwho-fake-nccl")
+}
+
+/// A shell in a folder whose name speaks of NCCL: the agent reads the Inspector's files of no host without it.
+pub fn shell_with_nccl(folder: &Path) -> std::io::Result<PathBuf> {
+    let path = folder.join("nccl-shell");
+    std::fs::copy("/bin/sh", &path)?;
+    Ok(path)
 }
 
 fn built(name: &str, command: &'static str) -> Result<PathBuf, NotBuilt> {

@@ -7,7 +7,7 @@ use gpuwho_tests::stage::{Group, PodSpec, Stage};
 use gpuwho_tests::until::until;
 use gpuwho_tests::worker::Worker;
 use gpuwho_tests::worker::nodes::open_to_all;
-use gpuwho_tests::{attacker, or_skip};
+use gpuwho_tests::{attacker, or_skip, program};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -84,8 +84,8 @@ impl Host {
             "set -e; {joins} exec 9<\"$1/{NODE}\" 3>>\"$1/node-pid$$.log\"; echo ready; \
              while read -r line; do echo \"$line\" >&3; done"
         );
-        let mut shell = Command::new("bash");
-        shell.args(["-c", &script, "bash"]).arg(&self.folder);
+        let mut shell = Command::new(program::shell_with_nccl(&self.folder).unwrap());
+        shell.args(["-c", &script, "sh"]).arg(&self.folder);
         let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();

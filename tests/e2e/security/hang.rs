@@ -1,10 +1,10 @@
 //! Files and memory that never answer a read.
 
 use gpuwho_tests::agent::{Agent, Config};
-use gpuwho_tests::attacker;
-use gpuwho_tests::or_skip;
+use gpuwho_tests::attacker::{self, NOBODY};
 use gpuwho_tests::stage::{Group, Stage};
 use gpuwho_tests::until::until;
+use gpuwho_tests::{or_skip, program};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::Value;
 use std::fs::{self, OpenOptions, Permissions};
@@ -80,7 +80,7 @@ impl Scene {
     }
 
     /// Mallory's process, in a service of a name.
-    fn mallory(&mut self, attack: &str, name: &str) -> Running {
+    fn mallory(&mut self, attack: &str, name: &str) -> (Running, Group) {
         let folder = self.stage.folder().join(name);
         fs::create_dir(&folder).unwrap();
         let group = self.stage.service(name).unwrap();
@@ -88,7 +88,15 @@ impl Scene {
         arguments.extend(group.directories.iter().map(|path| path.to_str().unwrap()));
         let (running, said) = Running::start(&mut attacker::command(attack, &arguments).unwrap());
         assert!(said.starts_with("ready "), "{said}");
-        running
+        (running, group)
+    }
+
+    /// Another process of hers, that holds the device.
+    fn mallorys_second(&self, group: &Group) -> Running {
+        let drop = format!("setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups");
+        let hold = "exec 4<\"$0\"; echo; read go";
+        let script = format!("set -e; {}; exec {drop} sh -c '{hold}' \"$1\"", join(group));
+        Running::start(Command::new("sh").args(["-c", &script, "sh", &self.node])).0
     }
 
     /// Alice's process of a Slurm job, with the Inspector's records in a plain folder.
@@ -100,7 +108,7 @@ impl Scene {
             "set -e; {}; exec 3>>\"$1/node-pid$$.log\" 4<\"$2\"; echo $$; read go",
             join(&group)
         );
-        let mut command = Command::new("sh");
+        let mut command = Command::new(program::shell_with_nccl(&folder).unwrap());
         command.args(["-c", &script, "sh"]).args([folder.as_os_str(), self.node.as_ref()]);
         command.env("SLURM_JOB_ID", self.job.to_string()).env("SLURM_JOB_NAME", "alices-training");
         let (running, said) = Running::start(&mut command);
@@ -192,7 +200,7 @@ fn a_hung_mount_stops_its_own_tenants_reads_only() {
     write(&first);
     let before = scene.wait("nccl.inspector.lines", &[TAKEN], |lines| lines > 0);
 
-    let _mallory = scene.mallory("hung-file", "mallory");
+    let (_mallory, group) = scene.mallory("hung-file", "mallory");
     scene.wait_for_source("tenant_files", |source| source["state"] == "degraded");
     // What was read before is read on, and what comes is found.
     write(&first);
@@ -203,6 +211,7 @@ fn a_hung_mount_stops_its_own_tenants_reads_only() {
     write(&second);
     scene.wait("nccl.inspector.lines", &[TAKEN], |lines| lines > before);
     scene.wait_for_source("nccl_inspector", |source| source["state"] != "hung");
+    let _mallorys = scene.mallorys_second(&group);
     let hung = [("gpuwho.source", "tenant_files"), ("gpuwho.drop.reason", "tenant_hung")];
     scene.wait("gpuwho.dropped", &hung, |refused| refused > 0);
 }

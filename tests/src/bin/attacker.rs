@@ -1,4 +1,4 @@
-//! Plays a tenant that attacks the agent. `attacker NAME ARGUMENT…`; the attacks are in
+//! Plays a tenant that attacks the agent. `nccl-attacker NAME ARGUMENT…`; the attacks are in
 //! `gpuwho_tests::attacker`.
 
 use gpuwho_tests::attacker;

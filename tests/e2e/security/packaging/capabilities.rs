@@ -3,8 +3,8 @@
 use super::{short, states};
 use gpuwho::privilege::NEEDS;
 use gpuwho_tests::agent::{Agent, Config};
-use gpuwho_tests::or_skip;
 use gpuwho_tests::stage::Stage;
+use gpuwho_tests::{or_skip, program};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,17 +28,14 @@ impl Holder {
         fs::create_dir(folder).unwrap();
         chown(folder, Some(uid), Some(uid)).unwrap();
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
-        // A program with NCCL in it, by its name.
-        let script = format!(
-            "umask 077; cp \"$(command -v sleep)\" \"$0/nccl-job\"; \
-             exec 3>>\"$0/node-pid$$.log\" 4<{NODE}; exec \"$0/nccl-job\" 1000"
-        );
+        let shell = program::shell_with_nccl(folder).unwrap();
+        let script = format!("umask 077; exec 3>>\"$0/node-pid$$.log\" 4<{NODE}; read -r end");
         let mut command = Command::new("setpriv");
         command.args(["--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]);
         command.args([format!("--reuid={uid}"), format!("--regid={uid}")]);
-        command.args(["sh", "-c", &script]).arg(folder);
+        command.arg(shell).args(["-c", &script]).arg(folder);
         command.env("NCCL_INSPECTOR_ENABLE", "1").env("NCCL_INSPECTOR_DUMP_DIR", folder);
-        let child = command.stdin(Stdio::null()).spawn().unwrap();
+        let child = command.stdin(Stdio::piped()).spawn().unwrap();
         let holder = Self(child);
         let held = format!("/proc/{}/fd/4", holder.0.id());
         let ready = || fs::read_link(&held).is_ok_and(|path| path == Path::new(NODE)).then_some(());
