@@ -131,7 +131,7 @@ impl Slurm {
         }
         let live = lock(&self.jobs).live();
         for path in live {
-            if directories(hierarchies, &path).is_empty() {
+            if directories(hierarchies, &path).next().is_none() {
                 lock(&self.jobs).missing(&path, now_ns);
             }
         }
@@ -139,6 +139,8 @@ impl Slurm {
 
     /// Finds the jobs below a path of every hierarchy.
     fn walk(&self, hierarchies: &Hierarchies, from: &str, depth: usize) {
+        // A job is in several hierarchies.
+        let mut known = HashSet::new();
         for (_, mount) in hierarchies.mounts() {
             let mut queue = VecDeque::from([(from.to_owned(), 0)]);
             let mut seen = 0;
@@ -155,7 +157,9 @@ impl Slurm {
                     }
                     let path = format!("{path}/{name}");
                     if let Some((_, workload)) = job_directory(&path) {
-                        if let Some(task) = workload.slurm {
+                        if let Some(task) = workload.slurm
+                            && known.insert(path.clone())
+                        {
                             self.found(hierarchies, &path, &task.job);
                         }
                     } else if level + 1 < depth {
@@ -173,8 +177,7 @@ impl Slurm {
             let id = std::fs::metadata(directory).ok()?.ino();
             Some(CgroupId { hierarchy, id })
         };
-        let places = directories(hierarchies, path);
-        let ids: Vec<CgroupId> = places.into_iter().filter_map(inode).collect();
+        let ids: Vec<CgroupId> = directories(hierarchies, path).filter_map(inode).collect();
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         let mut jobs = lock(&self.jobs);
         jobs.appeared(path, name, &ids, now_ns);
@@ -206,7 +209,7 @@ impl Slurm {
     ) {
         let before = lock(&self.jobs).get(path).map(|job| Arc::clone(&job.facts));
         let Some(before) = before else { return };
-        let directories = directories(hierarchies, path);
+        let directories = directories(hierarchies, path).collect();
         let inspector = JobInspector { slurm: self, users, path, directories };
         let (facts, devices) = (inspector.facts(&before, source), inspector.devices());
         let now_ns = self.now_ns.load(Ordering::Relaxed);
@@ -261,11 +264,14 @@ impl Slurm {
 }
 
 /// A job's cgroup directory in each hierarchy that has it.
-fn directories(hierarchies: &Hierarchies, path: &str) -> Vec<(Hierarchy, PathBuf)> {
+fn directories(
+    hierarchies: &Hierarchies,
+    path: &str,
+) -> impl Iterator<Item = (Hierarchy, PathBuf)> {
     let below = |(hierarchy, mount): (Hierarchy, PathBuf)| {
         (hierarchy, mount.join(path.trim_start_matches('/')))
     };
-    hierarchies.mounts().into_iter().map(below).filter(|(_, place)| place.is_dir()).collect()
+    hierarchies.mounts().into_iter().map(below).filter(|(_, place)| place.is_dir())
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
