@@ -4,6 +4,7 @@ use crate::{place, shell};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// An exporter, as `tests/src/bench/peers.rs` reads it.
@@ -80,12 +81,7 @@ impl Package {
         let program = folder.join("bin").join(name);
         if !program.is_file() {
             match self.from {
-                From::PyPI => {
-                    shell::run(shell::program("python3", ["-m", "venv"]).arg(&folder))?;
-                    let package = format!("{name}=={version}");
-                    let pip = folder.join("bin/pip");
-                    shell::run(&mut shell::program(pip, ["install", "--quiet", &package]))?;
-                }
+                From::PyPI => install_python(&folder, &format!("{name}=={version}"))?,
                 From::Go(module) => {
                     let module = format!("{module}@v{version}");
                     let mut go = shell::program("go", ["install", &module]);
@@ -94,6 +90,7 @@ impl Package {
                 From::Crates => {
                     let mut install = shell::program("cargo", ["install", "--locked", name]);
                     install.args(["--version", version, "--root"]).arg(&folder);
+                    install.env("PROTOC", protoc()?);
                     shell::run(install.current_dir(place::cache("peers")?))?;
                 }
             }
@@ -106,4 +103,24 @@ impl Package {
             environment: vec![("PYTHONDONTWRITEBYTECODE", "1")],
         })
     }
+}
+
+/// Installs a package from PyPI in a folder of its own.
+fn install_python(folder: &Path, package: &str) -> Result<()> {
+    shell::run(shell::program("python3", ["-m", "venv"]).arg(folder))?;
+    shell::run(&mut shell::program(folder.join("bin/pip"), ["install", "--quiet", package]))
+}
+
+/// Protobuf's compiler, which all-smi is built with.
+fn protoc() -> Result<PathBuf> {
+    let folder = place::cache("peers")?.join("grpcio-tools-1.76.0");
+    let program = folder.join("bin/protoc");
+    if !program.is_file() {
+        install_python(&folder, "grpcio-tools==1.76.0")?;
+        let python = folder.join("bin/python");
+        let script = format!("#!/bin/sh\nexec {} -m grpc_tools.protoc \"$@\"\n", python.display());
+        fs::write(&program, script).with_context(|| format!("writing {}", program.display()))?;
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(program)
 }
