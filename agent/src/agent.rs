@@ -6,6 +6,7 @@ pub mod configuration;
 mod core;
 mod doctor;
 mod found;
+mod idle;
 mod notify;
 mod once;
 pub mod reload;
@@ -20,21 +21,18 @@ pub use once::{collect, read_once};
 
 use self::core::{Core, health_clock};
 use crate::collect::schedule::{Event, Scheduler, Stop};
-use crate::control::{self, Access, Lock, LockError};
+use crate::control::{self, Lock, LockError};
 use crate::export::def::OpenError;
 use crate::heartbeat::Heartbeat;
 use crate::host;
 use crate::inventory::register::DeviceStore;
 use configuration::Configuration;
+use idle::{AgentSignals, Door};
 use reload::{Load, Reloader, Reopening, Requests};
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-use std::io::IsTerminal as _;
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -100,7 +98,7 @@ pub fn run(configuration: Configuration, load: Load) -> Result<(), RunError> {
     let (batches, received) = sync_channel(MAX_QUEUED_BATCHES);
     let stop = Stop::default();
     let reloads = Requests::default();
-    wait_for_signals(stop.clone(), (batches.clone(), reloads.clone()))?;
+    let signals = AgentSignals::take(stop.clone(), batches.clone(), reloads.clone())?;
 
     let events = batches.clone();
     let wake = Box::new(move || {
@@ -119,7 +117,7 @@ pub fn run(configuration: Configuration, load: Load) -> Result<(), RunError> {
             .with_cpu_limit(core.context.cpu_limit.clone());
     let started = scheduler.start_all(collectors);
     started.map_err(|source| RunError::Thread { name: "collect".into(), source })?;
-    answer(listeners, &core, settings.control.show_others)?;
+    signals.wait(Door::both(listeners, settings.control), Arc::clone(&core))?;
     let theirs = Arc::clone(&core);
     notify::start_watchdog(Arc::clone(&heartbeat), stop.clone())?;
     spawn(upkeep::THREAD, move || upkeep::run(&theirs, &stop))?;
@@ -162,46 +160,7 @@ fn lock(state: &Path) -> Result<Option<Lock>, RunError> {
     }
 }
 
-/// Answers both sockets, each on a thread of its own.
-fn answer(
-    [public, admin]: [UnixListener; 2],
-    core: &Arc<Core>,
-    show_others: bool,
-) -> Result<(), RunError> {
-    let all = [
-        ("control", public, Access::Public { show_others }),
-        ("control:admin", admin, Access::Admin),
-    ];
-    for (name, listener, access) in all {
-        let core = Arc::clone(core);
-        spawn(name, move || control::serve(&listener, access, &*core))?;
-    }
-    Ok(())
-}
-
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), RunError> {
     let thread = thread::Builder::new().name(name.into()).spawn(work);
     thread.map(drop).map_err(|source| RunError::Thread { name: name.into(), source })
-}
-
-fn wait_for_signals(
-    stop: Stop,
-    (batches, reloads): (SyncSender<Event>, Requests),
-) -> Result<(), RunError> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(RunError::Signals)?;
-    // Of an agent that somebody has started by hand SIGHUP says that the terminal is gone.
-    let has_terminal = std::io::stderr().is_terminal();
-    spawn("signals", move || {
-        for signal in signals.forever() {
-            if signal == SIGHUP && !has_terminal {
-                reloads.request();
-                continue;
-            }
-            tracing::info!(signal, "stopping");
-            stop.stop();
-            // An error means that the pipeline has already ended.
-            let _ = batches.send(Event::Stop);
-            return;
-        }
-    })
 }

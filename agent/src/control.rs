@@ -201,6 +201,7 @@ pub fn listen(run: &Path, settings: Settings) -> Result<[UnixListener; 2], Contr
                 _ => {}
             }
             let listener = UnixListener::bind(&path)?;
+            listener.set_nonblocking(true)?;
             fs::set_permissions(&path, Permissions::from_mode(mode))?;
             Ok(listener)
         };

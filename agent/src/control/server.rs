@@ -7,7 +7,7 @@ use super::{Answer, Reply, Request};
 use crate::event::recent::EventReport;
 use crate::who::HostReport;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::net::UnixListener;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -40,18 +40,17 @@ pub enum Access {
     Admin,
 }
 
-/// Answers requests until the process ends.
-pub fn serve(listener: &UnixListener, access: Access, answer: &dyn Answer) {
+/// Answers requests until nobody has been a client for `linger`.
+pub fn serve(listener: &UnixListener, access: Access, answer: &dyn Answer, linger: Duration) {
     let mut server =
         Server { access, answer, clients: Vec::new(), table: None, next: Instant::now() };
-    if let Err(error) = listener.set_nonblocking(true) {
-        tracing::warn!(%error, "the control socket is not answered");
-        return;
-    }
-    loop {
-        server.wait(listener);
+    let mut last = Instant::now();
+    while last.elapsed() < linger {
+        server.wait(listener, linger);
         let began = Instant::now();
-        server.accept(listener);
+        if server.accept(listener) || !server.clients.is_empty() {
+            last = began;
+        }
         server.turn();
         thread::sleep(TURN.saturating_sub(began.elapsed()));
     }
@@ -68,8 +67,8 @@ struct Server<'a> {
 }
 
 impl Server<'_> {
-    /// Waits until a client connects, sends, can receive, may be answered, or times out.
-    fn wait(&self, listener: &UnixListener) {
+    /// Waits until a client connects, sends, can receive, may be answered, or times out, and at most so long.
+    fn wait(&self, listener: &UnixListener, at_most: Duration) {
         let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
         for client in self.clients.iter().filter(|client| client.request().is_none()) {
             let flags = if client.is_answered() { PollFlags::OUT } else { PollFlags::IN };
@@ -79,24 +78,26 @@ impl Server<'_> {
         let turn = has_turn.then_some(self.next);
         let due = self.clients.iter().map(Client::until).chain(turn).min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
-        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let left = left.map_or(at_most, |left| left.min(at_most));
+        let left = Timespec::try_from(left).ok();
         // An interrupted wait ends early.
         let _ = poll(&mut fds, left.as_ref());
     }
 
-    fn accept(&mut self, listener: &UnixListener) {
-        for _ in 0..MAX_ACCEPTED {
+    /// Returns whether anybody came.
+    fn accept(&mut self, listener: &UnixListener) -> bool {
+        for accepted in 0..MAX_ACCEPTED {
             match listener.accept() {
                 Ok((stream, _)) => {
                     if let Ok(client) = Client::new(stream) {
                         self.admit(client);
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // The connection is already closed, or no descriptor is left: serve the others.
-                Err(_) => return,
+                // None is left, the connection is already closed, or no descriptor is left: serve the others.
+                Err(_) => return accepted > 0,
             }
         }
+        true
     }
 
     /// Admits a client; where there is no room, in place of an older one that has not sent a

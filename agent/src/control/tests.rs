@@ -49,7 +49,7 @@ fn served(run: &Path) -> [PathBuf; 2] {
     let listeners = listen(run, Settings::default()).unwrap();
     for (listener, access) in listeners.into_iter().zip([ALL, Access::Admin]) {
         let answer = Arc::clone(&answer);
-        thread::spawn(move || serve(&listener, access, &*answer));
+        thread::spawn(move || serve(&listener, access, &*answer, Duration::from_hours(1)));
     }
     [run.join(SOCKET), run.join(ADMIN_SOCKET)]
 }
@@ -134,4 +134,17 @@ fn a_missing_agent_is_reported_with_the_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let error = ask(&dir.path().join(SOCKET), &Request::Who).unwrap_err().to_string();
     assert!(error.ends_with("start one with `gpuwho agent`"), "{error}");
+}
+
+#[test]
+fn a_socket_is_left_once_nobody_asks_and_answers_the_next_client_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let [listener, _] = listen(dir.path(), Settings::default()).unwrap();
+    let socket = dir.path().join(SOCKET);
+    for _ in 0..2 {
+        thread::scope(|scope| {
+            scope.spawn(|| serve(&listener, ALL, &Fixed, Duration::from_millis(100)));
+            assert!(matches!(ask(&socket, &Request::Who), Ok(Reply::Who { .. })));
+        });
+    }
 }
