@@ -10,7 +10,9 @@
 //!
 //! A cgroup is looked at when it appears, then after each of twice the time up to [`SELDOM`]: some
 //! 60 µs a process, 15 µs one that is known to be no server, and at most a [`Budget`] an owner and
-//! reading: the next reading goes on where it ended.
+//! reading: the next reading goes on where it ended. One without a server, and with the same processes
+//! since, is looked at after twice the time each, up to [`quiet::NO_SERVER`]: one that becomes a server without
+//! starting a process is found so much later.
 
 mod annotated;
 mod budget;
@@ -206,13 +208,14 @@ impl Finder {
             _ => SOON,
         };
         let mut known = self.groups.remove(group);
-        let quiet = known.as_mut().and_then(|known| known.quiet.take());
-        let quiet = quiet.filter(|quiet| !has_changed && quiet.lasts(holders, (now, SELDOM)));
-        let found = if quiet.is_some() {
-            Found { servers: Vec::new(), goes_on: None, quiet }
+        let before = known.as_mut().and_then(|known| known.quiet.take()).filter(|_| !has_changed);
+        let is_quiet = before.as_ref().is_some_and(|quiet| quiet.lasts(holders, now));
+        let found = if is_quiet {
+            Found { servers: Vec::new(), goes_on: None, quiet: before }
         } else {
             let known = known.map(|known| (known.servers, known.goes_on)).unwrap_or_default();
-            self.look((group, holders), known, now, budget)
+            let found = self.look((group, holders), known, now, budget);
+            Found { quiet: found.quiet.map(|quiet| quiet.after(before.as_ref())), ..found }
         };
         let Found { servers, goes_on, quiet } = found;
         let known = Known { holders: keys, next: now + wait, wait, servers, goes_on, quiet };
@@ -278,7 +281,7 @@ impl Finder {
         let is_other =
             |pid: &u32| tree.living.get(pid).is_some_and(|living| self.others.has(living, now));
         let is_quiet = servers.is_empty() && goes_on.is_none() && members.iter().all(is_other);
-        let quiet = is_quiet.then_some(Quiet { since: now, cgroup, members });
+        let quiet = is_quiet.then_some(Quiet { since: now, length: SELDOM, cgroup, members });
         Found { servers, goes_on, quiet }
     }
 

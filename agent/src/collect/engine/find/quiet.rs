@@ -61,19 +61,23 @@ impl Other {
 #[derive(Debug)]
 pub(super) struct Quiet {
     pub(super) since: Instant,
+    pub(super) length: Duration,
     pub(super) cgroup: Option<PathBuf>,
     pub(super) members: BTreeSet<u32>,
 }
 
 impl Quiet {
     /// Whether it is so still.
-    pub(super) fn lasts(
-        &self,
-        holders: &[Arc<ProcessAttribution>],
-        (now, longest): (Instant, Duration),
-    ) -> bool {
-        now.saturating_duration_since(self.since) < longest
+    pub(super) fn lasts(&self, holders: &[Arc<ProcessAttribution>], now: Instant) -> bool {
+        now.saturating_duration_since(self.since) < self.length
             && members(self.cgroup.as_deref(), holders) == self.members
+    }
+
+    /// The same for longer, if the last look found it so with the same processes.
+    pub(super) fn after(self, before: Option<&Self>) -> Self {
+        let before = before.filter(|before| before.members == self.members);
+        let length = before.map_or(self.length, |before| (before.length * 2).min(NO_SERVER));
+        Self { length, ..self }
     }
 }
 
