@@ -95,6 +95,8 @@ pub struct Accounting {
     last: BTreeMap<GpuId, Duration>,
     division: TimeDivision,
     increments: Vec<Increment>,
+    /// How many samples the last batch was given.
+    added: usize,
 }
 
 impl Accounting {
@@ -114,6 +116,7 @@ impl Accounting {
             last: BTreeMap::new(),
             division: TimeDivision::default(),
             increments: Vec::new(),
+            added: 0,
         }
     }
 
@@ -141,6 +144,9 @@ impl Accounting {
         if self.readings.is_empty() {
             return;
         }
+        // One growth of the batch, not one after another.
+        let read = batch.samples.len();
+        batch.samples.reserve(self.added);
         self.allocations.bind(ownership.allocations(), inventory);
         self.openers.update(ownership, inventory);
         for reading in self.readings.iter_mut() {
@@ -176,6 +182,7 @@ impl Accounting {
         let folded = i64::try_from(self.folded).unwrap_or(i64::MAX);
         batch.push(metric::FOLDED.sample(Agent, (), folded));
         batch.push(metric::UNBOUND_GRANTS.sample(Agent, (), self.allocations.unbound()));
+        self.added = batch.samples.len() - read;
         self.clear(ownership);
     }
 
