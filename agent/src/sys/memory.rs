@@ -12,17 +12,21 @@ const START_READINGS: u32 = 3;
 /// Arenas of all threads together: they allocate little, and each arena keeps what was its peak.
 #[cfg(target_env = "gnu")]
 const MAX_ARENAS: c_int = 2;
-/// Blocks from this size on are mapped on their own, so that freeing one returns it. Without a fixed
-/// value glibc raises its own (128 KiB) to the largest block that was ever freed, up to 32 MiB.
+/// Blocks from this size on are mapped on their own, so that freeing one returns it, and so much unused
+/// memory is returned at the heap's end: more than what each tick takes and frees again, whose pages
+/// would else be cleared every time. Without a fixed value glibc raises its own (128 KiB) to the
+/// largest block that was ever freed, up to 32 MiB.
 #[cfg(target_env = "gnu")]
-const MAP_FROM_BYTES: c_int = 256 * 1024;
+const MAP_FROM_BYTES: c_int = 1024 * 1024;
 
 /// Makes the allocator keep less. To be called before the first thread starts.
 pub fn keep_little() {
     #[cfg(target_env = "gnu")]
-    for (option, value) in
-        [(libc::M_ARENA_MAX, MAX_ARENAS), (libc::M_MMAP_THRESHOLD, MAP_FROM_BYTES)]
-    {
+    for (option, value) in [
+        (libc::M_ARENA_MAX, MAX_ARENAS),
+        (libc::M_MMAP_THRESHOLD, MAP_FROM_BYTES),
+        (libc::M_TRIM_THRESHOLD, MAP_FROM_BYTES),
+    ] {
         // SAFETY: `mallopt` takes any option and value, and returns 0 for those that it refuses.
         unsafe {
             libc::mallopt(option, value);
