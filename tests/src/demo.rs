@@ -85,7 +85,7 @@ pub async fn run(options: &Options) -> Result<(), DemoError> {
     // Without the right to make nodes nobody has any.
     let _made = nodes::host_nodes(&folder);
     println!("{}", welcome(options, &sink));
-    let mut cast = Cast::enter(scenery, &host)?;
+    let mut cast = Cast::enter(scenery, &host, &options.scenario)?;
     let agent = Agent::start(&folder, &config, host.nvml())?;
     let hint = hint(&agent, config.log_file.as_deref())?;
     println!("{hint}\n");

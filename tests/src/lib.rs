@@ -30,6 +30,7 @@ pub mod fleet;
 pub mod footprint;
 #[cfg(feature = "runtimes")]
 pub mod kmsg;
+pub mod libtpu;
 #[cfg(feature = "runtimes")]
 pub mod nccl;
 pub mod nvml;

@@ -16,6 +16,7 @@ use gpuwho_tests::stage::{Group, PodSpec, Stage};
 use gpuwho_tests::vendors::gaudi;
 use gpuwho_tests::worker::Worker;
 use gpuwho_tests::worker::nodes::{host_nodes, number_of};
+use gpuwho_tests::worker::script::Script;
 use nvidia_ml::scenario::Scenario;
 use serde_json::Value;
 use std::fs;
@@ -25,6 +26,8 @@ use std::time::Duration;
 
 /// A few ticks and the starts of readers, on a machine under load.
 const WITHIN: Duration = Duration::from_secs(90);
+/// The scenario.
+const SCENARIO: &str = "accelerators";
 /// The second of the scenario that the trees show.
 const NOW: f64 = 100.0;
 /// The vendors, each with what a worker's script calls its first device, and whose driver names the
@@ -49,7 +52,7 @@ struct Host {
 impl Host {
     fn new(stage: &Stage) -> Self {
         let root = stage.folder().join("host");
-        let scenario = load("accelerators").unwrap();
+        let scenario = load(SCENARIO).unwrap();
         let install = |(name, _, _): &(&str, u32, bool)| {
             let vendor = FAKES.iter().find(|vendor| vendor.name == *name).unwrap();
             (vendor.install)(&root, scenario.clone().only(name)).unwrap()
@@ -132,7 +135,9 @@ fn workers(stage: &mut Stage) -> Vec<(&'static str, Group, Worker)> {
     let mut begin = |(vendor, number, _): (&'static str, u32, bool)| {
         let name = pod_of(vendor);
         let group = stage.pod(&PodSpec { name: &name, ..TRAINER }).unwrap();
-        let worker = Worker::on(&group, &[number]).unwrap();
+        let libtpu = (vendor == "tpu").then(|| SCENARIO.to_owned());
+        let script = Script { gpus: vec![number], libtpu, ..Script::default() };
+        let worker = Worker::start(Some(&group), &script).unwrap();
         (vendor, group, worker)
     };
     VENDORS.into_iter().map(&mut begin).collect()

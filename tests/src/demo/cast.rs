@@ -4,6 +4,7 @@ use super::DemoError;
 use crate::engine::{EngineSpec, FakeEngine};
 use crate::fakes::Host;
 use crate::stage::{Driver, Group, PodSpec, Qos, Stage};
+use crate::vendors::BASES;
 use crate::worker::Worker;
 use crate::worker::script::Script;
 use std::collections::BTreeMap;
@@ -110,6 +111,8 @@ pub struct Cast {
     jobs: BTreeMap<u32, u32>,
     /// What scripts call the devices.
     numbers: Vec<u32>,
+    /// What they are.
+    scenario: String,
     scenery: Scenery,
 }
 
@@ -122,7 +125,7 @@ struct Actor {
 
 impl Cast {
     /// Starts everybody and tells the fake driver.
-    pub fn enter(scenery: Scenery, host: &Host) -> Result<Self, DemoError> {
+    pub fn enter(scenery: Scenery, host: &Host, scenario: &str) -> Result<Self, DemoError> {
         let mut cast = Self {
             actors: Vec::new(),
             engine: None,
@@ -130,6 +133,7 @@ impl Cast {
             turn: 0,
             jobs: BTreeMap::new(),
             numbers: host.numbers(),
+            scenario: scenario.to_owned(),
             scenery,
         };
         for role in &CAST {
@@ -201,6 +205,7 @@ impl Cast {
             uid: Some(role.uid),
             gpus: gpus.clone(),
             forks: role.forks,
+            libtpu: tpu_scenario(&gpus, &self.scenario),
             ..Script::default()
         };
         let group = match &mut self.scenery {
@@ -213,6 +218,12 @@ impl Cast {
         let worker = Worker::start(group.as_ref(), &script)?;
         Ok(Actor { worker, gpus, group })
     }
+}
+
+/// The scenario for those whose processes serve the values of their chips themselves.
+fn tpu_scenario(gpus: &[u32], scenario: &str) -> Option<String> {
+    let [_, _, (tpu, _), (next, _), _] = BASES;
+    gpus.iter().all(|gpu| (tpu..next).contains(gpu)).then(|| scenario.to_owned())
 }
 
 /// An engine's API server in the pod of its workers; nothing where there are no pods.

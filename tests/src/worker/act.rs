@@ -2,7 +2,7 @@
 
 use super::script::{Hold, Opener, Script};
 use super::{nodes, pass};
-use crate::sys;
+use crate::{libtpu, sys};
 use rustix::process::{
     Gid, Pid, Signal, Uid, WaitOptions, set_parent_process_death_signal, waitpid,
 };
@@ -96,6 +96,9 @@ pub fn hold(script: &Script, open: Vec<OwnedFd>) -> io::Result<()> {
             let held = die_with_parent().and_then(|()| wait(script));
             sys::quit(i32::from(held.is_err()));
         }
+    }
+    if let Some(scenario) = &script.libtpu {
+        libtpu::serve(scenario, &script.gpus)?;
     }
     say_ready(children.iter().map(|child| child.as_raw_nonzero().get()))?;
     match script.hold {

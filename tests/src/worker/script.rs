@@ -96,6 +96,8 @@ pub struct Script {
     /// A task of a Slurm job: the nodes and the user are there already, and orders come from this
     /// socket; the text after it is told there first.
     pub task: Option<(String, String)>,
+    /// Serves libtpu's metrics of its chips, with the values of this scenario.
+    pub libtpu: Option<String>,
     /// How long it holds.
     pub hold: Hold,
     /// This is the program it became.
@@ -119,6 +121,7 @@ impl Default for Script {
             relative: false,
             exec: None,
             task: None,
+            libtpu: None,
             hold: Hold::UntilTold,
             executed: false,
         }
@@ -139,6 +142,7 @@ impl Script {
         all.extend(self.exec.iter().map(|name| format!("--exec={name}")));
         let task = |(socket, tag): &(String, String)| format!("--task={socket}:{tag}");
         all.extend(self.task.as_ref().map(task));
+        all.extend(self.libtpu.iter().map(|scenario| format!("--libtpu={scenario}")));
         all.extend(self.bare.then(|| "--bare".to_owned()));
         all.extend(self.contained.then(|| "--contained".to_owned()));
         all.extend(self.relative.then(|| "--relative".to_owned()));
@@ -179,6 +183,7 @@ impl Script {
                 let (socket, tag) = value.rsplit_once(':')?;
                 self.task = Some((socket.to_owned(), tag.to_owned()));
             }
+            "--libtpu" => self.libtpu = Some(value.to_owned()),
             "--bare" => self.bare = true,
             "--contained" => self.contained = true,
             "--relative" => self.relative = true,
@@ -219,6 +224,7 @@ mod tests {
             relative: true,
             exec: Some("trainer".to_owned()),
             task: Some(("/tmp/bed/tasks".to_owned(), "7".to_owned())),
+            libtpu: Some("tpu-v5e4".to_owned()),
             hold: Hold::Storm { count: 500, per_second: 2000 },
             executed: true,
         };

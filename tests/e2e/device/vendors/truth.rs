@@ -147,10 +147,19 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("gaudi", "gpu.unknown_code", "every bit is known: unit test of the library's reader"),
     ("intel", "gpu.process.info", "the clients of DRM: unit test of `fdinfo`"),
     ("intel", "gpu.process.memory.usage", "the clients of DRM: unit test of `fdinfo`"),
-    ("tpu", "gpu.utilization", "libtpu serves it: unit test on real ports"),
-    ("tpu", "gpu.memory.bandwidth.utilization", "libtpu serves it: unit test on real ports"),
-    ("tpu", "gpu.memory.usage", "libtpu serves it: unit test on real ports"),
-    ("tpu", "gpu.memory.limit", "libtpu serves it: unit test on real ports"),
+    ("tpu", "gpu.utilization", "of the chip with a process: `SERVED`"),
+    ("tpu", "gpu.memory.bandwidth.utilization", "of the chip with a process: `SERVED`"),
+    ("tpu", "gpu.memory.usage", "of the chip with a process: `SERVED`"),
+    ("tpu", "gpu.memory.limit", "of the chip with a process: `SERVED`"),
+];
+
+/// What the process on the first TPU serves of it, by libtpu's own protocol.
+const SERVED: &[Row] = &[
+    ("gpu.utilization", &[("gpu.task", "general")], |_| 0.55),
+    ("gpu.memory.bandwidth.utilization", &[], |_| 0.3),
+    ("gpu.memory.limit", &[], |_| 16384.0 * MIB),
+    ("gpu.memory.usage", &[("gpu.memory.state", "used")], |_| 6144.0 * MIB),
+    ("gpu.memory.usage", &[("gpu.memory.state", "free")], |_| 10240.0 * MIB),
 ];
 
 /// The metrics that METRICS.md says each vendor has.
@@ -195,6 +204,9 @@ pub(super) fn missing(points: &[ReceivedPoint]) -> Vec<(&'static str, &'static s
             }
         }
     }
+    missing.extend(
+        SERVED.iter().filter(|row| served(points, row).is_empty()).map(|row| ("tpu", row.0)),
+    );
     missing
 }
 
@@ -218,9 +230,27 @@ fn are_counted(points: &[ReceivedPoint]) -> bool {
     ALL.iter().all(of)
 }
 
+/// The values of a metric that libtpu serves; of the second chip there are none.
+fn served(points: &[ReceivedPoint], (name, dims, _): &Row) -> Vec<f64> {
+    let [first, second] = [0, 1].map(|index| {
+        let uuid = format!("TPU-0000:8{index}:00.0");
+        arrived(points, name, &[&[("gpu.uuid", uuid.as_str())], *dims].concat())
+    });
+    assert!(second.is_empty(), "{name} of a chip without a process: {second:?}");
+    first
+}
+
 /// Every value that has arrived is the scenario's, and every metric has a row.
 pub(super) fn holds(points: &[ReceivedPoint]) {
     let documented = documented();
+    for row in SERVED {
+        let found = served(points, row);
+        assert!(
+            found.iter().all(|value| (value - row.2(0.0)).abs() <= row.2(0.0) * 1e-9),
+            "{}: {found:?}",
+            row.0
+        );
+    }
     for (vendor, rows, uuid) in ALL {
         for name in &documented[vendor] {
             let is_here = rows.iter().any(|row| row.0 == *name) || COMMON.contains(name);
