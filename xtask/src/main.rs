@@ -26,6 +26,7 @@ mod peers;
 mod picture;
 mod place;
 mod podman;
+mod release;
 mod run;
 mod setup;
 mod shell;
@@ -89,6 +90,8 @@ enum Task {
     Systemd(systemd::Request),
     /// Make all files of a release: tarballs, packages, image, chart, checksums
     Dist(dist::Request),
+    /// Publish the files of a release, signed: feeds for apt, dnf and Helm, image and chart in a registry
+    Release(release::Request),
     /// Lint the Helm chart and render deploy/kubernetes from it
     Chart(chart::Request),
     /// Build the OpenTelemetry Collector that the end-to-end tests send to, and print its path; or check
@@ -135,6 +138,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Vm(request) => vm::vm(&request).map(drop),
         Task::Systemd(request) => systemd::systemd(&request),
         Task::Dist(request) => dist::dist(&request),
+        Task::Release(request) => release::release(&request),
         Task::Chart(request) => chart::chart(&request),
         Task::Collector(request) => collector::collector(&request),
     }
