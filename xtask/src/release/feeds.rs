@@ -81,8 +81,10 @@ fn add_signed(rpm: &Path, folder: &Path, gpg: &Gpg) -> Result<()> {
     // Moved there when it is signed, so that no other is ever published.
     let copy = gpg.home().join(name);
     fs::copy(rpm, &copy).with_context(|| format!("copying {}", rpm.display()))?;
-    let mut sign = shell::program("rpmsign", ["--addsign", "--define"]);
-    sign.arg(format!("_gpg_name {}", gpg.fingerprint()));
+    let program = shell::on_path("gpg").context("no gpg")?;
+    let mut sign = shell::program("rpmsign", ["--addsign"]);
+    sign.args(["--define", &format!("_gpg_name {}", gpg.fingerprint())]);
+    sign.args(["--define", &format!("__gpg {}", program.display())]);
     shell::run(sign.arg(&copy).env("GNUPGHOME", gpg.home()))?;
     add(&copy, folder)
 }

@@ -5,6 +5,8 @@ use crate::shell;
 use anyhow::{Context as _, Result, bail};
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
@@ -53,8 +55,7 @@ impl Gpg {
     /// With the key that the environment has.
     pub(super) fn new(surroundings: &Surroundings) -> Result<Self> {
         surroundings.require(GPG_KEY, "`gpg --armor --export-secret-keys KEY`")?;
-        // Mode 0700, and short: a socket's path must fit into 108 bytes.
-        let home = tempfile::tempdir().context("making a folder for the key")?;
+        let home = private_folder()?;
         let mut gpg = Self { home, fingerprint: String::new() };
         // The shell's own printf: a key is no argument, which every user of the machine could read.
         let import = format!("printf '%s\\n' \"${GPG_KEY}\" | gpg --batch --quiet --import");
@@ -103,6 +104,13 @@ impl Gpg {
     }
 }
 
+/// A folder for a key: nobody else's to read, and short, as the path of a socket in it must fit into 108 bytes.
+pub(super) fn private_folder() -> Result<TempDir> {
+    let mode = fs::Permissions::from_mode(0o700);
+    let made = tempfile::Builder::new().permissions(mode).tempdir();
+    made.context("making a folder for a key")
+}
+
 impl Drop for Gpg {
     fn drop(&mut self) {
         // The agent that gpg started knows the key.
@@ -129,7 +137,8 @@ fn only_fingerprint(listed: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Surroundings, only_fingerprint};
+    use super::{Surroundings, only_fingerprint, private_folder};
+    use std::os::unix::fs::PermissionsExt as _;
 
     const ONE: &str = "sec:u:255:22:A:1:::u:::scESC:::+::ed25519:::0:\nfpr:::::::::AAFF:\ngrp:::::::::1:\n\
                        uid:u::::1::2::x::::::::::0:\nssb:u:255:18:B:1::::::e:::+::cv25519::\nfpr:::::::::BB:\n";
@@ -139,6 +148,15 @@ mod tests {
         assert_eq!(only_fingerprint(ONE).as_deref(), Some("AAFF"));
         assert_eq!(only_fingerprint(&ONE.repeat(2)), None);
         assert_eq!(only_fingerprint(""), None);
+    }
+
+    #[test]
+    fn a_keys_folder_is_nobody_elses_and_goes() {
+        let folder = private_folder().unwrap();
+        let path = folder.path().to_owned();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        drop(folder);
+        assert!(!path.exists());
     }
 
     #[test]

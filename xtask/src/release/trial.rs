@@ -6,7 +6,7 @@ mod host;
 mod images;
 mod servers;
 
-use super::keys::{COSIGN_KEY, COSIGN_PASSWORD, GPG_KEY, PUBLIC, Surroundings};
+use super::keys::{COSIGN_KEY, COSIGN_PASSWORD, GPG_KEY, PUBLIC, Surroundings, private_folder};
 use super::{Files, publish, registry};
 use crate::dist::archive::Stage;
 use crate::setup::dist as tools;
@@ -24,6 +24,10 @@ pub(super) fn trial(files: &Files) -> Result<()> {
     setup::ensure(&["guest", "dist"], Want::Must)?;
     let stage = Stage::new(&place::target("release-try"))?;
     let work = stage.folder();
+    // Signatures of the moment do not belong beside what will be published.
+    let dist = work.join("dist");
+    shell::run(shell::program("cp", ["-a"]).arg(&files.folder).arg(&dist))?;
+    let files = &Files::of(&dist)?;
     let feed = work.join("feed");
     fs::create_dir_all(&feed).context("making the feed's folder")?;
     let web = web(&feed)?;
@@ -166,7 +170,7 @@ impl<'a> Keys<'a> {
 
 /// A new secret key, as a maintainer exports it.
 fn openpgp(name: &str) -> Result<String> {
-    let home = tempfile::tempdir().context("making a folder for a key")?;
+    let home = private_folder()?;
     let gpg = |args: &[&str]| {
         let mut command = shell::program("gpg", ["--batch", "--quiet", "--passphrase", ""]);
         shell::capture(command.args(args).env("GNUPGHOME", home.path()))

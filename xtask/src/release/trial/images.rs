@@ -121,6 +121,7 @@ impl Images<'_> {
         let plain: [&[&str]; 2] = [&[oci.as_str(), "--plain-http"], &["gpuwho/gpuwho"]];
         for (at, source) in plain.into_iter().enumerate() {
             let to = format!("chart-{at}");
+            fs::create_dir_all(self.work.join(&to)).context("making a folder")?;
             let fixed = ["--version", version];
             run(&[&["pull", "--destination", &to], source, &fixed].concat())?;
             let pulled = self.work.join(to).join(format!("gpuwho-{version}.tgz"));
