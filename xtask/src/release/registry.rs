@@ -53,8 +53,8 @@ impl Registry<'_> {
             ensure!(published == index, taken(&to));
         }
         let mut copy = self.skopeo("copy", "--dest-tls-verify=false");
-        copy.args(["--all", "--preserve-digests", &from, &format!("docker://{to}")]);
-        shell::run(&mut copy)?;
+        copy.args(["--quiet", "--all", "--preserve-digests", &from, &format!("docker://{to}")]);
+        shell::capture(&mut copy)?;
         let file = self.scratch.path().join("index.json");
         fs::write(&file, index).context("writing the image's index")?;
         Ok(format!("{}/gpuwho@sha256:{}", self.name, checksum(&file)?))

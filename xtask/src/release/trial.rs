@@ -19,6 +19,9 @@ use servers::{Server, USER, registry as start_registry, web};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// What is said where something else is published.
+const TAKEN: &str = "is published and is another";
+
 /// `cargo xtask release --try`.
 pub(super) fn trial(files: &Files) -> Result<()> {
     setup::ensure(&["guest", "dist"], Want::Must)?;
@@ -42,12 +45,13 @@ pub(super) fn trial(files: &Files) -> Result<()> {
         registry::push(files, &name, &mine)?;
     }
     let other = Files { debs: vec![changed(&files.debs[0], work)?], ..files.clone() };
-    must_fail("another package under a published name", publish(&other, &feed, &mine))?;
+    must_fail("another package under a published name", TAKEN, publish(&other, &feed, &mine))?;
     let other = Files { image: images::changed(&files.image, work)?, ..files.clone() };
-    must_fail("another image under a tag", registry::push(&other, &name, &mine))?;
+    must_fail("another image under a tag", TAKEN, registry::push(&other, &name, &mine))?;
     let other = Files { chart: changed(&files.chart, work)?, ..files.clone() };
-    must_fail("another chart under a tag", registry::push(&other, &name, &mine))?;
-    must_fail("a push without the password", registry::push(files, &name, &keys.stranger()?))?;
+    must_fail("another chart under a tag", TAKEN, registry::push(&other, &name, &mine))?;
+    let result = registry::push(files, &name, &keys.stranger()?);
+    must_fail("a push without the password", "authentication required", result)?;
 
     sums(files, work)?;
     Images { files, registry: &name, keys: &keys, work }.check(&web.address)?;
@@ -65,16 +69,13 @@ fn said(what: &str) {
     eprintln!("== {what}");
 }
 
-/// The opposite of a check.
-fn must_fail<T>(what: &str, result: Result<T>) -> Result<()> {
-    match result {
-        Ok(_) => anyhow::bail!("{what} was taken"),
-        Err(error) => {
-            said(&format!("refused, as it must be: {what}"));
-            eprintln!("{error:#}");
-            Ok(())
-        }
-    }
+/// The opposite of a check: it fails, and says why in these words.
+fn must_fail<T>(what: &str, why: &str, result: Result<T>) -> Result<()> {
+    let Err(error) = result else { anyhow::bail!("{what} was taken") };
+    let error = format!("{error:#}");
+    ensure!(error.contains(why), "{what} was refused, but not as {why:?}: {error}");
+    said(&format!("refused, as it must be: {what} ({why})"));
+    Ok(())
 }
 
 /// The file with a byte more.
@@ -95,12 +96,12 @@ fn sums(files: &Files, work: &Path) -> Result<()> {
     let verify = |file: &Path| {
         let mut gpgv = shell::program("gpgv", ["--keyring"]);
         gpgv.arg(&keyring).arg(files.folder.join("SHA256SUMS.asc")).arg(file);
-        shell::run(&mut gpgv)
+        shell::capture(&mut gpgv)
     };
     verify(&files.folder.join(super::SUMS))?;
     let other = work.join("sums");
     fs::write(&other, "0  gpuwho\n").context("writing other sums")?;
-    must_fail("other checksums", verify(&other))
+    must_fail("other checksums", "BAD signature", verify(&other))
 }
 
 /// Keys of the moment, and the programs' own folders, so that this machine's stay as they are.

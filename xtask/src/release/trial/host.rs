@@ -99,7 +99,7 @@ impl<'a> Host<'a> {
             let get = format!("cd /tmp && apt-get download gpuwho:{processor}");
             fs::remove_file(find(&self.root.join("tmp"), &format!("_{processor}.deb"))?)
                 .context("removing a package")?;
-            must_fail("a package with another byte, by apt", self.run(&get))?;
+            must_fail("a package with another byte, by apt", "Hash Sum mismatch", self.run(&get))?;
         }
 
         let index = copy_of(feed, "forged-index")?;
@@ -108,14 +108,14 @@ impl<'a> Host<'a> {
             flip(&binary.join(name))?;
         }
         self.sources("/forged-index", feed)?;
-        must_fail("another index, by apt", self.run(update))?;
+        must_fail("another index, by apt", "Hash Sum mismatch", self.run(update))?;
 
         let signed = copy_of(feed, "forged-signature")?;
         let dist = signed.join("apt/dists/stable");
         other.detached(&dist.join("Release"), &dist.join("Release.gpg"))?;
         other.around(&dist.join("Release"), &dist.join("InRelease"))?;
         self.sources("/forged-signature", feed)?;
-        must_fail("another key's signature, by apt", self.run(update))?;
+        must_fail("another key's signature, by apt", "NO_PUBKEY", self.run(update))?;
         // It was the signature and nothing else.
         self.sources("", feed)?;
         self.run(update).map(drop)
@@ -148,17 +148,25 @@ impl<'a> Host<'a> {
 
         let package = copy_of(feed, "forged-rpm")?;
         flip(&find(&package.join("rpm/x86_64"), ".rpm")?)?;
-        must_fail("a package with another byte, by dnf", self.install("/forged-rpm"))?;
+        must_fail("a package with another byte, by dnf", "checksum", self.install("/forged-rpm"))?;
 
         let signed = copy_of(feed, "forged-repodata")?;
         rpm_index(&signed.join("rpm/x86_64"), other)?;
-        must_fail("another key's index, by dnf", self.install("/forged-repodata"))?;
+        must_fail(
+            "another key's index, by dnf",
+            "repomd.xml GPG signature verification error",
+            self.install("/forged-repodata"),
+        )?;
 
         let unsigned = copy_of(feed, "unsigned-rpm")?;
         let folder = unsigned.join("rpm/x86_64");
         shell::run(shell::program("rpmsign", ["--delsign"]).arg(find(&folder, ".rpm")?))?;
         rpm_index(&folder, mine)?;
-        must_fail("a package without a signature, by dnf", self.install("/unsigned-rpm"))?;
+        must_fail(
+            "a package without a signature, by dnf",
+            "is not signed",
+            self.install("/unsigned-rpm"),
+        )?;
         self.install("").map(drop)
     }
 

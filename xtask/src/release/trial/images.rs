@@ -1,8 +1,9 @@
 //! Image and chart, fetched and checked as users do.
 
 use super::super::Files;
-use super::super::registry::is_local;
+use super::super::registry;
 use super::{Keys, must_fail, said};
+use crate::chart::KUBERNETES;
 use crate::dist::archive::checksum;
 use crate::setup::dist as tools;
 use crate::shell;
@@ -21,7 +22,6 @@ pub(super) struct Images<'a> {
 
 impl Images<'_> {
     pub(super) fn check(&self, web: &str) -> Result<()> {
-        ensure!(is_local(self.registry), "{} is no registry of a trial", self.registry);
         let version = env!("CARGO_PKG_VERSION");
         let image = format!("{}/gpuwho", self.registry);
         let index = self.index(&format!("{image}:{version}"))?;
@@ -35,7 +35,7 @@ impl Images<'_> {
         }
         self.signed(&format!("{image}:{version}"))?;
         self.signed(&format!("{}/charts/gpuwho:{version}", self.registry))?;
-        self.unsigned(&image)?;
+        self.forged(version)?;
         self.helm(web)
     }
 
@@ -50,7 +50,7 @@ impl Images<'_> {
     fn pull(&self, name: &str, manifest: &Value) -> Result<()> {
         let processor = manifest["platform"]["architecture"].as_str().unwrap_or_default();
         let to = self.work.join(format!("pulled-{processor}"));
-        let copy = ["copy", "--src-tls-verify=false", "--override-arch", processor];
+        let copy = ["copy", "--quiet", "--src-tls-verify=false", "--override-arch", processor];
         let mut command = self.keys.machine(&self.keys.login).program("skopeo", copy);
         command.arg(format!("docker://{name}")).arg(format!("dir:{}", to.display()));
         shell::run(&mut command)?;
@@ -87,23 +87,28 @@ impl Images<'_> {
         shell::capture(command.arg(key).arg(name))
     }
 
-    fn signed(&self, name: &str) -> Result<()> {
-        said(&format!("{name} is signed with the key and with no other"));
-        self.verify(name, &self.files.folder.join("cosign.pub"))?;
-        must_fail("another key's signature", self.verify(name, &self.keys.public("other")))
+    fn signed(&self, name: &str) -> Result<String> {
+        said(&format!("cosign verify {name}"));
+        self.verify(name, &self.files.folder.join("cosign.pub"))
     }
 
-    /// The same image under a name of its own, without a signature.
-    fn unsigned(&self, image: &str) -> Result<()> {
-        self.keys.surroundings("other")?;
-        let name = format!("{image}-unsigned:1");
-        let archive =
-            format!("oci-archive:{}:{}", self.files.image.display(), env!("CARGO_PKG_VERSION"));
-        let copy = ["copy", "--dest-tls-verify=false", "--all", &archive];
+    /// The same image and chart under other names, with another's signature and with none.
+    fn forged(&self, version: &str) -> Result<()> {
+        let folder = self.work.join("forged");
+        fs::create_dir_all(&folder).context("making a folder")?;
+        let files = Files { folder, ..self.files.clone() };
+        let name = format!("{}/forged", self.registry);
+        registry::push(&files, &name, &self.keys.surroundings("other")?)?;
+        for part in ["gpuwho", "charts/gpuwho"] {
+            let result = self.signed(&format!("{name}/{part}:{version}"));
+            must_fail("another key's signature", "accepted signatures do not match", result)?;
+        }
+        let name = format!("{}/unsigned:1", self.registry);
+        let archive = format!("oci-archive:{}:{version}", self.files.image.display());
+        let copy = ["copy", "--quiet", "--dest-tls-verify=false", "--all", &archive];
         let mut command = self.keys.machine(&self.keys.login).program("skopeo", copy);
         shell::run(command.arg(format!("docker://{name}")))?;
-        let key = self.files.folder.join("cosign.pub");
-        must_fail("an image without a signature", self.verify(&name, &key))
+        must_fail("an image without a signature", "no signatures found", self.signed(&name))
     }
 
     /// From the registry and from the index.
@@ -123,12 +128,13 @@ impl Images<'_> {
             let to = format!("chart-{at}");
             fs::create_dir_all(self.work.join(&to)).context("making a folder")?;
             let fixed = ["--version", version];
+            let kubernetes = ["--kube-version", KUBERNETES];
             run(&[&["pull", "--destination", &to], source, &fixed].concat())?;
             let pulled = self.work.join(to).join(format!("gpuwho-{version}.tgz"));
             ensure!(checksum(&pulled)? == checksum(&self.files.chart)?, "another chart");
             let image = format!("image.repository={}/gpuwho", self.registry);
             let set = ["--set", &image];
-            let text = run(&[&["template", "gpuwho"], source, &fixed, &set].concat())?;
+            let text = run(&[&["template", "gpuwho"], source, &fixed, &kubernetes, &set].concat())?;
             let wanted = format!("image: \"{}/gpuwho:{version}\"", self.registry);
             ensure!(text.contains(&wanted), "rendered without {wanted}:\n{text}");
         }
