@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Its release, and what it has besides the usual.
 const SUITE: &str = "bookworm";
-const PACKAGES: &str = "dnf,gnupg,init-system-helpers";
+const PACKAGES: &str = "dnf,gnupg,init-system-helpers,rpm";
 
 /// Runs a script in the folder, with this machine's devices and processes of its own.
 const INSIDE: &str = r#"mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec chroot "$0" sh -euc "$1""#;
@@ -134,7 +134,7 @@ impl<'a> Host<'a> {
         // No shell is there to run the package's scripts with.
         self.run(
             "rm -rf /other /var/cache/dnf; mkdir /other; dnf --installroot=/other --releasever=1 \
-             --setopt=reposdir=/etc/yum.repos.d --setopt=tsflags=noscripts --assumeyes install gpuwho; \
+             --setopt=reposdir=/etc/yum.repos.d --setopt=tsflags=noscripts --assumeyes install gpuwho >&2; \
              ls -l /other/usr/bin/gpuwho",
         )
     }
@@ -148,7 +148,11 @@ impl<'a> Host<'a> {
 
         let package = copy_of(feed, "forged-rpm")?;
         flip(&find(&package.join("rpm/x86_64"), ".rpm")?)?;
-        must_fail("a package with another byte, by dnf", "checksum", self.install("/forged-rpm"))?;
+        must_fail(
+            "a package with another byte, by dnf",
+            "checksum doesn't match",
+            self.install("/forged-rpm"),
+        )?;
 
         let signed = copy_of(feed, "forged-repodata")?;
         rpm_index(&signed.join("rpm/x86_64"), other)?;
