@@ -2,6 +2,7 @@
 //! with a password, with keys of the moment; then installs from there as users do, and sees to it that nothing
 //! comes of what was tampered with.
 
+mod binstall;
 mod host;
 mod images;
 mod servers;
@@ -55,12 +56,15 @@ pub(super) fn trial(files: &Files) -> Result<()> {
 
     sums(files, work)?;
     Images { files, registry: &name, keys: &keys, work }.check(&web.address)?;
+    binstall::binstall(files, work)?;
     let host = Host::new(work, &web.address)?;
     host.apt(&feed)?;
     let other = keys.surroundings("other")?;
     host.dnf(&feed, &super::Gpg::new(&mine)?, &super::Gpg::new(&other)?)?;
     host.forged_apt(&feed, &super::Gpg::new(&other)?)?;
-    println!("tried: apt, dnf, helm, skopeo and cosign take what was published, and nothing else");
+    println!(
+        "tried: apt, dnf, helm, skopeo, cosign and cargo-binstall take what was published, and nothing else"
+    );
     Ok(())
 }
 
@@ -162,10 +166,6 @@ impl<'a> Keys<'a> {
             ("HELM_CONFIG_HOME", helm.join("config").into()),
             ("HELM_DATA_HOME", helm.join("data").into()),
         ])
-    }
-
-    fn public(&self, name: &str) -> PathBuf {
-        self.work.join(name).join("cosign.pub")
     }
 }
 

@@ -34,6 +34,9 @@ const ZIGBUILD: Wheel = Wheel {
 /// Embeds the list of dependencies in a program, and reads it as CycloneDX.
 const CRATES: [(&str, &str); 2] = [("cargo-auditable", "0.7.7"), ("auditable2cdx", "0.1.0")];
 
+/// Installs a program from a release's tarball: tries what agent/Cargo.toml says of them.
+const BINSTALL: (&str, &str) = ("cargo-binstall", "1.18.0");
+
 /// Reads what the writer of packages wrote.
 const TOOLS: &[Tool] =
     &[Tool { program: "rpm", package: "rpm" }, Tool { program: "dpkg-deb", package: "dpkg" }];
@@ -100,14 +103,27 @@ pub(super) fn install() -> Result<()> {
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755))
             .with_context(|| format!("making {} executable", program.display()))?;
     }
-    for (name, version) in CRATES {
-        let root = crate_folder(name, version)?;
-        if !root.join("bin").join(name).is_file() {
-            let install = ["install", name, "--version", version, "--locked", "--force", "--root"];
-            shell::run(shell::program("cargo", install).arg(root))?;
-        }
+    for tool in CRATES {
+        install_crate(tool, &[])?;
     }
     build_go_program(NFPM).map(drop)
+}
+
+/// Builds a program of crates.io once, and gives its path.
+fn install_crate((name, version): (&str, &str), options: &[&str]) -> Result<PathBuf> {
+    let root = crate_folder(name, version)?;
+    let program = root.join("bin").join(name);
+    if !program.is_file() {
+        let install = ["install", name, "--version", version, "--locked", "--force", "--root"];
+        shell::run(shell::program("cargo", install).arg(root).args(options))?;
+    }
+    Ok(program)
+}
+
+/// The real cargo-binstall, without optimisation: that alone would take many minutes.
+pub(crate) fn binstall() -> Result<PathBuf> {
+    let features = ["--debug", "--no-default-features", "--features=rustls,fancy-no-backtrace"];
+    install_crate(BINSTALL, &features)
 }
 
 fn crate_folder(name: &str, version: &str) -> Result<PathBuf> {

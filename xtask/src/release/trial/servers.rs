@@ -4,7 +4,7 @@ use crate::{shell, unpacked};
 use anyhow::{Context as _, Result};
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
@@ -14,6 +14,19 @@ pub(super) const USER: &str = "dXNlcjpwYXNzd29yZA==";
 const HTPASSWD: &str = "user:$2b$05$abcdefghijklmnopqrstuuWG29KuyeAicPCJODk1zjyGvyQUU2awu\n";
 /// Debian's release: its libraries must be this machine's.
 const SUITE: &str = "bookworm";
+
+/// A web server for a folder, with TLS: folder, certificate, key.
+const TLS: &str = r#"
+import functools, http.server, ssl, sys
+folder, certificate, key = sys.argv[1:]
+handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(certificate, key)
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print("listening on localhost:%d." % server.server_port, flush=True)
+server.serve_forever()
+"#;
 
 /// A server that ends with this.
 pub(super) struct Server {
@@ -37,6 +50,21 @@ pub(super) fn web(folder: &Path) -> Result<Server> {
     command.arg(folder).arg("0").stdout(Stdio::piped()).stderr(Stdio::null());
     // `Serving HTTP on 127.0.0.1 port 40231 (http://127.0.0.1:40231/) ...`
     Server::start(command, |line| line.split("(http://").nth(1)?.split('/').next())
+}
+
+/// A web server with TLS for a folder, as `localhost:PORT`, and the certificate in `work` by which it is known.
+pub(super) fn tls(folder: &Path, work: &Path) -> Result<(Server, PathBuf)> {
+    let (certificate, key) = (work.join("tls.pem"), work.join("tls.key"));
+    let request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"];
+    let mut openssl = shell::program("openssl", request);
+    openssl.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]);
+    openssl.args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout"]);
+    shell::capture(openssl.arg(&key).arg("-out").arg(&certificate))?;
+    let mut command = shell::program("python3", ["-c", TLS]);
+    command.arg(folder).arg(&certificate).arg(&key).stdout(Stdio::piped()).stderr(Stdio::null());
+    let server =
+        Server::start(command, |line| line.strip_prefix("listening on ")?.strip_suffix('.'))?;
+    Ok((server, certificate))
 }
 
 /// Docker's registry, which lets nobody in without the password.
