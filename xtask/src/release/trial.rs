@@ -5,6 +5,7 @@
 mod binstall;
 mod host;
 mod images;
+mod others;
 mod servers;
 
 use super::keys::{COSIGN_KEY, COSIGN_PASSWORD, GPG_KEY, PUBLIC, Surroundings, private_folder};
@@ -40,7 +41,10 @@ pub(super) fn trial(files: &Files) -> Result<()> {
     let mine = keys.surroundings("mine")?;
     let name = format!("{}/gpuwho", registry.address);
 
-    said("packages, chart and image are published, and again, which changes nothing");
+    others::earlier(&feed, work)?;
+    said(
+        "packages, chart and image are published beside an earlier release, and again, which changes nothing",
+    );
     for _ in 0..2 {
         publish(files, &feed, &mine)?;
         registry::push(files, &name, &mine)?;
@@ -200,12 +204,4 @@ fn flip(path: &Path) -> Result<()> {
     let byte = bytes.get_mut(middle).context("an empty file")?;
     *byte ^= 1;
     fs::write(path, bytes).with_context(|| format!("writing {}", path.display()))
-}
-
-/// The first file below a folder whose name ends so.
-fn find(folder: &Path, end: &str) -> Result<PathBuf> {
-    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
-    let mut paths = entries.flatten().map(|entry| entry.path());
-    let found = paths.find(|path| path.to_string_lossy().ends_with(end));
-    found.with_context(|| format!("no {end} in {}", folder.display()))
 }

@@ -2,8 +2,9 @@
 
 use super::super::feeds::rpm_index;
 use super::super::keys::{Gpg, PUBLIC};
-use super::{copy_of, find, flip, must_fail, said};
-use crate::setup::dist as tools;
+use super::others::{self, EARLIER};
+use super::{copy_of, flip, must_fail, said};
+use crate::dist::archive::checksum;
 use crate::systemd::archive;
 use crate::{place, shell};
 use anyhow::{Context as _, Result, ensure};
@@ -74,13 +75,20 @@ impl<'a> Host<'a> {
     pub(super) fn apt(&self, feed: &Path) -> Result<()> {
         said("apt installs from the feed");
         self.sources("", feed)?;
+        // The newest is installed, and the earlier one can be had.
         self.run("dpkg --add-architecture amd64; dpkg --add-architecture arm64; apt-get update")?;
+        self.run(&format!("cd /tmp && apt-get download gpuwho={EARLIER}-1"))?;
         let version = self.run("apt-get install --yes gpuwho >&2; gpuwho --version")?;
         let wanted = format!("gpuwho {}", env!("CARGO_PKG_VERSION"));
         ensure!(version.trim() == wanted, "installed {version}");
         for processor in ["amd64", "arm64"] {
             self.run(&format!("cd /tmp && apt-get download gpuwho:{processor}"))?;
-            find(&self.root.join("tmp"), &format!("_{processor}.deb"))?;
+            let path = self.root.join("tmp").join(deb(processor));
+            ensure!(
+                checksum(&path)? == checksum(&feed.join("apt/pool").join(deb(processor)))?,
+                "another {}",
+                path.display()
+            );
         }
         self.run("apt-get purge --yes gpuwho")?;
         Ok(())
@@ -91,13 +99,13 @@ impl<'a> Host<'a> {
         let update = "rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb; \
                       apt-get -o APT::Update::Error-Mode=any update";
         let package = copy_of(feed, "forged-package")?;
-        flip(&find(&package.join("apt/pool"), "_amd64.deb")?)?;
-        flip(&find(&package.join("apt/pool"), "_arm64.deb")?)?;
+        flip(&package.join("apt/pool").join(deb("amd64")))?;
+        flip(&package.join("apt/pool").join(deb("arm64")))?;
         self.sources("/forged-package", feed)?;
         self.run(update)?;
         for processor in ["amd64", "arm64"] {
             let get = format!("cd /tmp && apt-get download gpuwho:{processor}");
-            fs::remove_file(find(&self.root.join("tmp"), &format!("_{processor}.deb"))?)
+            fs::remove_file(self.root.join("tmp").join(deb(processor)))
                 .context("removing a package")?;
             must_fail("a package with another byte, by apt", "Hash Sum mismatch", self.run(&get))?;
         }
@@ -122,7 +130,7 @@ impl<'a> Host<'a> {
     }
 
     /// Names a feed to dnf, in the words of the README, and installs the package below a root of its own.
-    fn install(&self, path: &str) -> Result<String> {
+    fn install(&self, path: &str, processor: &str) -> Result<String> {
         let web = format!("http://{}", self.web);
         let text = format!(
             "[gpuwho]\nname=gpuwho\nbaseurl={web}{path}/rpm/$basearch\ngpgkey={web}/{PUBLIC}\n\
@@ -132,26 +140,29 @@ impl<'a> Host<'a> {
         fs::create_dir_all(&repos).context("making dnf's folder")?;
         fs::write(repos.join("gpuwho.repo"), text).context("writing dnf's feed")?;
         // No shell is there to run the package's scripts with.
-        self.run(
+        self.run(&format!(
             "rm -rf /other /var/cache/dnf; mkdir /other; dnf --installroot=/other --releasever=1 \
-             --setopt=reposdir=/etc/yum.repos.d --setopt=tsflags=noscripts --assumeyes install gpuwho >&2; \
-             ls -l /other/usr/bin/gpuwho",
-        )
+             --forcearch={processor} --setopt=reposdir=/etc/yum.repos.d --setopt=tsflags=noscripts \
+             --assumeyes install gpuwho >&2; rpm --root=/other --query gpuwho",
+        ))
     }
 
-    /// Installs for this processor, and not what is forged.
+    /// Installs for each processor, and not what is forged.
     pub(super) fn dnf(&self, feed: &Path, mine: &Gpg, other: &Gpg) -> Result<()> {
         said("dnf installs from the feed");
-        self.base(feed)?;
-        let out = self.install("")?;
-        ensure!(out.contains("/usr/bin/gpuwho"), "dnf installed no program: {out}");
+        others::base(&feed.join("base"), self.work)?;
+        for processor in ["aarch64", "x86_64"] {
+            let installed = self.install("", processor)?;
+            let wanted = format!("gpuwho-{}-1.{processor}", env!("CARGO_PKG_VERSION"));
+            ensure!(installed.trim() == wanted, "dnf installed {installed}");
+        }
 
         let package = copy_of(feed, "forged-rpm")?;
-        flip(&find(&package.join("rpm/x86_64"), ".rpm")?)?;
+        flip(&package.join("rpm/x86_64").join(rpm()))?;
         must_fail(
             "a package with another byte, by dnf",
             "checksum doesn't match",
-            self.install("/forged-rpm"),
+            self.install("/forged-rpm", "x86_64"),
         )?;
 
         let signed = copy_of(feed, "forged-repodata")?;
@@ -159,35 +170,26 @@ impl<'a> Host<'a> {
         must_fail(
             "another key's index, by dnf",
             "repomd.xml GPG signature verification error",
-            self.install("/forged-repodata"),
+            self.install("/forged-repodata", "x86_64"),
         )?;
 
         let unsigned = copy_of(feed, "unsigned-rpm")?;
         let folder = unsigned.join("rpm/x86_64");
-        shell::run(shell::program("rpmsign", ["--delsign"]).arg(find(&folder, ".rpm")?))?;
+        shell::run(shell::program("rpmsign", ["--delsign"]).arg(folder.join(rpm())))?;
         rpm_index(&folder, mine)?;
         must_fail(
             "a package without a signature, by dnf",
             "is not signed",
-            self.install("/unsigned-rpm"),
+            self.install("/unsigned-rpm", "x86_64"),
         )?;
-        self.install("").map(drop)
+        self.install("", "x86_64").map(drop)
     }
+}
 
-    /// What stands for the distribution: a package with what ours needs.
-    fn base(&self, feed: &Path) -> Result<()> {
-        let config = self.work.join("base.json");
-        let text = serde_json::json!({
-            "name": "base", "arch": "all", "platform": "linux", "version": "1", "release": "1",
-            "maintainer": "trial", "description": "Stands for a distribution",
-            "provides": ["glibc = 2.28", "/bin/sh"],
-        });
-        fs::write(&config, text.to_string()).context("writing a package's description")?;
-        let folder = feed.join("base");
-        fs::create_dir_all(&folder).context("making a feed's folder")?;
-        let nfpm = tools::build_go_program(tools::NFPM)?;
-        let mut package = shell::program(nfpm, ["package", "--packager", "rpm", "--config"]);
-        shell::run(package.arg(&config).arg("--target").arg(folder.join("base.rpm")))?;
-        shell::run(shell::program("createrepo_c", ["--quiet"]).arg(&folder))
-    }
+fn deb(processor: &str) -> String {
+    format!("gpuwho_{}-1_{processor}.deb", env!("CARGO_PKG_VERSION"))
+}
+
+fn rpm() -> String {
+    format!("gpuwho-{}-1.x86_64.rpm", env!("CARGO_PKG_VERSION"))
 }

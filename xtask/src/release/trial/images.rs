@@ -2,6 +2,7 @@
 
 use super::super::Files;
 use super::super::registry;
+use super::others::EARLIER;
 use super::{Keys, must_fail, said};
 use crate::chart::KUBERNETES;
 use crate::dist::archive::checksum;
@@ -121,7 +122,9 @@ impl Images<'_> {
             shell::capture(command.current_dir(self.work))
         };
         let oci = format!("oci://{}/charts/gpuwho", self.registry);
+        let earlier = ["template", "gpuwho", "gpuwho/gpuwho", "--version", EARLIER];
         run(&["repo", "add", "gpuwho", &format!("http://{web}/charts")])?;
+        run(&[&earlier[..], &["--kube-version", KUBERNETES]].concat())?;
         let version = env!("CARGO_PKG_VERSION");
         let plain: [&[&str]; 2] = [&[oci.as_str(), "--plain-http"], &["gpuwho/gpuwho"]];
         for (at, source) in plain.into_iter().enumerate() {
