@@ -1,9 +1,10 @@
 //! Every repository task: `cargo xtask setup`, `build`, `test`, `run`, `ci` and the rest.
 //!
 //! Tasks set up what they need themselves; nothing is downloaded outside `setup`'s parts, the
-//! kernels of `vm`, the hosts of `systemd`, programs that `test`, `kubernetes` and `podman` unpack, the wheels of
-//! `engines` and `podman`, the Go modules of `collector`, `chart` and `kubernetes`, and the libraries of `dist`'s image,
-//! all of which land in one cache folder that every clone on the machine shares.
+//! kernels of `vm`, the hosts of `systemd` and `release`, programs that `test`, `kubernetes`, `podman` and `release`
+//! unpack or build, the wheels of `engines` and `podman`, the Go modules of `collector`, `chart`, `kubernetes` and
+//! `release`, and the libraries of `dist`'s image, all of which land in one cache folder that every clone on the machine
+//! shares.
 
 mod alerts;
 mod apt;

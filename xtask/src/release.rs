@@ -15,21 +15,22 @@ use std::path::{Path, PathBuf};
 
 /// What `cargo xtask release` can be asked.
 #[derive(clap::Args)]
-#[group(id = "where", args = ["to", "registry", "trial"], required = true, multiple = true)]
+#[group(skip)]
+#[command(group(clap::ArgGroup::new("where").required(true).multiple(true)))]
 pub(crate) struct Request {
     /// What `cargo xtask dist` made; default: target/dist/VERSION
     #[arg(long, value_name = "FOLDER")]
     dist: Option<PathBuf>,
     /// Add packages and chart to the feeds in this folder, and sign feeds and SHA256SUMS with the OpenPGP key in
     /// `GPG_PRIVATE_KEY`
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", group = "where")]
     to: Option<PathBuf>,
     /// Push image and chart to this registry, such as ghcr.io/NAME, and sign them with the key in
     /// `COSIGN_PRIVATE_KEY` and `COSIGN_PASSWORD`
-    #[arg(long, value_name = "REGISTRY")]
+    #[arg(long, value_name = "REGISTRY", group = "where")]
     registry: Option<String>,
     /// Try it all on this machine: real registry, cosign, apt, dnf and Helm, with keys of the moment
-    #[arg(long = "try", conflicts_with_all = ["to", "registry"])]
+    #[arg(long = "try", group = "where", conflicts_with_all = ["to", "registry"])]
     trial: bool,
 }
 
@@ -43,6 +44,13 @@ pub(crate) fn release(request: &Request) -> Result<()> {
         return trial::trial(&files);
     }
     let surroundings = Surroundings::default();
+    // Both, before anything is published.
+    if request.to.is_some() {
+        keys::require_gpg(&surroundings)?;
+    }
+    if request.registry.is_some() {
+        keys::require_cosign(&surroundings)?;
+    }
     if let Some(folder) = &request.to {
         publish(&files, folder, &surroundings)?;
     }
@@ -55,8 +63,10 @@ pub(crate) fn release(request: &Request) -> Result<()> {
 /// The feeds, and the signature of the checksums beside them.
 fn publish(files: &Files, folder: &Path, surroundings: &Surroundings) -> Result<()> {
     let gpg = Gpg::new(surroundings)?;
-    for place in [folder, &files.folder] {
-        fs::create_dir_all(place).with_context(|| format!("making {}", place.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    // Other programs are started in other folders.
+    let folder = folder.canonicalize().with_context(|| format!("no {}", folder.display()))?;
+    for place in [&folder, &files.folder] {
         gpg.export(&place.join(keys::PUBLIC))?;
     }
     gpg.detached(&files.folder.join(SUMS), &files.folder.join("SHA256SUMS.asc"))?;
@@ -112,9 +122,20 @@ impl Files {
 
 #[cfg(test)]
 mod tests {
-    use super::{Files, SUMS};
+    use super::{Files, Request, SUMS};
     use crate::dist::archive::checksum;
+    use clap::Args as _;
     use std::fs;
+
+    #[test]
+    fn it_must_be_said_where_to() {
+        let parse = |args: &[&str]| {
+            let command = Request::augment_args(clap::Command::new("release"));
+            command.try_get_matches_from([&["release", "--dist", "d"], args].concat()).is_ok()
+        };
+        assert!(!parse(&[]) && !parse(&["--try", "--to", "f"]));
+        assert!(parse(&["--to", "f", "--registry", "r"]) && parse(&["--try"]));
+    }
 
     #[test]
     fn files_that_are_not_those_that_were_made_are_refused() {

@@ -36,13 +36,21 @@ impl Surroundings {
     }
 
     /// Fails where a key is missing.
-    pub(super) fn require(&self, name: &str, what: &str) -> Result<()> {
+    fn require(&self, name: &str, what: &str) -> Result<()> {
         let mine = self.0.iter().find(|(other, _)| *other == name).map(|(_, value)| value.clone());
         match mine.or_else(|| env::var_os(name)).filter(|value| !value.is_empty()) {
             Some(_) => Ok(()),
             None => bail!("{name} is not set: put {what} into it"),
         }
     }
+}
+
+pub(super) fn require_gpg(surroundings: &Surroundings) -> Result<()> {
+    surroundings.require(GPG_KEY, "what `gpg --armor --export-secret-keys KEY` writes")
+}
+
+pub(super) fn require_cosign(surroundings: &Surroundings) -> Result<()> {
+    surroundings.require(COSIGN_KEY, "what `cosign generate-key-pair` writes to cosign.key")
 }
 
 /// GnuPG with one secret key, in a folder of its own.
@@ -54,7 +62,7 @@ pub(super) struct Gpg {
 impl Gpg {
     /// With the key that the environment has.
     pub(super) fn new(surroundings: &Surroundings) -> Result<Self> {
-        surroundings.require(GPG_KEY, "`gpg --armor --export-secret-keys KEY`")?;
+        require_gpg(surroundings)?;
         let home = private_folder()?;
         let mut gpg = Self { home, fingerprint: String::new() };
         // The shell's own printf: a key is no argument, which every user of the machine could read.

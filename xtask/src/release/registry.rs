@@ -2,7 +2,7 @@
 //! has put it.
 
 use super::Files;
-use super::keys::{COSIGN_KEY, Surroundings};
+use super::keys::{COSIGN_KEY, Surroundings, require_cosign};
 use crate::dist::archive::checksum;
 use crate::setup::dist as tools;
 use crate::shell;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 /// Pushes both, and signs what was pushed by its checksum.
 pub(super) fn push(files: &Files, registry: &str, surroundings: &Surroundings) -> Result<()> {
-    surroundings.require(COSIGN_KEY, "what `cosign generate-key-pair` writes to cosign.key")?;
+    require_cosign(surroundings)?;
     let registry = Registry {
         name: registry,
         surroundings,
