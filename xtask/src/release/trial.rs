@@ -26,7 +26,7 @@ const TAKEN: &str = "is published and is another";
 
 /// `cargo xtask release --try`.
 pub(super) fn trial(files: &Files) -> Result<()> {
-    setup::ensure(&["guest", "dist"], Want::Must)?;
+    setup::ensure(&["guest"], Want::Must)?;
     let stage = Stage::new(&place::target("release-try"))?;
     let work = stage.folder();
     // Signatures of the moment do not belong beside what will be published.
@@ -49,12 +49,7 @@ pub(super) fn trial(files: &Files) -> Result<()> {
         publish(files, &feed, &mine)?;
         registry::push(files, &name, &mine)?;
     }
-    let other = Files { debs: vec![changed(&files.debs[0], work)?], ..files.clone() };
-    must_fail("another package under a published name", TAKEN, publish(&other, &feed, &mine))?;
-    let other = Files { image: images::changed(&files.image, work)?, ..files.clone() };
-    must_fail("another image under a tag", TAKEN, registry::push(&other, &name, &mine))?;
-    let other = Files { chart: changed(&files.chart, work)?, ..files.clone() };
-    must_fail("another chart under a tag", TAKEN, registry::push(&other, &name, &mine))?;
+    taken(files, &feed, work, &mine, &name)?;
     let result = registry::push(files, &name, &keys.stranger()?);
     must_fail("a push without the password", "authentication required", result)?;
 
@@ -84,6 +79,21 @@ fn must_fail<T>(what: &str, why: &str, result: Result<T>) -> Result<()> {
     ensure!(error.contains(why), "{what} was refused, but not as {why:?}: {error}");
     said(&format!("refused, as it must be: {what} ({why})"));
     Ok(())
+}
+
+/// Nothing else gets a name or a tag that is published.
+fn taken(files: &Files, feed: &Path, work: &Path, mine: &Surroundings, name: &str) -> Result<()> {
+    let other = Files { debs: vec![changed(&files.debs[0], work)?], ..files.clone() };
+    must_fail("another package under a published name", TAKEN, publish(&other, feed, mine))?;
+    let rpm = work.join(files.rpms[0].file_name().context("a package without a name")?);
+    let earlier = format!("rpm/x86_64/gpuwho-{}-1.x86_64.rpm", others::EARLIER);
+    fs::copy(feed.join(earlier), &rpm).context("copying a package")?;
+    let other = Files { rpms: vec![rpm], ..files.clone() };
+    must_fail("another package under a published name, rpm", TAKEN, publish(&other, feed, mine))?;
+    let other = Files { image: images::changed(&files.image, work)?, ..files.clone() };
+    must_fail("another image under a tag", TAKEN, registry::push(&other, name, mine))?;
+    let other = Files { chart: changed(&files.chart, work)?, ..files.clone() };
+    must_fail("another chart under a tag", TAKEN, registry::push(&other, name, mine))
 }
 
 /// The file with a byte more.

@@ -48,6 +48,9 @@ pub(super) const FEED_TOOLS: &[Tool] = &[
     Tool { program: "gpg", package: "gnupg" },
     Tool { program: "rpmsign", package: "rpm" },
     Tool { program: "skopeo", package: "skopeo" },
+    // The web servers of `cargo xtask release --try`.
+    Tool { program: "openssl", package: "openssl" },
+    Tool { program: "python3", package: "python3" },
 ];
 
 /// A program of one of the folders with a `go.mod`.
