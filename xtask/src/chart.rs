@@ -17,7 +17,7 @@ const MANIFEST: &str = "deploy/kubernetes/daemonset.yaml";
 const RENDERED: &str =
     "# Rendered from deploy/helm/gpuwho by `cargo xtask chart`; the chart's hash: ";
 /// The Kubernetes that is rendered for, unless said otherwise.
-const KUBERNETES: &str = "1.34.0";
+pub(crate) const KUBERNETES: &str = "1.34.0";
 
 /// What `cargo xtask chart` can be asked.
 #[derive(clap::Args)]

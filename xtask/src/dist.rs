@@ -100,7 +100,7 @@ fn make(release: &Release, target: &Path, built: Option<&Path>, accept: bool) ->
         made.copy(&program, PROGRAM, 0o755)?;
         stage_licences(&made, processor)?;
         let made = made.folder();
-        let base = format!("gpuwho-{}-linux-{}", release.version, processor.name);
+        let base = base(&release.version, processor);
         inventory::write_bill_of_materials(
             &program,
             &release.out.join(base.clone() + ".cdx.json"),
@@ -126,6 +126,11 @@ fn make(release: &Release, target: &Path, built: Option<&Path>, accept: bool) ->
     let sums = sums(out.folder())?;
     out.write(sums.as_bytes(), "SHA256SUMS", 0o644)?;
     Ok(sums)
+}
+
+/// The name of a processor's tarball, and of the folder in it.
+fn base(version: &str, processor: &Processor) -> String {
+    format!("gpuwho-{version}-linux-{}", processor.name)
 }
 
 fn this_processor() -> Result<&'static Processor> {
@@ -204,4 +209,39 @@ fn sums(folder: &Path) -> Result<String> {
         Ok(format!("{}  {name}\n", checksum(path)?))
     };
     paths.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::binary::PROCESSORS;
+    use super::contents::PROGRAM;
+    use crate::place;
+
+    #[test]
+    fn binstall_looks_for_each_tarball_and_for_the_program_in_it() {
+        let manifest = std::fs::read_to_string(place::root().join("agent/Cargo.toml")).unwrap();
+        let manifest: toml::Table = manifest.parse().unwrap();
+        let overrides = &manifest["package"]["metadata"]["binstall"]["overrides"];
+        assert_eq!(overrides.as_table().unwrap().len(), PROCESSORS.len());
+        for processor in PROCESSORS {
+            let found = &overrides[format!("{}-unknown-linux-gnu", processor.name).as_str()];
+            let values = [
+                ("repo", "https://example.org/x"),
+                ("version", "1.2.3"),
+                ("target-arch", processor.name),
+                ("bin", PROGRAM),
+            ];
+            let rendered = |key: &str| {
+                let template = found[key].as_str().unwrap().to_owned();
+                values.iter().fold(template, |text, (name, value)| {
+                    text.replace(&format!("{{ {name} }}"), value)
+                })
+            };
+            let base = super::base("1.2.3", processor);
+            let url = format!("https://example.org/x/releases/download/v1.2.3/{base}.tar.gz");
+            assert_eq!(rendered("pkg-url"), url);
+            assert_eq!(rendered("bin-dir"), format!("{base}/{PROGRAM}"));
+            assert_eq!(rendered("pkg-fmt"), "tgz");
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! Every repository task: `cargo xtask setup`, `build`, `test`, `run`, `ci` and the rest.
 //!
 //! Tasks set up what they need themselves; nothing is downloaded outside `setup`'s parts, the
-//! kernels of `vm`, the hosts of `systemd`, programs that `test`, `kubernetes` and `podman` unpack, the wheels of
-//! `engines` and `podman`, the Go modules of `collector`, `chart` and `kubernetes`, and the libraries of `dist`'s image,
-//! all of which land in one cache folder that every clone on the machine shares.
+//! kernels of `vm`, the hosts of `systemd` and `release`, programs that `test`, `kubernetes`, `podman` and `release`
+//! unpack or build, the wheels of `engines` and `podman`, the Go modules of `collector`, `chart`, `kubernetes` and
+//! `release`, and the libraries of `dist`'s image, all of which land in one cache folder that every clone on the machine
+//! shares.
 
 mod alerts;
 mod apt;
@@ -26,6 +27,7 @@ mod peers;
 mod picture;
 mod place;
 mod podman;
+mod release;
 mod run;
 mod setup;
 mod shell;
@@ -89,6 +91,8 @@ enum Task {
     Systemd(systemd::Request),
     /// Make all files of a release: tarballs, packages, image, chart, checksums
     Dist(dist::Request),
+    /// Publish the files of a release, signed: feeds for apt, dnf and Helm, image and chart in a registry
+    Release(release::Request),
     /// Lint the Helm chart and render deploy/kubernetes from it
     Chart(chart::Request),
     /// Build the OpenTelemetry Collector that the end-to-end tests send to, and print its path; or check
@@ -135,6 +139,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Vm(request) => vm::vm(&request).map(drop),
         Task::Systemd(request) => systemd::systemd(&request),
         Task::Dist(request) => dist::dist(&request),
+        Task::Release(request) => release::release(&request),
         Task::Chart(request) => chart::chart(&request),
         Task::Collector(request) => collector::collector(&request),
     }

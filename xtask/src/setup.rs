@@ -111,6 +111,12 @@ const PARTS: &[Part] = &[
         install: dist::install,
     },
     Part {
+        name: "release",
+        purpose: "make feeds of release files",
+        probe: || packages::probe(dist::FEED_TOOLS),
+        install: || packages::install_for(dist::FEED_TOOLS),
+    },
+    Part {
         name: "nccl",
         purpose: "test with the real NCCL",
         probe: nccl::probe,

@@ -11,6 +11,7 @@ mod guest;
 use crate::setup::{self, Want, dist as tools};
 use crate::{dist, place, shell};
 use anyhow::{Context as _, Result, bail, ensure};
+pub(crate) use disk::archive;
 use disk::{Extra, Suite};
 use guest::Guest;
 use std::env::consts::ARCH;

@@ -1,5 +1,6 @@
-//! What release files are made with: a linker for old C libraries, the writers of the dependency list,
-//! and the Go programs of `tests/packaging` (the writer of packages, and Helm).
+//! What release files are made and published with: a linker for old C libraries, the writers of the dependency
+//! list, the Go programs of `tests/packaging` (the writer of packages, and Helm) and `tests/release` (cosign), and
+//! what makes feeds.
 
 use super::packages::Tool;
 use super::wheel::Wheel;
@@ -33,16 +34,38 @@ const ZIGBUILD: Wheel = Wheel {
 /// Embeds the list of dependencies in a program, and reads it as CycloneDX.
 const CRATES: [(&str, &str); 2] = [("cargo-auditable", "0.7.7"), ("auditable2cdx", "0.1.0")];
 
+/// Installs a program from a release's tarball: tries what agent/Cargo.toml says of them.
+const BINSTALL: (&str, &str) = ("cargo-binstall", "1.18.0");
+
 /// Reads what the writer of packages wrote.
 const TOOLS: &[Tool] =
     &[Tool { program: "rpm", package: "rpm" }, Tool { program: "dpkg-deb", package: "dpkg" }];
 
-/// Programs of `tests/packaging/go.mod`.
-pub(crate) const NFPM: &str = "github.com/goreleaser/nfpm/v2/cmd/nfpm";
-pub(crate) const HELM: &str = "helm.sh/helm/v3/cmd/helm";
+/// Writes feeds, and signs and copies what is in them.
+pub(super) const FEED_TOOLS: &[Tool] = &[
+    Tool { program: "apt-ftparchive", package: "apt-utils" },
+    Tool { program: "createrepo_c", package: "createrepo-c" },
+    Tool { program: "gpg", package: "gnupg" },
+    Tool { program: "rpmsign", package: "rpm" },
+    Tool { program: "skopeo", package: "skopeo" },
+    // The web servers of `cargo xtask release --try`.
+    Tool { program: "openssl", package: "openssl" },
+    Tool { program: "python3", package: "python3" },
+];
 
-/// The folder of `go.mod`.
-const MODULE: &str = "tests/packaging";
+/// A program of one of the folders with a `go.mod`.
+pub(crate) struct GoProgram {
+    folder: &'static str,
+    package: &'static str,
+}
+
+pub(crate) const NFPM: &GoProgram =
+    &GoProgram { folder: "tests/packaging", package: "github.com/goreleaser/nfpm/v2/cmd/nfpm" };
+pub(crate) const HELM: &GoProgram =
+    &GoProgram { folder: "tests/packaging", package: "helm.sh/helm/v3/cmd/helm" };
+/// Apart from the others: it has many dependencies in common with them, and in other versions.
+pub(crate) const COSIGN: &GoProgram =
+    &GoProgram { folder: "tests/release", package: "github.com/sigstore/cosign/v3/cmd/cosign" };
 
 pub(super) fn probe() -> State {
     if let State::Missing(what) = packages::probe(TOOLS) {
@@ -83,14 +106,27 @@ pub(super) fn install() -> Result<()> {
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755))
             .with_context(|| format!("making {} executable", program.display()))?;
     }
-    for (name, version) in CRATES {
-        let root = crate_folder(name, version)?;
-        if !root.join("bin").join(name).is_file() {
-            let install = ["install", name, "--version", version, "--locked", "--force", "--root"];
-            shell::run(shell::program("cargo", install).arg(root))?;
-        }
+    for tool in CRATES {
+        install_crate(tool, &[])?;
     }
     build_go_program(NFPM).map(drop)
+}
+
+/// Builds a program of crates.io once, and gives its path.
+fn install_crate((name, version): (&str, &str), options: &[&str]) -> Result<PathBuf> {
+    let root = crate_folder(name, version)?;
+    let program = root.join("bin").join(name);
+    if !program.is_file() {
+        let install = ["install", name, "--version", version, "--locked", "--force", "--root"];
+        shell::run(shell::program("cargo", install).arg(root).args(options))?;
+    }
+    Ok(program)
+}
+
+/// The real cargo-binstall, without optimisation: that alone would take many minutes.
+pub(crate) fn binstall() -> Result<PathBuf> {
+    let features = ["--debug", "--no-default-features", "--features=rustls,fancy-no-backtrace"];
+    install_crate(BINSTALL, &features)
 }
 
 fn crate_folder(name: &str, version: &str) -> Result<PathBuf> {
@@ -114,17 +150,17 @@ pub(crate) fn search_path() -> Result<OsString> {
 }
 
 /// Where a Go program is once it is built: another version is another file.
-fn go_program(package: &str) -> Result<PathBuf> {
-    let sums = place::root().join(MODULE).join("go.sum");
+fn go_program(program: &GoProgram) -> Result<PathBuf> {
+    let sums = place::root().join(program.folder).join("go.sum");
     let sums = fs::read(&sums).with_context(|| format!("reading {}", sums.display()))?;
-    let name = package.rsplit('/').next().unwrap_or(package);
+    let name = program.package.rsplit('/').next().unwrap_or(program.package);
     let key = place::fnv1a(place::FNV_OFFSET, &sums);
     Ok(place::cache("packaging")?.join(format!("{name}-{key:016x}")))
 }
 
 /// Builds a Go program once, and gives its path.
-pub(crate) fn build_go_program(package: &str) -> Result<PathBuf> {
-    let binary = go_program(package)?;
+pub(crate) fn build_go_program(program: &GoProgram) -> Result<PathBuf> {
+    let binary = go_program(program)?;
     if binary.is_file() {
         return Ok(binary);
     }
@@ -133,7 +169,8 @@ pub(crate) fn build_go_program(package: &str) -> Result<PathBuf> {
     // Built beside the final name and moved, so that an interrupted build is never used.
     let unfinished = binary.with_extension("unfinished");
     let mut command = shell::program(go, ["build", "-trimpath", "-ldflags=-s -w", "-o"]);
-    command.arg(&unfinished).arg(package).current_dir(place::root().join(MODULE));
+    command.arg(&unfinished).arg(program.package);
+    command.current_dir(place::root().join(program.folder));
     shell::run(command.env("CGO_ENABLED", "0").env("GOTOOLCHAIN", "local"))?;
     fs::rename(&unfinished, &binary).with_context(|| format!("moving to {}", binary.display()))?;
     Ok(binary)

@@ -73,7 +73,8 @@ pub(super) fn names() -> Vec<&'static str> {
 
 /// Makes the disk of a release below `work`.
 pub(super) fn make(suite: &Suite, extra: &Extra, work: &Path) -> Result<Host> {
-    let archive = archive(suite)?;
+    let path = place::cache("systemd")?.join(format!("{}.tar", suite.name));
+    let archive = archive(path, suite.name, PACKAGES, suite.archive)?;
     let work = work.join(suite.name);
     let root = work.join("root");
     fs::create_dir_all(&root).with_context(|| format!("making {}", root.display()))?;
@@ -106,9 +107,13 @@ pub(super) fn make(suite: &Suite, extra: &Extra, work: &Path) -> Result<Host> {
     Ok(Host { kernel, initrd, disk })
 }
 
-/// The release's files in an archive that is not older than a week, or older without the network.
-fn archive(suite: &Suite) -> Result<PathBuf> {
-    let path = place::cache("systemd")?.join(format!("{}.tar", suite.name));
+/// A release with these packages in an archive that is not older than a week, or older without the network.
+pub(crate) fn archive(
+    path: PathBuf,
+    suite: &str,
+    packages: &str,
+    from: Option<&str>,
+) -> Result<PathBuf> {
     let modified = fs::metadata(&path).and_then(|metadata| metadata.modified()).ok();
     let age = modified.map(|at| SystemTime::now().duration_since(at).unwrap_or_default());
     if age.is_some_and(|age| age < WEEK) {
@@ -117,8 +122,8 @@ fn archive(suite: &Suite) -> Result<PathBuf> {
     // Made beside the final name and moved, so that an interrupted one is never used.
     let unfinished = path.with_extension(format!("{}.tar", std::process::id()));
     let mut command = shell::program("mmdebstrap", ["--variant=minbase", "--format=tar"]);
-    command.arg(format!("--include={PACKAGES}"));
-    let made = shell::run(command.arg(suite.name).arg(&unfinished).args(suite.archive));
+    command.arg(format!("--include={packages}"));
+    let made = shell::run(command.arg(suite).arg(&unfinished).args(from));
     match made {
         Ok(()) => fs::rename(&unfinished, &path)
             .with_context(|| format!("moving to {}", path.display()))?,
