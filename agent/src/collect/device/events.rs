@@ -27,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Pause after a failed wait: the wait of a lost device fails at once, every time.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Timeout of one wait. Each expiry costs a wake and a call into the driver.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A library's event stream; every call may hang.
 pub trait Watch: Send {
