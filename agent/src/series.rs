@@ -334,10 +334,10 @@ impl Source {
                 if !to.limit.admit(place) {
                     return None;
                 }
-                let identity = lookup.identity(key.subject);
+                let labels = lookup.labels(key);
                 Some(entry.insert(Series {
-                    labels: identity::labels(key, identity),
-                    identity: identity.clone(),
+                    labels,
+                    identity: lookup.identity(key.subject).clone(),
                     place,
                     epoch: self.epoch,
                     start_ns: point.start_ns,
@@ -469,6 +469,30 @@ mod tests {
         assert_eq!(shape(&reloaded), [("gpu.energy", Some(Value::Double(3.0)), 10, 20)]);
         let later = tick(&mut registry, 30, vec![ENERGY.sample(gpu, (), 4.0)]);
         assert_eq!(shape(&later), [("gpu.energy", Some(Value::Double(4.0)), 10, 30)]);
+    }
+
+    #[test]
+    fn metrics_with_the_same_attributes_share_them_also_after_they_have_changed() {
+        let (mut registry, gpu) = registry();
+        let mut at = |seconds| {
+            let samples =
+                [POWER.sample(gpu, (), 1.0), ENERGY.sample(gpu, (), 1.0), INFO.sample(gpu, (), 1)];
+            let points = tick(&mut registry, seconds, samples.into());
+            points
+                .into_iter()
+                .filter(|point| point.value.is_some())
+                .map(|p| p.labels)
+                .collect::<Vec<_>>()
+        };
+        let (first, again) = (at(10), at(20));
+        assert!(Arc::ptr_eq(&first[0], &first[1]) && Arc::ptr_eq(&first[0], &again[1]));
+        assert_ne!(first[0].set, first[2].set, "this one has more");
+        registry.inventory.put(GpuInfo { index: 5, ..self::gpu("580.65") });
+        let samples = vec![POWER.sample(gpu, (), 1.0), ENERGY.sample(gpu, (), 1.0)];
+        let moved = tick(&mut registry, 30, samples);
+        let now: Vec<_> = moved.iter().filter(|point| point.value.is_some()).collect();
+        assert!(Arc::ptr_eq(&now[0].labels, &now[1].labels));
+        assert_ne!(now[0].labels.set, first[0].set);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One series: its labels, its start time and its last value.
 
 use super::Key;
-use super::identity::{self, SubjectLookup};
+use super::identity::SubjectLookup;
 use super::limit::Place;
 use super::limits::SeriesLimits;
 use crate::catalog::{Kind, MetricDef};
@@ -46,9 +46,8 @@ impl Series {
             limit.moved(self.place, place);
             self.place = place;
         }
-        let identity = lookup.identity(key.subject);
-        let labels = identity::labels(key, identity);
-        self.identity = identity.clone();
+        let labels = lookup.labels(key);
+        self.identity = lookup.identity(key.subject).clone();
         if labels.set == self.labels.set {
             return None;
         }

@@ -7,7 +7,7 @@
 //! series limit bounds them.
 
 use crate::catalog::attributes::{self as attr, AttrKey, AttrSet};
-use crate::catalog::{Kind, MetricDef, share};
+use crate::catalog::{self, Kind, MetricDef, share};
 use crate::export::{EnrichedBatch, Labels, Point};
 use crate::ids::GpuId;
 use crate::subject::SubjectKind as _;
@@ -17,12 +17,12 @@ use std::sync::Arc;
 /// Owners of devices, and the devices' series with them.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    /// By the address of a series' labels: an owner on a device.
-    presences: HashMap<usize, Presence>,
+    /// By series: an owner on a device.
+    presences: HashMap<SeriesKey, Presence>,
     /// By the device's UUID.
     devices: HashMap<Arc<str>, Device>,
-    /// By the address of a series' labels: a series of a device.
-    series: HashMap<usize, Series>,
+    /// By series: those of a device.
+    series: HashMap<SeriesKey, Series>,
 }
 
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Owners {
 
     /// Notes that an owner is on a device, or no longer; returns whether it is news.
     fn note(&mut self, point: &Point) -> bool {
-        let key = Arc::as_ptr(&point.labels).addr();
+        let key = key(point);
         if point.value.is_none() {
             return self.presences.remove(&key).is_some();
         }
@@ -124,7 +124,7 @@ impl Owners {
     }
 
     fn relabel(&mut self, point: &Point, out: &mut EnrichedBatch) {
-        let key = Arc::as_ptr(&point.labels).addr();
+        let key = key(point);
         let series = self.series.entry(key).or_insert_with(|| Series {
             device: uuid(&point.labels.set),
             native: Arc::clone(&point.labels),
@@ -158,6 +158,13 @@ impl Owners {
             self.series.remove(&key);
         }
     }
+}
+
+/// A series: its metric and the address of its labels, which other metrics may share.
+type SeriesKey = (u16, usize);
+
+fn key(point: &Point) -> SeriesKey {
+    (catalog::index_of(point.metric), Arc::as_ptr(&point.labels).addr())
 }
 
 /// Whether a metric's series say that an owner is on a device.

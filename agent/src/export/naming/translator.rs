@@ -28,8 +28,8 @@ pub(super) struct Translator {
     by_metric: Vec<Vec<(usize, Role)>>,
     /// Attributes of the host for every point.
     host: AttrSet,
-    /// By the address of the labels.
-    series: HashMap<usize, Series>,
+    /// By metric and the address of the labels.
+    series: HashMap<(usize, usize), Series>,
     outputs: HashMap<(usize, AttrSet), usize>,
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
@@ -150,7 +150,7 @@ impl Translator {
 
     fn take(&mut self, point: &Point, place: usize) {
         let Some(reading) = point.reading() else { return };
-        let key = Arc::as_ptr(&point.labels).addr();
+        let key = (place, Arc::as_ptr(&point.labels).addr());
         if !self.series.contains_key(&key) {
             if point.value.is_none() {
                 return;
