@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long the child waits for an event.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 #[test]
 fn the_drivers_event_and_the_log_line_of_one_xid_are_one_event() {
@@ -126,7 +126,7 @@ fn a_process_that_has_ended_is_told_once_with_its_account_where_the_driver_keeps
 }
 
 #[test]
-fn an_idle_wait_for_events_is_one_call_and_one_look_every_five_seconds() {
+fn an_idle_wait_for_events_is_one_call_and_one_look_every_fifteen_seconds() {
     let mut path = PathBuf::new();
     let scene = Scene::new(or_skip!(Stage::new()), None, |_, nvml| path = nvml.count_calls());
     scene.watching();
@@ -138,10 +138,10 @@ fn an_idle_wait_for_events_is_one_call_and_one_look_every_five_seconds() {
     // The first wait, which does not wait, has come back.
     until(WITHIN, || (both().1 >= 1).then_some(())).expect("a look");
     let (begun, first) = (Instant::now(), both());
-    let last = until(WITHIN, || Some(both()).filter(|last| last.1 >= first.1 + 3));
+    let last = until(WITHIN, || Some(both()).filter(|last| last.1 >= first.1 + 2));
     let (last, took) = (last.expect("more waits"), begun.elapsed());
     // What was under way has ended at any time, the others have lasted.
-    assert!(took >= 2 * TIMEOUT, "{first:?} to {last:?} in {took:?}");
+    assert!(took >= TIMEOUT, "{first:?} to {last:?} in {took:?}");
     // A look may have begun between the two counts.
     assert!((last.0 - first.0).abs_diff(last.1 - first.1) <= 1, "{first:?} to {last:?}");
 }

@@ -38,7 +38,8 @@ use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No call of the real library takes less. The probe takes two entries within half of it for one, of a function with two names.
+/// The least time between two calls: no call of the real library takes less. The probe takes two entries
+/// within half of it for one, of a function with two names.
 const LEAST: Duration = Duration::from_micros(1);
 /// Words that a paced rank works on between two calls: as much as the nearest cache holds, twice.
 const OTHER_WORK: usize = 8_192;
@@ -157,7 +158,7 @@ impl Rank {
             ["rank", name] => self.ask("ncclCommUserRank", name),
             ["error", name] => self.ask("ncclCommGetAsyncError", name),
             ["call", times, operation, name, count, datatype] => {
-                self.call((times, operation), name, (count, datatype))
+                self.call((times, operation), name, (count, datatype), LEAST)
             }
             ["pace", times, rate, operation, name, count, datatype] => {
                 self.pace((times, rate), operation, name, (count, datatype))
@@ -414,6 +415,7 @@ impl Rank {
         (times, operation): (&str, &str),
         name: &str,
         (count, datatype): (&str, &str),
+        gap: Duration,
     ) -> Result<String, Refused> {
         let (function, handle) = (self.symbol(operation)?, self.handle(name)?);
         // SAFETY: every operation takes at most eleven words.
@@ -423,11 +425,11 @@ impl Rank {
         let [r0, r1, r2, r3, r4, r5, s0, s1, s2, s3, s4] = words;
         let mut result = 0;
         for _ in 0..number(times)? {
-            let began = Instant::now();
             // SAFETY: the arguments are in the places that `nccl.h` gives them; the buffers are
             // not touched on a host without devices.
             result = unsafe { function(r0, r1, r2, r3, r4, r5, s0, s1, s2, s3, s4) };
-            while began.elapsed() < LEAST {}
+            let returned = Instant::now();
+            while returned.elapsed() < gap {}
         }
         Ok(result.to_string())
     }
@@ -458,7 +460,7 @@ impl Rank {
         let end = Instant::now() + Duration::from_millis(number(time)?);
         let (begun, mut calls) = (thread_cpu(), 0);
         while Instant::now() < end {
-            self.call(("1000", operation), name, (count, datatype))?;
+            self.call(("1000", operation), name, (count, datatype), Duration::ZERO)?;
             calls += 1_000;
         }
         Ok(format!("{calls} {}", (thread_cpu() - begun) / u128::from(calls.max(1_u64))))
@@ -538,7 +540,7 @@ impl Rank {
         let begin = self.symbol("ncclGroupStart")?;
         // SAFETY: the symbol takes nothing.
         unsafe { transmute::<*mut c_void, Bare>(begin)() };
-        self.call(calls, name, size)?;
+        self.call(calls, name, size, LEAST)?;
         Ok(end().to_string())
     }
 }
