@@ -1,4 +1,5 @@
-//! Reads AMD devices from the kernel driver's files (`amdgpu`, KFD), without a library.
+//! Reads AMD devices from the kernel driver's files (`amdgpu`, KFD); names that no file has
+//! come from `libamd_smi.so`, where it is installed ([`supplement`]).
 //!
 //! A device is a PCI device bound to `amdgpu`. A reading is about twenty-five small sysfs files
 //! and those of the processes with a KFD context ([`processes`]); for processes without one, the
@@ -12,14 +13,16 @@ mod links;
 mod processes;
 mod ras;
 mod readings;
+pub(super) mod smi;
 mod sources;
+mod supplement;
 mod throttle;
 
 use super::fdinfo::Clients;
 use super::files::Files;
 use super::sysfs;
 use super::wire::{InstanceIdentity, InstanceReading, Outcome, Place, Reading, push};
-use super::{DeviceRead, OpenError, OpenLibrary, OpenOptions, Vendor};
+use super::{DeviceRead, OpenError, OpenLibrary, OpenOptions, Supplement, Vendor};
 use crate::catalog::device as metric;
 use crate::catalog::instance;
 use crate::ids::GpuUuid;
@@ -36,8 +39,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const SAMPLE: &str = r#"#: enabled = true
-# There is no library to name. The process that reads the driver's files (amdgpu, KFD) keeps
-# CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, for the memory of graphics processes (/proc/PID/fdinfo).
+# The devices are read from the driver's files (amdgpu, KFD). The library adds names and numbers that a
+# board has in no file: a process of its own asks it once and ends. A path, or a name to search for
+# where distributions and ROCm put libraries.
+#: library = "libamd_smi.so"
+# The process that reads the files keeps CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, for the memory of graphics
+# processes (/proc/PID/fdinfo); that of the library keeps no capability, and starts no program.
 #: confined = true
 # A device that has not answered by then is reported as hung. Half the interval, where that is shorter.
 #: deadline = "5s"
@@ -50,6 +57,7 @@ pub(super) use throttle::BITS as THROTTLE_BITS;
 pub(super) const VENDOR: Vendor = Vendor {
     name: "amd",
     library: None,
+    supplement: Some(Supplement { library: smi::LIBRARY, start: supplement::start }),
     drivers: &[DRIVER],
     nodes: &["/dev/kfd", "/dev/dri/renderD*"],
     node_drivers: &["kfd", "drm"],
@@ -71,6 +79,8 @@ pub(super) const VENDOR: Vendor = Vendor {
 
 /// The driver's name on the PCI bus.
 const DRIVER: &str = "amdgpu";
+/// How a model begins whose name no file and no table has; its number follows.
+const UNNAMED: &str = "AMD 0x";
 /// Product names by PCI device id, used if the board's own data has none (`amdgpu_drv.c`, AMD's
 /// `amdgpu.ids`).
 const MODELS: &[(&str, &str)] = &[

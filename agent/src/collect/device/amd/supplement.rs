@@ -1,0 +1,262 @@
+//! What the files of a device do not have of its identity, by a process of its own for `libamd_smi.so`
+//! ([`super::smi`]).
+//!
+//! A thread starts the process when a device is read that it has not answered for, at most every five
+//! minutes, gives it half a minute, and closes it. A reading never waits for it, except outside the agent,
+//! where nothing comes later. The files win: only what they do not have is taken. A library that is missing,
+//! hangs, crashes or answers nonsense thus costs its own words. What comes from the process is a vendor's
+//! code's: texts have a bound and no control characters.
+
+use super::super::link::{Link, LinkError, Program};
+use super::super::reader::{CompleteIdentity, Settings};
+use super::super::wire::{Frame, Outcome, Request};
+use super::super::{library, sysfs};
+use super::{DRIVER, UNNAMED, smi};
+use crate::collect::device::files::Files;
+use crate::collect::device::link::ExitingChild;
+use crate::collect::source::Context;
+use crate::inventory::GpuInfo;
+use crate::inventory::facts::Fact;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Between two runs of the process.
+const EVERY: Duration = Duration::from_mins(5);
+/// For one run.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the process may take to end.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// For a call that returns, so that only one that hangs is reported.
+const STALL: Duration = Duration::from_secs(5);
+/// How long the first reading waits outside the agent.
+const WAIT: Duration = Duration::from_secs(3);
+/// Bytes of a text, and devices that are remembered.
+const MAX_TEXT: usize = 128;
+const MAX_DEVICES: usize = 256;
+/// So that a process which ends inside the library leaves no lock to other users of it.
+const THREAD_ONLY: &str = "RSMI_MUTEX_THREAD_ONLY";
+
+/// Why a run has no answer.
+#[derive(Debug, thiserror::Error)]
+enum SupplementError {
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error("{0}")]
+    Refused(String),
+    #[error("{0} has not returned")]
+    Stuck(String),
+    #[error("no answer within {} s", TIMEOUT.as_secs())]
+    Late,
+    #[error("an earlier process is still inside a call")]
+    StillThere,
+}
+
+#[derive(Default)]
+struct Latest {
+    /// By PCI address; none for a device of which the library knows nothing.
+    known: BTreeMap<String, Option<GpuInfo>>,
+    problem: String,
+    begun: Option<Instant>,
+    is_running: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    latest: Mutex<Latest>,
+    is_answered: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Latest> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a run needs.
+struct Runner {
+    settings: Settings,
+    /// The last process, if it did not end.
+    leaving: Mutex<Option<ExitingChild>>,
+}
+
+/// Begins without a process.
+pub(super) fn start(context: &Context, settings: &Settings) -> CompleteIdentity {
+    let runner = Arc::new(Runner { settings: settings.clone(), leaving: Mutex::default() });
+    let shared = Arc::new(Shared::default());
+    let mut may_wait = !context.is_agent;
+    Box::new(move |info| {
+        let Some(address) = info.pci_address.clone() else { return String::new() };
+        let mut latest = shared.lock();
+        let is_due = latest.begun.is_none_or(|begun| begun.elapsed() >= EVERY);
+        if is_due && !latest.is_running && !latest.known.contains_key(&address) {
+            latest.begun = Some(Instant::now());
+            latest.is_running = begin(&runner, &shared);
+        }
+        if std::mem::take(&mut may_wait) {
+            let is_running = |latest: &mut Latest| latest.is_running;
+            let waited = shared.is_answered.wait_timeout_while(latest, WAIT, is_running);
+            latest = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if let Some(Some(words)) = latest.known.get(&address) {
+            complete(info, words);
+        }
+        latest.problem.clone()
+    })
+}
+
+/// Starts a thread for one run; false if there is none.
+fn begin(runner: &Arc<Runner>, shared: &Arc<Shared>) -> bool {
+    let (runner, shared) = (Arc::clone(runner), Arc::clone(shared));
+    let body = move || {
+        let answered = runner.run();
+        let mut latest = shared.lock();
+        latest.is_running = false;
+        latest.problem.clear();
+        match answered {
+            Ok(known) => latest.known = known,
+            Err(error) => latest.problem = format!("libamd_smi.so: {error}"),
+        }
+        drop(latest);
+        shared.is_answered.notify_all();
+    };
+    thread::Builder::new().name("amd:smi".to_owned()).spawn(body).is_ok()
+}
+
+impl Runner {
+    /// Runs the process once. Nothing is known without a library, or while a device sleeps: the library
+    /// opens every device, which would wake it.
+    fn run(&self) -> Result<BTreeMap<String, Option<GpuInfo>>, SupplementError> {
+        let Settings { library, paths, .. } = &self.settings;
+        let found = library::find(&smi::LIBRARY, library.as_deref(), paths)
+            .map_err(SupplementError::Refused)?;
+        let mut bound = sysfs::bound_devices(paths, &[DRIVER]);
+        let is_asleep = bound.any(|(_, _, at)| sysfs::is_suspended(&at, &mut Files::default()));
+        if found == Path::new("") || is_asleep {
+            return Ok(BTreeMap::new());
+        }
+        let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        if leaving.as_mut().is_some_and(|old| old.ended(Duration::ZERO).is_none()) {
+            return Err(SupplementError::StillThere);
+        }
+        let environment = [(THREAD_ONLY.into(), "1".into())];
+        let mut link = Link::start(&Program {
+            path: &self.settings.program,
+            vendor: smi::SMI.name,
+            library: &found,
+            paths,
+            off: &[],
+            environment: &environment,
+            events: false,
+            confined: self.settings.confined,
+            stall: STALL,
+        })?;
+        let answered = ask(&mut link, Instant::now() + TIMEOUT);
+        let mut ended = link.close();
+        let status = ended.ended(EXIT_TIMEOUT);
+        *leaving = status.is_none().then_some(ended);
+        match (answered, status) {
+            (Err(SupplementError::Link(_)), Some(status)) => {
+                Err(SupplementError::Refused(format!("its process ended early: {status}")))
+            }
+            (answered, _) => answered,
+        }
+    }
+}
+
+/// Reads each device once.
+fn ask(
+    link: &mut Link,
+    deadline: Instant,
+) -> Result<BTreeMap<String, Option<GpuInfo>>, SupplementError> {
+    let mut known = BTreeMap::new();
+    let mut failure = None;
+    loop {
+        match link.receive(deadline)?.ok_or(SupplementError::Late)? {
+            Frame::Opened { .. } => {
+                link.send(&Request::Read { tick: 1, count: false, openers: Vec::new() })?;
+            }
+            Frame::Refused { text, .. } => return Err(SupplementError::Refused(text)),
+            Frame::Stuck { call, .. } => return Err(SupplementError::Stuck(call.name)),
+            Frame::Device { reading, .. } => {
+                if let Outcome::Failing(why) = &reading.outcome {
+                    failure = Some(why.clone());
+                }
+                let address = reading.identity.as_ref().and_then(|info| info.pci_address.clone());
+                if let Some(address) = address.filter(|_| known.len() < MAX_DEVICES) {
+                    known.insert(address, reading.identity);
+                }
+            }
+            Frame::Counted { .. } => {}
+            Frame::Done { .. } => {
+                return failure
+                    .filter(|_| known.is_empty())
+                    .map_or(Ok(known), |why| Err(SupplementError::Refused(why)));
+            }
+        }
+    }
+}
+
+/// Adds to an identity what the files do not have.
+fn complete(info: &mut GpuInfo, words: &GpuInfo) {
+    if info.model.as_ref().is_none_or(|model| model.starts_with(UNNAMED)) {
+        info.model = words.model.as_deref().and_then(word).or_else(|| info.model.take());
+    }
+    if info.serial.is_none() {
+        info.serial = words.serial.as_deref().and_then(word);
+    }
+    for fact in [Fact::Part, Fact::Vbios, Fact::Module] {
+        if info.facts.get(fact).is_none() {
+            info.facts.set(fact, words.facts.get(fact).and_then(word));
+        }
+    }
+}
+
+/// A text that says something; the library writes `N/A`, zeros, or a number where it knows no name.
+fn word(text: &str) -> Option<String> {
+    let is_nothing = text == "N/A" || text.starts_with("0x") || text.bytes().all(|byte| byte == 0);
+    let is_clean = text.len() <= MAX_TEXT && !text.contains(char::is_control);
+    (is_clean && !is_nothing && !text.trim().is_empty()).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::GpuUuid;
+
+    fn info(model: &str, serial: Option<&str>, vbios: Option<&str>) -> GpuInfo {
+        let mut info = GpuInfo {
+            model: Some(model.to_owned()),
+            serial: serial.map(str::to_owned),
+            ..GpuInfo::new(GpuUuid::new("GPU-1"), "amd", 0)
+        };
+        info.facts.set(Fact::Vbios, vbios.map(str::to_owned));
+        info
+    }
+
+    #[test]
+    fn only_what_the_files_lack_is_taken() {
+        let words = info("AMD Radeon RX 7900 XTX", Some("692"), Some("113-APM"));
+        let completed = |mut files: GpuInfo| {
+            complete(&mut files, &words);
+            files
+        };
+        assert_eq!(completed(info("AMD 0x744c", None, None)), words);
+        let whole = info("AMD Instinct MI300X", Some("1"), Some("113-M3"));
+        assert_eq!(completed(whole.clone()), whole);
+    }
+
+    #[test]
+    fn a_text_that_says_nothing_or_is_none_is_left_out() {
+        let long = "x".repeat(MAX_TEXT + 1);
+        for text in ["", " ", "N/A", "0x744c", "a\u{1b}[31mb", "a\nb", &long] {
+            assert_eq!(word(text), None, "{text:?}");
+        }
+        assert_eq!(word("113-D7020100"), Some("113-D7020100".to_owned()));
+        let mut files = info("AMD 0x744c", None, None);
+        complete(&mut files, &info("0x744c", Some("N/A"), Some("\u{7}")));
+        assert_eq!(files, info("AMD 0x744c", None, None), "the number stays");
+    }
+}
