@@ -144,7 +144,7 @@ fn a_library_that_fails_takes_nothing_from_the_files() {
         let who = node.wait(&node.config(), expected, |why| why.contains(expected));
         for device in who["devices"].as_array().unwrap() {
             assert_eq!(device["model"], UNNAMED, "{behaviours}: {who:#}");
-            assert!(device["power"].as_f64().is_some(), "{behaviours}: {who:#}");
+            assert!(device["power_watts"].as_f64().is_some(), "{behaviours}: {who:#}");
         }
     }
     let absent = node.stage.folder().join("absent.so");
