@@ -145,7 +145,7 @@ impl DeviceReader {
                 openers: Box::new(Vec::new),
                 lists_processes: vendor.lists_processes,
                 served: Box::new(|_| Vec::new()),
-                complete: Box::new(|_| String::new()),
+                complete: Box::new(|_, _| None),
             },
             control: Control::default(),
             listener: EventListener::of(vendor),

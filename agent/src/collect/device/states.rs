@@ -36,9 +36,9 @@ pub type NodeOpeners = Box<dyn Fn() -> Vec<u32> + Send>;
 /// Called with `None` at the begin of a tick.
 pub type ServedValues = Box<dyn FnMut(Option<&GpuInfo>) -> Vec<WireValue> + Send>;
 
-/// Completes a device's identity by a library beside the files; returns what is missing and why, if the
-/// library is at fault.
-pub type CompleteIdentity = Box<dyn FnMut(&mut GpuInfo) -> String + Send>;
+/// Completes a device's identity by a library beside the files, if it lacks what the library has. Writes to
+/// the note why there is nothing, if the library is at fault.
+pub type CompleteIdentity = Box<dyn FnMut(&GpuInfo, &mut String) -> Option<GpuInfo> + Send>;
 
 /// Lookups that readings need.
 pub(super) struct ReaderContext {

@@ -36,6 +36,8 @@ const WAIT: Duration = Duration::from_secs(3);
 /// Bytes of a text, and devices that are remembered.
 const MAX_TEXT: usize = 128;
 const MAX_DEVICES: usize = 256;
+/// The facts that the library has.
+const FACTS: [Fact; 3] = [Fact::Part, Fact::Vbios, Fact::Module];
 /// So that a process which ends inside the library leaves no lock to other users of it.
 const THREAD_ONLY: &str = "RSMI_MUTEX_THREAD_ONLY";
 
@@ -56,8 +58,8 @@ enum SupplementError {
 
 #[derive(Default)]
 struct Latest {
-    /// By PCI address; none for a device of which the library knows nothing.
-    known: BTreeMap<String, Option<GpuInfo>>,
+    /// By PCI address.
+    known: BTreeMap<String, GpuInfo>,
     problem: String,
     begun: Option<Instant>,
     is_running: bool,
@@ -87,11 +89,11 @@ pub(super) fn start(context: &Context, settings: &Settings) -> CompleteIdentity 
     let runner = Arc::new(Runner { settings: settings.clone(), leaving: Mutex::default() });
     let shared = Arc::new(Shared::default());
     let mut may_wait = !context.is_agent;
-    Box::new(move |info| {
-        let Some(address) = info.pci_address.clone() else { return String::new() };
+    Box::new(move |info, note| {
+        let address = info.pci_address.as_ref()?;
         let mut latest = shared.lock();
         let is_due = latest.begun.is_none_or(|begun| begun.elapsed() >= EVERY);
-        if is_due && !latest.is_running && !latest.known.contains_key(&address) {
+        if is_due && !latest.is_running && !latest.known.contains_key(address) {
             latest.begun = Some(Instant::now());
             latest.is_running = begin(&runner, &shared);
         }
@@ -100,10 +102,8 @@ pub(super) fn start(context: &Context, settings: &Settings) -> CompleteIdentity 
             let waited = shared.is_answered.wait_timeout_while(latest, WAIT, is_running);
             latest = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        if let Some(Some(words)) = latest.known.get(&address) {
-            complete(info, words);
-        }
-        latest.problem.clone()
+        note.push_str(&latest.problem);
+        completed(info, latest.known.get(address)?)
     })
 }
 
@@ -128,7 +128,7 @@ fn begin(runner: &Arc<Runner>, shared: &Arc<Shared>) -> bool {
 impl Runner {
     /// Runs the process once. Nothing is known without a library, or while a device sleeps: the library
     /// opens every device, which would wake it.
-    fn run(&self) -> Result<BTreeMap<String, Option<GpuInfo>>, SupplementError> {
+    fn run(&self) -> Result<BTreeMap<String, GpuInfo>, SupplementError> {
         let Settings { library, paths, .. } = &self.settings;
         let found = library::find(&smi::LIBRARY, library.as_deref(), paths)
             .map_err(SupplementError::Refused)?;
@@ -167,10 +167,7 @@ impl Runner {
 }
 
 /// Reads each device once.
-fn ask(
-    link: &mut Link,
-    deadline: Instant,
-) -> Result<BTreeMap<String, Option<GpuInfo>>, SupplementError> {
+fn ask(link: &mut Link, deadline: Instant) -> Result<BTreeMap<String, GpuInfo>, SupplementError> {
     let mut known = BTreeMap::new();
     let mut failure = None;
     loop {
@@ -184,9 +181,8 @@ fn ask(
                 if let Outcome::Failing(why) = &reading.outcome {
                     failure = Some(why.clone());
                 }
-                let address = reading.identity.as_ref().and_then(|info| info.pci_address.clone());
-                if let Some(address) = address.filter(|_| known.len() < MAX_DEVICES) {
-                    known.insert(address, reading.identity);
+                if let Some(info) = reading.identity.filter(|_| known.len() < MAX_DEVICES) {
+                    known.extend(info.pci_address.clone().map(|address| (address, info)));
                 }
             }
             Frame::Counted { .. } => {}
@@ -199,26 +195,31 @@ fn ask(
     }
 }
 
-/// Adds to an identity what the files do not have.
-fn complete(info: &mut GpuInfo, words: &GpuInfo) {
-    if info.model.as_ref().is_none_or(|model| model.starts_with(UNNAMED)) {
-        info.model = words.model.as_deref().and_then(word).or_else(|| info.model.take());
+/// An identity with what the files do not have; `None` if the library adds nothing.
+fn completed(info: &GpuInfo, words: &GpuInfo) -> Option<GpuInfo> {
+    let is_unnamed = info.model.as_ref().is_none_or(|model| model.starts_with(UNNAMED));
+    let model = words.model.as_deref().filter(|_| is_unnamed).and_then(word);
+    let serial = words.serial.as_deref().filter(|_| info.serial.is_none()).and_then(word);
+    let missing = FACTS.into_iter().filter(|fact| info.facts.get(*fact).is_none());
+    let mut facts =
+        missing.filter_map(|fact| Some((fact, word(words.facts.get(fact)?)?))).peekable();
+    if model.is_none() && serial.is_none() && facts.peek().is_none() {
+        return None;
     }
-    if info.serial.is_none() {
-        info.serial = words.serial.as_deref().and_then(word);
+    let mut whole = info.clone();
+    for (fact, text) in facts {
+        whole.facts.set(fact, Some(text));
     }
-    for fact in [Fact::Part, Fact::Vbios, Fact::Module] {
-        if info.facts.get(fact).is_none() {
-            info.facts.set(fact, words.facts.get(fact).and_then(word));
-        }
-    }
+    whole.model = model.or(whole.model);
+    whole.serial = serial.or(whole.serial);
+    Some(whole)
 }
 
-/// A text that says something; the library writes `N/A`, zeros, or a number where it knows no name.
+/// A text that says something; the library writes `N/A`, or a number where it knows no name.
 fn word(text: &str) -> Option<String> {
-    let is_nothing = text == "N/A" || text.starts_with("0x") || text.bytes().all(|byte| byte == 0);
+    let is_nothing = text == "N/A" || text.starts_with("0x") || text.trim().is_empty();
     let is_clean = text.len() <= MAX_TEXT && !text.contains(char::is_control);
-    (is_clean && !is_nothing && !text.trim().is_empty()).then(|| text.to_owned())
+    (is_clean && !is_nothing).then(|| text.to_owned())
 }
 
 #[cfg(test)]
@@ -239,13 +240,13 @@ mod tests {
     #[test]
     fn only_what_the_files_lack_is_taken() {
         let words = info("AMD Radeon RX 7900 XTX", Some("692"), Some("113-APM"));
-        let completed = |mut files: GpuInfo| {
-            complete(&mut files, &words);
-            files
-        };
-        assert_eq!(completed(info("AMD 0x744c", None, None)), words);
-        let whole = info("AMD Instinct MI300X", Some("1"), Some("113-M3"));
-        assert_eq!(completed(whole.clone()), whole);
+        let bare = info("AMD 0x744c", None, None);
+        assert_eq!(completed(&bare, &words), Some(words.clone()));
+        assert_eq!(completed(&words, &words), None, "and once");
+        assert_eq!(
+            completed(&info("AMD Instinct MI300X", Some("1"), Some("113-M3")), &words),
+            None
+        );
     }
 
     #[test]
@@ -255,8 +256,8 @@ mod tests {
             assert_eq!(word(text), None, "{text:?}");
         }
         assert_eq!(word("113-D7020100"), Some("113-D7020100".to_owned()));
-        let mut files = info("AMD 0x744c", None, None);
-        complete(&mut files, &info("0x744c", Some("N/A"), Some("\u{7}")));
-        assert_eq!(files, info("AMD 0x744c", None, None), "the number stays");
+        let bare = info("AMD 0x744c", None, None);
+        let garbage = info("0x744c", Some("N/A"), Some("\u{7}"));
+        assert_eq!(completed(&bare, &garbage), None, "the number stays");
     }
 }

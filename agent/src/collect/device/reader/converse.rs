@@ -137,13 +137,10 @@ impl DeviceReader {
     fn add_what_others_know(&mut self, slot: u32, reading: &mut Reading) {
         let known = || self.context.inventory.get(self.states.at(slot)?);
         let info = reading.identity.clone().or_else(|| known().map(|info| (*info).clone()));
-        if let Some(mut info) = info.filter(|_| reading.outcome == Outcome::Ok) {
+        if let Some(info) = info.filter(|_| reading.outcome == Outcome::Ok) {
             reading.values.extend((self.context.served)(Some(&info)));
-            let before = info.clone();
-            reading.note.push_str(&(self.context.complete)(&mut info));
-            if info != before {
-                reading.identity = Some(info);
-            }
+            let whole = (self.context.complete)(&info, &mut reading.note);
+            reading.identity = whole.or(reading.identity.take());
         }
     }
 
