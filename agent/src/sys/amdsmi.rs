@@ -189,13 +189,12 @@ impl AmdSmi {
 /// The library's major version: the first word of `amdsmi_version_t`. In 25 that is the year, which is the
 /// same number, and the major version follows.
 fn version(library: &Library) -> Result<u32, LoadError> {
-    let mut words = [0_u64; 8];
-    call!(library, c"amdsmi_get_lib_version", (*mut c_void), words.as_mut_ptr().cast())
+    let mut written = Written([0; WORDS]);
+    let to = written.0.as_mut_ptr().cast();
+    call!(library, c"amdsmi_get_lib_version", (*mut c_void), to)
         .map_err(|error| LoadError::Call("amdsmi_get_lib_version", error))?;
-    let [first, ..] = words;
-    let [a, b, c, d, e, f, g, h] = first.to_ne_bytes();
-    let [year, major] = [[a, b, c, d], [e, f, g, h]].map(u32::from_ne_bytes);
-    Ok(if year > 0 { year } else { major })
+    let first = written.number(0).filter(|word| *word > 0);
+    Ok(first.or_else(|| written.number(size_of::<u32>())).unwrap_or_default())
 }
 
 fn layout(major: u32) -> Result<&'static Layout, LoadError> {

@@ -35,7 +35,7 @@ use processes::{Asked, ProcessList, Processes};
 use readings::{Board, Pass, mean};
 use rustix::thread::CapabilitySet;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const SAMPLE: &str = r#"#: enabled = true
@@ -234,9 +234,6 @@ impl AmdDevice {
 
     fn identity(&mut self, parts: &[Part], is_asleep: bool) -> GpuInfo {
         let mut text = |file: &str| self.files.text(&self.folder.join(file));
-        let unique = kfd::unique_id(&self.folder);
-        let id =
-            unique.map_or_else(|| format!("GPU-{}", self.address), |id| format!("GPU-{id:016x}"));
         let device = text("device");
         let model = text("product_name");
         let model = model.or_else(|| device.map(|id| sysfs::model("AMD", MODELS, &id)));
@@ -245,7 +242,7 @@ impl AmdDevice {
             model,
             pci_address: Some(self.address.to_ascii_lowercase()),
             serial: text("serial_number"),
-            ..GpuInfo::new(GpuUuid::new(&id), VENDOR.name, self.index)
+            ..GpuInfo::new(uuid(&self.folder, &self.address), VENDOR.name, self.index)
         };
         info.facts.set(Fact::Vbios, text("vbios_version"));
         info.facts.set(Fact::Part, text("product_number"));
@@ -257,6 +254,13 @@ impl AmdDevice {
         info.driver_version = sysfs::version(&self.paths, DRIVER, &mut self.files);
         info
     }
+}
+
+/// The id of a board: its own, else its address.
+fn uuid(folder: &Path, address: &str) -> GpuUuid {
+    let unique = kfd::unique_id(folder);
+    let id = unique.map_or_else(|| format!("GPU-{address}"), |id| format!("GPU-{id:016x}"));
+    GpuUuid::new(&id)
 }
 
 /// The busy fraction of a partition's engines; `None` if one of them has no percentage.

@@ -147,6 +147,8 @@ fn a_library_that_fails_takes_nothing_from_the_files() {
             assert!(device["power_watts"].as_f64().is_some(), "{behaviours}: {who:#}");
         }
     }
+    let without = Config { more: NO_NVIDIA.to_owned(), ..node.config() };
+    node.wait(&without, "the library to be missed", |why| why.contains("install libamd_smi.so"));
     let absent = node.stage.folder().join("absent.so");
     let other = node.library().display().to_string();
     let config = node.config();

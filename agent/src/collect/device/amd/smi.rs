@@ -14,11 +14,11 @@ use crate::collect::device::in_flight;
 use crate::collect::device::library::{Library, Substitute};
 use crate::collect::device::partitions::PartitionNodes;
 use crate::collect::device::wire::{OpenErrorKind, Outcome, Reading};
-use crate::ids::GpuUuid;
 use crate::inventory::GpuInfo;
 use crate::inventory::facts::Fact;
 use crate::sys::amdsmi::{AmdSmi, AmdSmiError, Board, Handle, LoadError};
 use rustix::thread::CapabilitySet;
+use std::path::PathBuf;
 use std::time::Instant;
 
 pub(in crate::collect::device) const LIBRARY: Library = Library {
@@ -63,9 +63,9 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     })?;
     // Never freed: a thread may hang in it for ever. The process exits next.
     let smi: &'static AmdSmi = Box::leak(Box::new(loaded));
-    let devices = sysfs::bound_devices(opening.paths, &[DRIVER]).map(|(index, address, _)| {
+    let devices = sysfs::bound_devices(opening.paths, &[DRIVER]).map(|(index, address, folder)| {
         let files = Files::default();
-        Box::new(Device { smi, address, index, files }) as Box<dyn DeviceRead>
+        Box::new(Device { smi, address, folder, index, files }) as Box<dyn DeviceRead>
     });
     sysfs::library(devices.collect(), opening.paths, SMI.listed, &sysfs::unbound(&[DRIVER]))
 }
@@ -74,6 +74,7 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
 struct Device {
     smi: &'static AmdSmi,
     address: String,
+    folder: PathBuf,
     index: u32,
     files: Files,
 }
@@ -118,12 +119,11 @@ impl DeviceRead for Device {
         let mut reading = sysfs::begin(&mut self.files);
         match self.board() {
             Ok(board) => {
-                let id = format!("GPU-{}", self.address);
+                let uuid = super::uuid(&self.folder, &self.address);
                 let mut info = GpuInfo {
                     model: board.market_name,
                     serial: board.serial,
-                    pci_address: Some(self.address.to_ascii_lowercase()),
-                    ..GpuInfo::new(GpuUuid::new(&id), super::VENDOR.name, self.index)
+                    ..GpuInfo::new(uuid, super::VENDOR.name, self.index)
                 };
                 info.facts.set(Fact::Part, board.model_number);
                 info.facts.set(Fact::Vbios, board.vbios_part);

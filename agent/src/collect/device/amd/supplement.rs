@@ -36,6 +36,8 @@ const WAIT: Duration = Duration::from_secs(3);
 /// Bytes of a text, and devices that are remembered.
 const MAX_TEXT: usize = 128;
 const MAX_DEVICES: usize = 256;
+/// What would make it better.
+const ABSENT: &str = "no file has the product's name: install libamd_smi.so (ROCm's amd-smi-lib)";
 /// The facts that the library has.
 const FACTS: [Fact; 3] = [Fact::Part, Fact::Vbios, Fact::Module];
 /// So that a process which ends inside the library leaves no lock to other users of it.
@@ -56,10 +58,14 @@ enum SupplementError {
     StillThere,
 }
 
+/// What the library has of each board.
+type Known = BTreeMap<String, GpuInfo>;
+
 #[derive(Default)]
 struct Latest {
-    /// By PCI address.
-    known: BTreeMap<String, GpuInfo>,
+    known: Known,
+    /// There is no library.
+    is_absent: bool,
     problem: String,
     begun: Option<Instant>,
     is_running: bool,
@@ -90,10 +96,9 @@ pub(super) fn start(context: &Context, settings: &Settings) -> CompleteIdentity 
     let shared = Arc::new(Shared::default());
     let mut may_wait = !context.is_agent;
     Box::new(move |info, note| {
-        let address = info.pci_address.as_ref()?;
         let mut latest = shared.lock();
         let is_due = latest.begun.is_none_or(|begun| begun.elapsed() >= EVERY);
-        if is_due && !latest.is_running && !latest.known.contains_key(address) {
+        if is_due && !latest.is_running && !latest.known.contains_key(info.uuid.as_str()) {
             latest.begun = Some(Instant::now());
             latest.is_running = begin(&runner, &shared);
         }
@@ -103,7 +108,10 @@ pub(super) fn start(context: &Context, settings: &Settings) -> CompleteIdentity 
             latest = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         note.push_str(&latest.problem);
-        completed(info, latest.known.get(address)?)
+        if latest.is_absent && is_unnamed(info) {
+            note.push_str(ABSENT);
+        }
+        completed(info, latest.known.get(info.uuid.as_str())?)
     })
 }
 
@@ -116,7 +124,12 @@ fn begin(runner: &Arc<Runner>, shared: &Arc<Shared>) -> bool {
         latest.is_running = false;
         latest.problem.clear();
         match answered {
-            Ok(known) => latest.known = known,
+            Ok(None) => latest.is_absent = true,
+            Ok(Some(known)) => {
+                latest.is_absent = false;
+                let room = MAX_DEVICES.saturating_sub(latest.known.len());
+                latest.known.extend(known.into_iter().take(room));
+            }
             Err(error) => latest.problem = format!("libamd_smi.so: {error}"),
         }
         drop(latest);
@@ -126,16 +139,19 @@ fn begin(runner: &Arc<Runner>, shared: &Arc<Shared>) -> bool {
 }
 
 impl Runner {
-    /// Runs the process once. Nothing is known without a library, or while a device sleeps: the library
+    /// Runs the process once; `None` without a library. Nothing is known while a device sleeps: the library
     /// opens every device, which would wake it.
-    fn run(&self) -> Result<BTreeMap<String, GpuInfo>, SupplementError> {
+    fn run(&self) -> Result<Option<Known>, SupplementError> {
         let Settings { library, paths, .. } = &self.settings;
         let found = library::find(&smi::LIBRARY, library.as_deref(), paths)
             .map_err(SupplementError::Refused)?;
         let mut bound = sysfs::bound_devices(paths, &[DRIVER]);
         let is_asleep = bound.any(|(_, _, at)| sysfs::is_suspended(&at, &mut Files::default()));
-        if found == Path::new("") || is_asleep {
-            return Ok(BTreeMap::new());
+        if found == Path::new("") {
+            return Ok(None);
+        }
+        if is_asleep {
+            return Ok(Some(Known::new()));
         }
         let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
         if leaving.as_mut().is_some_and(|old| old.ended(Duration::ZERO).is_none()) {
@@ -161,14 +177,14 @@ impl Runner {
             (Err(SupplementError::Link(_)), Some(status)) => {
                 Err(SupplementError::Refused(format!("its process ended early: {status}")))
             }
-            (answered, _) => answered,
+            (answered, _) => answered.map(Some),
         }
     }
 }
 
 /// Reads each device once.
-fn ask(link: &mut Link, deadline: Instant) -> Result<BTreeMap<String, GpuInfo>, SupplementError> {
-    let mut known = BTreeMap::new();
+fn ask(link: &mut Link, deadline: Instant) -> Result<Known, SupplementError> {
+    let mut known = Known::new();
     let mut failure = None;
     loop {
         match link.receive(deadline)?.ok_or(SupplementError::Late)? {
@@ -182,7 +198,7 @@ fn ask(link: &mut Link, deadline: Instant) -> Result<BTreeMap<String, GpuInfo>, 
                     failure = Some(why.clone());
                 }
                 if let Some(info) = reading.identity.filter(|_| known.len() < MAX_DEVICES) {
-                    known.extend(info.pci_address.clone().map(|address| (address, info)));
+                    known.insert(info.uuid.as_str().to_owned(), info);
                 }
             }
             Frame::Counted { .. } => {}
@@ -197,8 +213,7 @@ fn ask(link: &mut Link, deadline: Instant) -> Result<BTreeMap<String, GpuInfo>, 
 
 /// An identity with what the files do not have; `None` if the library adds nothing.
 fn completed(info: &GpuInfo, words: &GpuInfo) -> Option<GpuInfo> {
-    let is_unnamed = info.model.as_ref().is_none_or(|model| model.starts_with(UNNAMED));
-    let model = words.model.as_deref().filter(|_| is_unnamed).and_then(word);
+    let model = words.model.as_deref().filter(|_| is_unnamed(info)).and_then(word);
     let serial = words.serial.as_deref().filter(|_| info.serial.is_none()).and_then(word);
     let missing = FACTS.into_iter().filter(|fact| info.facts.get(*fact).is_none());
     let mut facts =
@@ -213,6 +228,11 @@ fn completed(info: &GpuInfo, words: &GpuInfo) -> Option<GpuInfo> {
     whole.model = model.or(whole.model);
     whole.serial = serial.or(whole.serial);
     Some(whole)
+}
+
+/// Whether neither a file nor the agent's table has the product's name.
+fn is_unnamed(info: &GpuInfo) -> bool {
+    info.model.as_ref().is_none_or(|model| model.starts_with(UNNAMED))
 }
 
 /// A text that says something; the library writes `N/A`, or a number where it knows no name.
@@ -235,6 +255,31 @@ mod tests {
         };
         info.facts.set(Fact::Vbios, vbios.map(str::to_owned));
         info
+    }
+
+    #[test]
+    fn no_process_is_started_without_a_library_or_while_a_device_sleeps() {
+        let root = tempfile::tempdir().unwrap();
+        let device = root.path().join("sys/bus/pci/devices/0000:03:00.0");
+        let driver = root.path().join("sys/bus/pci/drivers/amdgpu");
+        std::fs::create_dir_all(device.join("power")).unwrap();
+        std::fs::create_dir_all(&driver).unwrap();
+        std::os::unix::fs::symlink(&device, driver.join("0000:03:00.0")).unwrap();
+        let library = root.path().join("libamd_smi.so");
+        std::fs::write(&library, "").unwrap();
+        let run = |library: &Path, status: &str| {
+            std::fs::write(device.join("power/runtime_status"), status).unwrap();
+            let program = root.path().join("no-program");
+            let mut settings = Settings::new(program, Duration::from_secs(10));
+            settings.paths = crate::paths::Paths::under(root.path());
+            settings.library = Some(library.to_owned());
+            let answered = Runner { settings, leaving: Mutex::default() }.run();
+            answered.map_err(|error| error.to_string())
+        };
+        assert_eq!(run(Path::new("libnone.so.7"), "active"), Ok(None));
+        assert_eq!(run(&library, "suspended"), Ok(Some(Known::new())));
+        let begun = run(&library, "active").unwrap_err();
+        assert!(begun.contains("no-program"), "{begun}");
     }
 
     #[test]
