@@ -52,7 +52,7 @@ pub fn fake_hlml() -> Result<PathBuf, NotBuilt> {
 
 /// The fake of AMD's library.
 pub fn fake_amd_smi() -> Result<PathBuf, NotBuilt> {
-    built("libamd_smi.so", "cargo build -p gpuwho-fake-amd-smi")
+    built("libfake_amd_smi.so", "cargo build -p gpuwho-fake-amd-smi")
 }
 
 /// The fake collective library.
