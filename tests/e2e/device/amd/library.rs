@@ -84,10 +84,13 @@ impl Node {
     }
 }
 
-fn reason(who: &Value) -> String {
+fn source(who: &Value) -> &Value {
     let mut sources = who["sources"].as_array().into_iter().flatten();
-    let source = sources.find(|known| known["name"] == "amd").unwrap();
-    source["reason"].as_str().unwrap_or_default().to_owned()
+    sources.find(|known| known["name"] == "amd").unwrap()
+}
+
+fn reason(who: &Value) -> String {
+    source(who)["reason"].as_str().unwrap_or_default().to_owned()
 }
 
 /// Whether a device's identity has arrived with these attributes.
@@ -142,6 +145,8 @@ fn a_library_that_fails_takes_nothing_from_the_files() {
     ] {
         node.answer(version, behaviours);
         let who = node.wait(&node.config(), expected, |why| why.contains(expected));
+        let (state, restarts) = (&source(&who)["state"], &source(&who)["restarts"]);
+        assert!(state == "ready" && restarts == 0, "{behaviours}: {who:#}");
         for device in who["devices"].as_array().unwrap() {
             assert_eq!(device["model"], UNNAMED, "{behaviours}: {who:#}");
             assert!(device["power_watts"].as_f64().is_some(), "{behaviours}: {who:#}");
