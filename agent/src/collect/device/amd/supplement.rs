@@ -15,6 +15,7 @@ use super::{DRIVER, UNNAMED, smi};
 use crate::collect::device::files::Files;
 use crate::collect::device::link::ExitingChild;
 use crate::collect::source::Context;
+use crate::ids::GpuUuid;
 use crate::inventory::GpuInfo;
 use crate::inventory::facts::Fact;
 use std::collections::BTreeMap;
@@ -36,6 +37,8 @@ const WAIT: Duration = Duration::from_secs(3);
 /// Bytes of a text, and devices that are remembered.
 const MAX_TEXT: usize = 128;
 const MAX_DEVICES: usize = 256;
+/// Characters of why there is nothing.
+const MAX_PROBLEM: usize = 300;
 /// What would make it better.
 const ABSENT: &str = "no file has the product's name: install libamd_smi.so (ROCm's amd-smi-lib)";
 /// The facts that the library has.
@@ -130,7 +133,11 @@ fn begin(runner: &Arc<Runner>, shared: &Arc<Shared>) -> bool {
                 let room = MAX_DEVICES.saturating_sub(latest.known.len());
                 latest.known.extend(known.into_iter().take(room));
             }
-            Err(error) => latest.problem = format!("libamd_smi.so: {error}"),
+            Err(error) => {
+                let text = format!("libamd_smi.so: {error}");
+                let clean = text.chars().filter(|char| !char.is_control()).take(MAX_PROBLEM);
+                latest.problem = clean.collect();
+            }
         }
         drop(latest);
         shared.is_answered.notify_all();
@@ -197,8 +204,8 @@ fn ask(link: &mut Link, deadline: Instant) -> Result<Known, SupplementError> {
                 if let Outcome::Failing(why) = &reading.outcome {
                     failure = Some(why.clone());
                 }
-                if let Some(info) = reading.identity.filter(|_| known.len() < MAX_DEVICES) {
-                    known.insert(info.uuid.as_str().to_owned(), info);
+                if known.len() < MAX_DEVICES {
+                    known.extend(reading.identity.as_ref().and_then(bounded));
                 }
             }
             Frame::Counted { .. } => {}
@@ -209,6 +216,14 @@ fn ask(link: &mut Link, deadline: Instant) -> Result<Known, SupplementError> {
             }
         }
     }
+}
+
+/// A board and what is kept of the library's words for it; `None` for an id that is none.
+fn bounded(info: &GpuInfo) -> Option<(String, GpuInfo)> {
+    let id = word(info.uuid.as_str())?;
+    let bare = GpuInfo::new(GpuUuid::new(&id), super::VENDOR.name, 0);
+    let words = completed(&bare, info);
+    Some((id, words.unwrap_or(bare)))
 }
 
 /// An identity with what the files do not have; `None` if the library adds nothing.
@@ -245,7 +260,6 @@ fn word(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::GpuUuid;
 
     fn info(model: &str, serial: Option<&str>, vbios: Option<&str>) -> GpuInfo {
         let mut info = GpuInfo {
@@ -304,5 +318,19 @@ mod tests {
         let bare = info("AMD 0x744c", None, None);
         let garbage = info("0x744c", Some("N/A"), Some("\u{7}"));
         assert_eq!(completed(&bare, &garbage), None, "the number stays");
+    }
+
+    #[test]
+    fn of_what_the_process_sends_only_short_words_are_kept() {
+        let long = "x".repeat(1 << 20);
+        let mut sent = info(&long, Some("692"), Some(&long));
+        sent.driver_version = Some(long.clone());
+        sent.nodes = vec![long.clone()];
+        let (id, kept) = bounded(&sent).unwrap();
+        let mut expected = GpuInfo::new(GpuUuid::new("GPU-1"), "amd", 0);
+        expected.serial = Some("692".to_owned());
+        assert_eq!((id.as_str(), &kept), ("GPU-1", &expected));
+        sent.uuid = GpuUuid::new(&long);
+        assert_eq!(bounded(&sent), None);
     }
 }
