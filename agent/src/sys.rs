@@ -1,5 +1,6 @@
 //! The only user-space code allowed `unsafe`.
 
+pub mod amdsmi;
 pub mod bpf;
 pub(crate) mod clock;
 pub mod confine;

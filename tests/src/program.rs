@@ -50,6 +50,11 @@ pub fn fake_hlml() -> Result<PathBuf, NotBuilt> {
     built("libhlml.so", "cargo build -p gpuwho-fake-hlml")
 }
 
+/// The fake of AMD's library.
+pub fn fake_amd_smi() -> Result<PathBuf, NotBuilt> {
+    built("libfake_amd_smi.so", "cargo build -p gpuwho-fake-amd-smi")
+}
+
 /// The fake collective library.
 pub fn fake_nccl() -> Result<PathBuf, NotBuilt> {
     built("libnccl.so", "cargo build -p gpuwho-fake-nccl")

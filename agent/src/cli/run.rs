@@ -63,7 +63,7 @@ fn usage(error: RunError) -> anyhow::Error {
 pub(super) fn device_reader(args: &ReaderArgs) -> anyhow::Result<ExitCode> {
     // First of all: nothing is open yet, there is one thread, and the vendor's library is not loaded.
     confine::close_inherited();
-    let vendor = device::vendor(&args.vendor)
+    let vendor = device::readable(&args.vendor)
         .ok_or_else(|| Usage(format!("no reader for the vendor `{}`", args.vendor)))?;
     if !args.unconfined {
         confine::keep_capabilities(vendor.keeps).context("cannot give up the capabilities")?;

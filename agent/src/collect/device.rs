@@ -42,7 +42,7 @@ use crate::paths::Paths;
 use events::Watch;
 use library::Library;
 use partitions::PartitionNodes;
-use reader::ServedValues;
+use reader::{CompleteIdentity, ServedValues};
 use rustix::thread::CapabilitySet;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -68,6 +68,8 @@ pub struct Vendor {
     pub name: &'static str,
     /// The library that reads the devices; `None` if the vendor needs only kernel files.
     pub library: Option<Library>,
+    /// A library that a process of its own asks for what the files do not have.
+    pub supplement: Option<Supplement>,
     /// Names of its kernel drivers on the PCI bus.
     pub drivers: &'static [&'static str],
     /// Device nodes that its processes open; the last component may end in `*`.
@@ -111,6 +113,15 @@ impl Vendor {
     pub fn column(&self) -> Column {
         Column { name: self.name, source: self.source, bits: throttle::bits_of(self.name) }
     }
+}
+
+/// A library beside a vendor's files.
+#[derive(Debug)]
+pub struct Supplement {
+    /// The library.
+    pub library: Library,
+    /// Returns what completes the identities of devices.
+    pub start: fn(&Context, &reader::Settings) -> CompleteIdentity,
 }
 
 /// An on/off key of a vendor's configuration section.
@@ -212,6 +223,11 @@ pub struct OpenError {
 /// Finds a vendor by name.
 pub fn vendor(name: &str) -> Option<&'static Vendor> {
     DEVICES.iter().find(|vendor| vendor.name == name)
+}
+
+/// Finds what a reader process is to read: a vendor, or the library beside a vendor's files.
+pub fn readable(name: &str) -> Option<&'static Vendor> {
+    vendor(name).or_else(|| Some(&amd::smi::SMI).filter(|beside| beside.name == name))
 }
 
 #[cfg(test)]

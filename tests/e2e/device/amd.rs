@@ -1,6 +1,8 @@
 //! A node with AMD's devices, and one with AMD's and NVIDIA's: values and owners arrive at the real
 //! OpenTelemetry Collector, and a vendor that is missing or hangs takes nothing from the other.
 
+mod library;
+
 use crate::device::reader::rig::shipped;
 use crate::fixture::TRAINER;
 use gpuwho_tests::agent::{Agent, Config, Otlp};

@@ -1,4 +1,5 @@
-//! Reads AMD devices from the kernel driver's files (`amdgpu`, KFD), without a library.
+//! Reads AMD devices from the kernel driver's files (`amdgpu`, KFD); names that no file has
+//! come from `libamd_smi.so`, where it is installed ([`supplement`]).
 //!
 //! A device is a PCI device bound to `amdgpu`. A reading is about twenty-five small sysfs files
 //! and those of the processes with a KFD context ([`processes`]); for processes without one, the
@@ -12,14 +13,16 @@ mod links;
 mod processes;
 mod ras;
 mod readings;
+pub(super) mod smi;
 mod sources;
+mod supplement;
 mod throttle;
 
 use super::fdinfo::Clients;
 use super::files::Files;
 use super::sysfs;
 use super::wire::{InstanceIdentity, InstanceReading, Outcome, Place, Reading, push};
-use super::{DeviceRead, OpenError, OpenLibrary, OpenOptions, Vendor};
+use super::{DeviceRead, OpenError, OpenLibrary, OpenOptions, Supplement, Vendor};
 use crate::catalog::device as metric;
 use crate::catalog::instance;
 use crate::ids::GpuUuid;
@@ -32,12 +35,16 @@ use processes::{Asked, ProcessList, Processes};
 use readings::{Board, Pass, mean};
 use rustix::thread::CapabilitySet;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const SAMPLE: &str = r#"#: enabled = true
-# There is no library to name. The process that reads the driver's files (amdgpu, KFD) keeps
-# CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, for the memory of graphics processes (/proc/PID/fdinfo).
+# The devices are read from the driver's files (amdgpu, KFD). The library adds names and numbers that a
+# board has in no file: a process of its own asks it once and ends. A path, or a name to search for
+# where distributions and ROCm put libraries.
+#: library = "libamd_smi.so"
+# The process that reads the files keeps CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, for the memory of graphics
+# processes (/proc/PID/fdinfo); that of the library keeps no capability, and starts no program.
 #: confined = true
 # A device that has not answered by then is reported as hung. Half the interval, where that is shorter.
 #: deadline = "5s"
@@ -50,6 +57,7 @@ pub(super) use throttle::BITS as THROTTLE_BITS;
 pub(super) const VENDOR: Vendor = Vendor {
     name: "amd",
     library: None,
+    supplement: Some(Supplement { library: smi::LIBRARY, start: supplement::start }),
     drivers: &[DRIVER],
     nodes: &["/dev/kfd", "/dev/dri/renderD*"],
     node_drivers: &["kfd", "drm"],
@@ -71,6 +79,8 @@ pub(super) const VENDOR: Vendor = Vendor {
 
 /// The driver's name on the PCI bus.
 const DRIVER: &str = "amdgpu";
+/// How a model begins whose name no file and no table has; its number follows.
+const UNNAMED: &str = "AMD 0x";
 /// Product names by PCI device id, used if the board's own data has none (`amdgpu_drv.c`, AMD's
 /// `amdgpu.ids`).
 const MODELS: &[(&str, &str)] = &[
@@ -224,9 +234,6 @@ impl AmdDevice {
 
     fn identity(&mut self, parts: &[Part], is_asleep: bool) -> GpuInfo {
         let mut text = |file: &str| self.files.text(&self.folder.join(file));
-        let unique = kfd::unique_id(&self.folder);
-        let id =
-            unique.map_or_else(|| format!("GPU-{}", self.address), |id| format!("GPU-{id:016x}"));
         let device = text("device");
         let model = text("product_name");
         let model = model.or_else(|| device.map(|id| sysfs::model("AMD", MODELS, &id)));
@@ -235,7 +242,7 @@ impl AmdDevice {
             model,
             pci_address: Some(self.address.to_ascii_lowercase()),
             serial: text("serial_number"),
-            ..GpuInfo::new(GpuUuid::new(&id), VENDOR.name, self.index)
+            ..GpuInfo::new(uuid(&self.folder, &self.address), VENDOR.name, self.index)
         };
         info.facts.set(Fact::Vbios, text("vbios_version"));
         info.facts.set(Fact::Part, text("product_number"));
@@ -247,6 +254,13 @@ impl AmdDevice {
         info.driver_version = sysfs::version(&self.paths, DRIVER, &mut self.files);
         info
     }
+}
+
+/// The id of a board: its own, else its address.
+fn uuid(folder: &Path, address: &str) -> GpuUuid {
+    let unique = kfd::unique_id(folder);
+    let id = unique.map_or_else(|| format!("GPU-{address}"), |id| format!("GPU-{id:016x}"));
+    GpuUuid::new(&id)
 }
 
 /// The busy fraction of a partition's engines; `None` if one of them has no percentage.

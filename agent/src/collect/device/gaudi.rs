@@ -61,6 +61,7 @@ pub(super) const VENDOR: Vendor = Vendor {
             "/opt/habanalabs/bin/hl-smi",
         ]),
     }),
+    supplement: None,
     drivers: &[DRIVER],
     nodes: &["/dev/accel/accel*", "/dev/hl*"],
     node_drivers: &["habanalabs"],

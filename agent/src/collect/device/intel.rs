@@ -39,6 +39,7 @@ const SAMPLE: &str = r#"#: enabled = true
 pub(super) const VENDOR: Vendor = Vendor {
     name: "intel",
     library: None,
+    supplement: None,
     drivers: DRIVERS,
     nodes: &["/dev/dri/renderD*"],
     node_drivers: &["drm"],

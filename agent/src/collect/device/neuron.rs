@@ -34,6 +34,7 @@ const SAMPLE: &str = r#"#: enabled = true
 pub(super) const VENDOR: Vendor = Vendor {
     name: "neuron",
     library: None,
+    supplement: None,
     drivers: &["neuron-driver"],
     nodes: &["/dev/neuron*"],
     node_drivers: &["neuron"],

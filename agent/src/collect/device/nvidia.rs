@@ -94,6 +94,7 @@ pub(super) const VENDOR: Vendor = Vendor {
         node: "nvidiactl",
         substitute: Substitute::None,
     }),
+    supplement: None,
     drivers: &["nvidia"],
     nodes: &["/dev/nvidia*", "/dev/nvidia-caps/*"],
     node_drivers: &["nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps"],

@@ -19,8 +19,8 @@ use super::connection::Connection;
 use super::events::EventListener;
 use super::link::ExitingChild;
 use super::snapshot::{Control, ReaderSnapshot};
+pub use super::states::{CompleteIdentity, Identify, NodeOpeners, OpenNodes, ServedValues};
 use super::states::{DeviceStates, ReaderContext};
-pub use super::states::{Identify, NodeOpeners, OpenNodes, ServedValues};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::SourceState;
@@ -145,6 +145,7 @@ impl DeviceReader {
                 openers: Box::new(Vec::new),
                 lists_processes: vendor.lists_processes,
                 served: Box::new(|_| Vec::new()),
+                complete: Box::new(|_, _| None),
             },
             control: Control::default(),
             listener: EventListener::of(vendor),
@@ -180,6 +181,13 @@ impl DeviceReader {
     #[must_use]
     pub fn with_served_values(mut self, served: ServedValues) -> Self {
         self.context.served = served;
+        self
+    }
+
+    /// Sets what completes the identity of a device.
+    #[must_use]
+    pub fn with_supplement(mut self, complete: CompleteIdentity) -> Self {
+        self.context.complete = complete;
         self
     }
 

@@ -1,5 +1,6 @@
 //! A vendor's devices as a source of the agent, and the vendor's configuration section.
 
+use super::library::Library;
 use super::reader::{self, DeviceReader};
 use super::{Vendor, vendor};
 use crate::attribute::pid_cache::PidCache;
@@ -70,7 +71,7 @@ impl<'de> Visitor<'de> for Keys {
 
     fn visit_map<A: MapAccess<'de>>(self, mut keys: A) -> Result<RawReader, A::Error> {
         let switches = self.0.map_or(&[][..], |vendor| vendor.switches);
-        let library = self.0.and_then(|vendor| vendor.library.as_ref()).map(|_| LIBRARY);
+        let library = self.0.and_then(library).map(|_| LIBRARY);
         let common = [ENABLED, CONFINED, DEADLINE, RETRY].into_iter().chain(library);
         let known: Vec<_> = common.chain(switches.iter().map(|switch| switch.key)).collect();
         let mut raw = RawReader::default();
@@ -106,15 +107,21 @@ fn configure(name: &'static str, with: &Resolving<'_>) -> Result<Box<dyn Source>
     Ok(Box::new(Reader { vendor, is_enabled, settings }))
 }
 
+/// The library that the section can name.
+fn library(vendor: &'static Vendor) -> Option<&'static Library> {
+    vendor.library.as_ref().or(vendor.supplement.as_ref().map(|beside| &beside.library))
+}
+
 fn settings(
-    vendor: &Vendor,
+    vendor: &'static Vendor,
     raw: RawReader,
     flags: &Flags,
     agent: &Settings,
 ) -> Result<reader::Settings, ConfigError> {
     let key = |key| format!("{}.{key}", vendor.name);
     let library = flags.libraries.get(vendor.name).cloned().or(raw.library);
-    if let (Some(path), Some(known), true) = (&library, &vendor.library, raw.enabled != Some(false))
+    if let (Some(path), Some(known), true) =
+        (&library, self::library(vendor), raw.enabled != Some(false))
         && !known.is_program(path)
     {
         checks::library(&key(LIBRARY), known.name, path)?;
@@ -163,6 +170,9 @@ impl Source for Reader {
         }
         if let Some(served) = self.vendor.served {
             reader = reader.with_served_values(served(context));
+        }
+        if let Some(beside) = &self.vendor.supplement {
+            reader = reader.with_supplement((beside.start)(context, &self.settings));
         }
         context.readers.push(reader.control());
         if context.is_agent {

@@ -36,6 +36,10 @@ pub type NodeOpeners = Box<dyn Fn() -> Vec<u32> + Send>;
 /// Called with `None` at the begin of a tick.
 pub type ServedValues = Box<dyn FnMut(Option<&GpuInfo>) -> Vec<WireValue> + Send>;
 
+/// Completes a device's identity by a library beside the files, if it lacks what the library has. Writes to
+/// the note why there is nothing, if the library is at fault.
+pub type CompleteIdentity = Box<dyn FnMut(&GpuInfo, &mut String) -> Option<GpuInfo> + Send>;
+
 /// Lookups that readings need.
 pub(super) struct ReaderContext {
     pub(super) inventory: Arc<Inventory>,
@@ -46,6 +50,8 @@ pub(super) struct ReaderContext {
     pub(super) lists_processes: bool,
     /// Values that the processes on a device serve themselves.
     pub(super) served: ServedValues,
+    /// Asks the library beside the files.
+    pub(super) complete: CompleteIdentity,
 }
 
 /// The state and the reason of a device that does not answer.

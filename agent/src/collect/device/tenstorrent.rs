@@ -33,6 +33,7 @@ const SAMPLE: &str = r#"#: enabled = true
 pub(super) const VENDOR: Vendor = Vendor {
     name: "tenstorrent",
     library: None,
+    supplement: None,
     drivers: &[DRIVER],
     nodes: &["/dev/tenstorrent/*"],
     node_drivers: &[DRIVER],

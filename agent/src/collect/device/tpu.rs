@@ -37,6 +37,7 @@ const SAMPLE: &str = r#"#: enabled = true
 pub(super) const VENDOR: Vendor = Vendor {
     name: "tpu",
     library: None,
+    supplement: None,
     drivers: &[],
     // Those of `/dev/vfio` are watched one by one: virtual machines have theirs there.
     nodes: &["/dev/accel*"],

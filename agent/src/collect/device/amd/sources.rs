@@ -29,7 +29,8 @@ fn of_devices() -> Vec<Source> {
         (
             metric::INFO.def(),
             "`unique_id`, `product_name`, `serial_number`, `vbios_version`, `current_compute_partition`, \
-             `current_memory_partition`, `xgmi_hive_info`, KFD `properties`",
+             `current_memory_partition`, `xgmi_hive_info`, KFD `properties`; what these lack by \
+             `amdsmi_get_gpu_asic_info`, `_board_info`, `_vbios_info`",
         ),
         (metric::STATE.def(), "the link `driver`, the reader's deadline"),
         (
@@ -112,7 +113,10 @@ fn without() -> Vec<Source> {
         (instance::MEMORY_LIMIT.def(), "on `gpu.instance.info` as its share of the device"),
         (process::UTILIZATION.def(), "compute queues are not timed; `gpu.process.occupancy`"),
         (board::RECOVERY_ACTION.def(), "the driver recovers by itself and logs it: events"),
-        (gpm::PCIE_SAMPLED.def(), "reading `pcie_bw` takes a second"),
+        (
+            gpm::PCIE_SAMPLED.def(),
+            "`pcie_bw` and `amdsmi_get_gpu_pci_throughput` count packets of unknown size, for a second",
+        ),
         (metric::POWER_STATE.def(), "the driver has no numbered states"),
     ]
 }

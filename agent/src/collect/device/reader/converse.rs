@@ -121,7 +121,7 @@ impl DeviceReader {
                     }
                     session.gone.insert(slot, why.clone());
                 }
-                self.add_served(slot, &mut reading);
+                self.add_what_others_know(slot, &mut reading);
                 plausible::keep(&mut reading, &mut self.report);
                 if let Some(gpu) = self.states.take(slot, &reading, timely, &self.context) {
                     reading.ended.iter().for_each(|ended| self.listener.ended(gpu, ended));
@@ -132,12 +132,15 @@ impl DeviceReader {
         Ok(None)
     }
 
-    /// Adds to a good reading what the processes on the device serve themselves.
-    fn add_served(&mut self, slot: u32, reading: &mut Reading) {
+    /// Adds to a good reading what the processes on the device serve themselves, and to the device's
+    /// identity what a library beside the files knows.
+    fn add_what_others_know(&mut self, slot: u32, reading: &mut Reading) {
         let known = || self.context.inventory.get(self.states.at(slot)?);
         let info = reading.identity.clone().or_else(|| known().map(|info| (*info).clone()));
         if let Some(info) = info.filter(|_| reading.outcome == Outcome::Ok) {
             reading.values.extend((self.context.served)(Some(&info)));
+            let whole = (self.context.complete)(&info, &mut reading.note);
+            reading.identity = whole.or(reading.identity.take());
         }
     }
 
