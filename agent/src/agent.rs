@@ -27,7 +27,7 @@ use crate::heartbeat::Heartbeat;
 use crate::host;
 use crate::inventory::register::DeviceStore;
 use configuration::Configuration;
-use idle::{AgentSignals, Door};
+use idle::AgentSignals;
 use reload::{Load, Reloader, Reopening, Requests};
 use sd_notify::NotifyState;
 use std::path::Path;
@@ -117,7 +117,8 @@ pub fn run(configuration: Configuration, load: Load) -> Result<(), RunError> {
             .with_cpu_limit(core.context.cpu_limit.clone());
     let started = scheduler.start_all(collectors);
     started.map_err(|source| RunError::Thread { name: "collect".into(), source })?;
-    signals.wait(Door::both(listeners, settings.control), Arc::clone(&core))?;
+    idle::serve(listeners, settings.control, &core);
+    signals.wait(&core.context.poller)?;
     let theirs = Arc::clone(&core);
     notify::start_watchdog(Arc::clone(&heartbeat), stop.clone())?;
     spawn(upkeep::THREAD, move || upkeep::run(&theirs, &stop))?;

@@ -33,6 +33,7 @@ pub mod labels;
 mod local;
 pub mod log_limit;
 pub mod paths;
+pub mod poller;
 pub mod privilege;
 pub mod sample;
 pub mod series;

@@ -97,6 +97,7 @@ impl Core {
             gauges: Arc::default(),
             files,
             aggregator,
+            poller: <_>::default(),
             nodes: settings.nodes.clone(),
             readers,
             holding,

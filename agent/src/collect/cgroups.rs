@@ -1,8 +1,8 @@
 //! CPU time, memory, limits, throttling and pressure of the cgroups of owners that hold a device.
 //!
 //! Which directory is an owner's is looked up in memory when somebody's owner changes; at most
-//! [`MAX_OWNERS`] of them are kept open. Each is three small files a tick of three system calls, three
-//! more where pressure is exported, and its limits every [`LIMITS_EVERY`]; more on version 1. Why not with `cgroups-rs`, and what a tenant with
+//! [`MAX_OWNERS`] of them are read. Each is three small files a tick, three more where pressure is exported, and its
+//! limits every [`LIMITS_EVERY`]; more on version 1. The files of the first [`MAX_OPEN`] stay open. Why not with `cgroups-rs`, and what a tenant with
 //! cgroups of his own could do: `docs/decisions/0015-owners-cgroups.md`.
 
 mod directory;
@@ -32,6 +32,8 @@ pub(super) const NAME: &str = "cgroups";
 /// Cgroups read in a tick, far more than owners share the devices of a host. The owners that held a
 /// device first are read.
 const MAX_OWNERS: usize = 256;
+/// Owners whose cgroups stay open, with six descriptors each, or nine on version 1.
+const MAX_OPEN: usize = 64;
 /// Processes of an owner whose paths are parsed: a tenant can put each of its processes into another
 /// cgroup.
 const MAX_PATHS: usize = 64;
@@ -164,6 +166,9 @@ impl CgroupMetrics {
             }
             read += 1;
             cgroup.read(&self.roots, has_pressure, OwnerCgroup(*owner), out);
+            if read > MAX_OPEN {
+                cgroup.directory = None;
+            }
         }
         self.left_out = all - read;
     }

@@ -1,10 +1,10 @@
 //! Reads events about accelerators from the kernel log.
 //!
-//! Reads `/dev/kmsg` on its own thread (`kmsg`), from the oldest record on. Records of the last
+//! Reads `/dev/kmsg` on a thread (`kmsg`) that runs while there are records, from the oldest record on. Records of the last
 //! [`PAST`] before the agent's start are reported once, with their own time; older ones are
 //! ignored, and those that an earlier agent reported are recognised by their sequence numbers.
-//! Records that a program wrote into the log are ignored. Costs parsing each line; without lines
-//! the thread sleeps, and wakes only for events that wait in the aggregator.
+//! Records that a program wrote into the log are ignored. Costs parsing each line; without lines, and
+//! without events that wait in the aggregator, there is no thread.
 
 #[doc(hidden)]
 pub mod fuzz;
@@ -20,6 +20,7 @@ use crate::event::aggregator::EventAggregator;
 use crate::event::{EventSource, Moment};
 use crate::host::boot_time_ns;
 use crate::paths::Paths;
+use crate::poller::{LINGER, Poller, Task};
 use lines::Reports;
 use position::Position;
 use record::{Line, Record};
@@ -27,10 +28,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
-use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 /// The name of the source and of its thread.
@@ -60,14 +60,17 @@ const MIN_DRIFT_US: u64 = 1_000_000;
 /// More than the longest record that the kernel returns (`PRINTK_MESSAGE_MAX`).
 const MAX_RECORD: usize = 8192;
 
-/// Starts the thread, which runs until the agent exits.
+/// Lets the poller wait for the log.
 pub fn start(
     paths: &Paths,
     aggregator: Arc<EventAggregator>,
     board: StatusRegistry,
-) -> io::Result<JoinHandle<()>> {
+    poller: &Poller,
+) {
     let watch = Watch {
         paths: paths.clone(),
+        begin: Instant::now() + FIRST_READING,
+        log: None,
         position: Position::read(paths),
         aggregator,
         board,
@@ -80,7 +83,7 @@ pub fn start(
         reports: Reports::default(),
         lag: Lag::default(),
     };
-    thread::Builder::new().name(NAME.to_owned()).spawn(move || watch.run())
+    poller.add(NAME, watch);
 }
 
 /// How the log can be read, for `gpuwho doctor`.
@@ -101,6 +104,10 @@ fn is_default(paths: &Paths) -> bool {
 
 struct Watch {
     paths: Paths,
+    /// Nothing is read before, unless a device is known.
+    begin: Instant,
+    /// Open since the first records were read.
+    log: Option<OwnedFd>,
     position: Position,
     aggregator: Arc<EventAggregator>,
     board: StatusRegistry,
@@ -118,18 +125,36 @@ struct Watch {
     lag: Lag,
 }
 
+impl Task for Watch {
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        // Both: an event that waits is released by this thread.
+        let both = self.log.as_ref().zip(self.aggregator.waits());
+        both.map_or_else(Vec::new, |(log, waits)| vec![log.as_fd(), waits])
+    }
+
+    fn run(&mut self) -> bool {
+        self.board.clock(NAME);
+        self.read();
+        self.board.clock_ends(NAME);
+        true
+    }
+}
+
 impl Watch {
-    fn run(mut self) {
-        let begin = Instant::now() + FIRST_READING;
-        while !self.aggregator.knows_devices() && Instant::now() < begin {
+    /// Opens the log where it is not open, and reads until nothing has come for a while.
+    fn read(&mut self) {
+        while !self.aggregator.knows_devices() && Instant::now() < self.begin {
             thread::sleep(AT_END);
         }
         loop {
-            match self.open() {
+            let log = self.log.take().map_or_else(|| self.open(), Ok);
+            match log {
                 Ok(log) => {
                     self.set_report(Report::ready());
-                    self.board.clock(NAME);
-                    self.follow(&log);
+                    if self.follow(&log) {
+                        self.log = Some(log);
+                        return;
+                    }
                 }
                 Err(error) => {
                     let reason = unreadable(&self.paths, error);
@@ -156,23 +181,31 @@ impl Watch {
         })
     }
 
-    /// Reads until an error.
-    fn follow(&mut self, log: &OwnedFd) {
+    /// Reads until nothing has come for a while and no event waits (true), or until an error.
+    fn follow(&mut self, log: &OwnedFd) -> bool {
         let mut buffer = vec![0; MAX_RECORD];
+        let mut last = Instant::now();
         loop {
             match rustix::io::read(log, &mut buffer) {
                 Ok(0) => thread::sleep(AT_END),
-                Ok(len) => self.take(buffer.get(..len).unwrap_or_default()),
+                Ok(len) => {
+                    last = Instant::now();
+                    self.take(buffer.get(..len).unwrap_or_default());
+                }
                 Err(Errno::AGAIN) => {
                     self.lag.at_end = true;
-                    self.wait(Some(log), None);
+                    let is_quiet = last.elapsed() >= LINGER && self.aggregator.due().is_none();
+                    if is_quiet && self.aggregator.waits().is_some() {
+                        return true;
+                    }
+                    self.wait(Some(log), Some(Instant::now() + LINGER));
                 }
                 Err(Errno::PIPE) => self.overrun = true,
                 Err(Errno::INTR) => {}
                 Err(error) => {
                     let reason = unreadable(&self.paths, error);
                     self.set_report(Report::of(SourceState::Failed, reason, ""));
-                    return;
+                    return false;
                 }
             }
             let _turn = self.board.turn(NAME, Duration::ZERO);

@@ -18,6 +18,7 @@ use crate::event::aggregator::EventAggregator;
 use crate::ids::ProcKey;
 use crate::inventory::Inventory;
 use crate::paths::Paths;
+use crate::poller::Poller;
 use crate::series::Selection;
 use crate::tenant_files::TenantFiles;
 use std::fmt;
@@ -101,6 +102,8 @@ pub struct Context {
     pub files: TenantFiles,
     /// Turns observations into events.
     pub aggregator: Arc<EventAggregator>,
+    /// Waits for what happens between two readings.
+    pub poller: Poller,
     /// Which device nodes are watched.
     pub nodes: device_users::Settings,
     /// The device readers.

@@ -82,6 +82,8 @@ pub struct SourceStatus {
     pub hangs: u64,
     /// Tells [`Self::cpu_seconds`] of a thread that serves several sources or keeps no cadence.
     clock: Option<ThreadClock>,
+    /// CPU time of the threads before it, which have ended.
+    spent_before: f64,
     /// What its thread does now.
     turn: Option<ActiveTurn>,
 }
@@ -152,6 +154,15 @@ impl StatusRegistry {
         let mut board = self.lock();
         let status = board.entry(thread).or_insert_with(|| SourceStatus::new(Report::ready()));
         status.clock = ThreadClock::here();
+        status.spent_before = status.cpu_seconds.unwrap_or_default();
+    }
+
+    /// The calling thread ends, and another one may follow under its name.
+    pub fn clock_ends(&self, thread: &'static str) {
+        if let Some(status) = self.lock().get_mut(thread) {
+            status.read_clock();
+            status.clock = None;
+        }
     }
 
     /// Every source's standing. One whose turn lasts too long is hung, whatever it said last.
@@ -164,10 +175,7 @@ impl StatusRegistry {
         let all = {
             let mut board = self.lock();
             for (source, status) in board.iter_mut() {
-                // A thread that has ended leaves what it had used.
-                if let Some(spent) = status.clock.and_then(ThreadClock::spent) {
-                    status.cpu_seconds = Some(spent.as_secs_f64());
-                }
+                status.read_clock();
                 if status.finds_hang(now) {
                     found.push((*source, status.report.state));
                 }
@@ -210,7 +218,22 @@ impl Drop for Turn {
 impl SourceStatus {
     fn new(report: Report) -> Self {
         let durations = Histogram::new(DURATION_BOUNDS);
-        Self { report, cpu_seconds: None, durations, hangs: 0, clock: None, turn: None }
+        Self {
+            report,
+            cpu_seconds: None,
+            durations,
+            hangs: 0,
+            clock: None,
+            spent_before: 0.0,
+            turn: None,
+        }
+    }
+
+    /// A thread that has ended leaves what it had used.
+    fn read_clock(&mut self) {
+        if let Some(spent) = self.clock.and_then(ThreadClock::spent) {
+            self.cpu_seconds = Some(self.spent_before + spent.as_secs_f64());
+        }
     }
 
     /// Whether its turn lasts too long, which was not known before.

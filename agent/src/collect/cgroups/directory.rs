@@ -6,12 +6,12 @@ use crate::collect::proc_scan::unified_root;
 use crate::paths::Paths;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::fs::File;
-use std::io::Read as _;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 /// Longer than `memory.stat`, the longest of the files that are read.
-const MAX_FILE: u64 = 64 * 1024;
+const MAX_FILE: usize = 64 * 1024;
 
 /// Most of them are shorter.
 const COMMON_FILE: usize = 4096;
@@ -28,10 +28,17 @@ pub(super) struct Roots {
 /// A cgroup: the directory of its name in each hierarchy that has one.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
-    pub(super) unified: Option<OwnedFd>,
-    pub(super) memory: Option<OwnedFd>,
-    pub(super) cpu: Option<OwnedFd>,
-    pub(super) cpuacct: Option<OwnedFd>,
+    pub(super) unified: Option<Folder>,
+    pub(super) memory: Option<Folder>,
+    pub(super) cpu: Option<Folder>,
+    pub(super) cpuacct: Option<Folder>,
+}
+
+/// A directory, and those of its files that stay open: opening one costs several times as much as reading it.
+#[derive(Debug)]
+pub(super) struct Folder {
+    directory: OwnedFd,
+    files: Vec<(&'static str, File)>,
 }
 
 impl Roots {
@@ -62,7 +69,9 @@ impl Roots {
 
     /// A cgroup by its path within the hierarchies.
     pub(super) fn open(&self, path: &str) -> Directory {
-        let at = |root: &Option<PathBuf>| below(root.as_deref()?, path);
+        let at = |root: &Option<PathBuf>| {
+            Some(Folder { directory: below(root.as_deref()?, path)?, files: Vec::new() })
+        };
         Directory {
             unified: at(&self.unified),
             memory: at(&self.memory),
@@ -84,15 +93,37 @@ fn below(root: &Path, path: &str) -> Option<OwnedFd> {
     Some(directory)
 }
 
-/// A file of a cgroup. The kernel gives the whole of one that fits: a short read is its end.
-pub(super) fn text(directory: Option<&OwnedFd>, name: &str) -> Option<String> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut file = File::from(openat(directory?, name, flags, Mode::empty()).ok()?);
-    let mut text = vec![0; COMMON_FILE];
-    let length = file.read(&mut text).ok()?;
-    text.truncate(length);
-    if length == COMMON_FILE {
-        file.take(MAX_FILE - COMMON_FILE as u64).read_to_end(&mut text).ok()?;
+impl Folder {
+    /// What a file says.
+    pub(super) fn text(&self, name: &str) -> Option<String> {
+        read(&self.open(name)?)
     }
+
+    /// What a file says, which stays open until it cannot be read: the file of a cgroup that is gone says nothing,
+    /// whatever has its name now.
+    pub(super) fn text_kept(&mut self, name: &'static str) -> Option<String> {
+        let known = self.files.iter().position(|(known, _)| *known == name);
+        let kept = known.map(|known| self.files.swap_remove(known));
+        let kept = kept.or_else(|| Some((name, self.open(name)?)))?;
+        let text = read(&kept.1)?;
+        self.files.push(kept);
+        Some(text)
+    }
+
+    fn open(&self, name: &str) -> Option<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(&self.directory, name, flags, Mode::empty()).ok().map(File::from)
+    }
+}
+
+/// The whole file from its beginning. The kernel gives the whole of one that fits: a short read is its end.
+fn read(file: &File) -> Option<String> {
+    let mut text = vec![0; COMMON_FILE];
+    let mut length = file.read_at(&mut text, 0).ok()?;
+    while length == text.len() && length < MAX_FILE {
+        text.resize((length * 2).min(MAX_FILE), 0);
+        length += file.read_at(text.get_mut(length..)?, u64::try_from(length).ok()?).ok()?;
+    }
+    text.truncate(length);
     String::from_utf8(text).ok()
 }

@@ -1,10 +1,9 @@
 //! What the files of a cgroup say, of version 1 where its controller is mounted so, else of
 //! version 2. What a file does not say is not there.
 
-use super::directory::{Directory, text};
+use super::directory::{Directory, Folder};
 use crate::catalog::cgroup::{self as metric, CgroupCpuMode, PressureResource, PressureStall};
 use crate::sample::{Batch, OwnerCgroup, Sample};
-use std::os::fd::OwnedFd;
 
 /// A limit beyond this is none: version 1 writes the largest whole number of pages.
 const NO_LIMIT: u64 = 1 << 62;
@@ -32,16 +31,18 @@ impl Limits {
     /// Reads the cgroup's limits.
     pub(super) fn of(directory: &Directory) -> Self {
         let Directory { unified, memory, cpu, .. } = directory;
+        let text = |of: &Option<Folder>, name| of.as_ref()?.text(name);
         let cpu = match cpu {
-            Some(_) => text(cpu.as_ref(), "cpu.cfs_quota_us")
-                .zip(text(cpu.as_ref(), "cpu.cfs_period_us"))
+            Some(cpu) => cpu
+                .text("cpu.cfs_quota_us")
+                .zip(cpu.text("cpu.cfs_period_us"))
                 .and_then(|(quota, period)| cpus(quota.trim(), period.trim())),
-            None => text(unified.as_ref(), "cpu.max").and_then(|max| {
+            None => text(unified, "cpu.max").and_then(|max| {
                 let (quota, period) = max.trim().split_once(' ')?;
                 cpus(quota, period)
             }),
         };
-        let bytes = |of: &Option<OwnedFd>, name| whole(text(of.as_ref(), name));
+        let bytes = |of, name| whole(text(of, name));
         let memory = match memory {
             Some(_) => bytes(memory, "memory.limit_in_bytes").filter(|limit| *limit < NO_LIMIT),
             None => bytes(unified, "memory.max"),
@@ -59,61 +60,61 @@ impl Limits {
 
 impl Readings {
     /// Reads the cgroup once.
-    pub(super) fn of(directory: &Directory, has_pressure: bool) -> Self {
+    pub(super) fn of(directory: &mut Directory, has_pressure: bool) -> Self {
         let mut readings = Self::default();
         readings.read_cpu(directory);
-        match &directory.memory {
-            Some(memory) => readings.read_memory_v1(memory),
-            None => readings.read_memory(directory.unified.as_ref()),
+        match (&mut directory.memory, &mut directory.unified) {
+            (Some(memory), _) => readings.read_memory_v1(memory),
+            (None, Some(unified)) => readings.read_memory(unified),
+            (None, None) => {}
         }
-        if has_pressure {
-            readings.read_pressure(directory.unified.as_ref());
+        if let Some(unified) = directory.unified.as_mut().filter(|_| has_pressure) {
+            readings.read_pressure(unified);
         }
         readings
     }
 
-    fn read_cpu(&mut self, directory: &Directory) {
-        let unified = directory.unified.as_ref();
-        if let Some(cpuacct) = &directory.cpuacct {
-            let seconds = |name| Some(number(text(Some(cpuacct), name)?.trim())? as f64 / 1e9);
+    fn read_cpu(&mut self, directory: &mut Directory) {
+        if let Some(cpuacct) = &mut directory.cpuacct {
+            let mut seconds = |name| Some(number(cpuacct.text_kept(name)?.trim())? as f64 / 1e9);
             self.cpu_user = seconds("cpuacct.usage_user");
             self.cpu_system = seconds("cpuacct.usage_sys");
-        } else if let Some(stat) = text(unified, "cpu.stat") {
+        } else if let Some(stat) = stat_of(&mut directory.unified) {
             let seconds = |key| Some(field(&stat, key)? as f64 / 1e6);
             self.cpu_user = seconds("user_usec");
             self.cpu_system = seconds("system_usec");
             self.cpu_throttled = seconds("throttled_usec");
         }
-        if let Some(cpu) = &directory.cpu {
-            let throttled =
-                text(Some(cpu), "cpu.stat").and_then(|stat| field(&stat, "throttled_time"));
+        if directory.cpu.is_some() {
+            let stat = stat_of(&mut directory.cpu);
+            let throttled = stat.and_then(|stat| field(&stat, "throttled_time"));
             self.cpu_throttled = throttled.map(|time| time as f64 / 1e9);
         }
     }
 
-    fn read_memory(&mut self, directory: Option<&OwnedFd>) {
-        self.memory = whole(text(directory, "memory.current"));
-        if let Some(stat) = text(directory, "memory.stat") {
+    fn read_memory(&mut self, unified: &mut Folder) {
+        self.memory = whole(unified.text_kept("memory.current"));
+        if let Some(stat) = unified.text_kept("memory.stat") {
             self.rss = field(&stat, "anon");
             self.inactive_file = field(&stat, "inactive_file");
         }
     }
 
-    fn read_memory_v1(&mut self, directory: &OwnedFd) {
-        self.memory = whole(text(Some(directory), "memory.usage_in_bytes"));
-        if let Some(stat) = text(Some(directory), "memory.stat") {
+    fn read_memory_v1(&mut self, memory: &mut Folder) {
+        self.memory = whole(memory.text_kept("memory.usage_in_bytes"));
+        if let Some(stat) = memory.text_kept("memory.stat") {
             self.rss = field(&stat, "total_rss");
             self.inactive_file = field(&stat, "total_inactive_file");
         }
     }
 
-    fn read_pressure(&mut self, directory: Option<&OwnedFd>) {
+    fn read_pressure(&mut self, unified: &mut Folder) {
         for (resource, name) in [
             (PressureResource::Cpu, "cpu.pressure"),
             (PressureResource::Memory, "memory.pressure"),
             (PressureResource::Io, "io.pressure"),
         ] {
-            let Some(text) = text(directory, name) else { continue };
+            let Some(text) = unified.text_kept(name) else { continue };
             for &stall in PressureStall::ALL {
                 let total = text.lines().find_map(|line| {
                     let line = line.strip_prefix(stall.as_str())?;
@@ -148,6 +149,10 @@ impl Readings {
             out.push(metric::PRESSURE_TIME.sample(subject, (*resource, *stall), *seconds));
         }
     }
+}
+
+fn stat_of(folder: &mut Option<Folder>) -> Option<String> {
+    folder.as_mut()?.text_kept("cpu.stat")
 }
 
 fn push(out: &mut Batch, sample: Option<Sample>) {

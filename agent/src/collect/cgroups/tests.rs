@@ -179,6 +179,8 @@ fn a_cgroup_that_goes_ends_and_one_of_the_same_name_is_another() {
     fs::rename(&folder, root.join("away")).unwrap();
     group(&root, JOB, &[("memory.current", "2\n")]);
     assert_eq!(scene.read(), usage(1), "it is still the directory that was opened");
+    // Where the kernel has removed a cgroup, its open files give an error.
+    fs::write(root.join("away/memory.current"), "").unwrap();
     fs::remove_dir_all(root.join("away")).unwrap();
     assert_eq!(scene.read(), [], "gone between two readings");
     assert_eq!(scene.read(), usage(2));
@@ -223,6 +225,8 @@ fn owners_beyond_the_bound_and_the_time_are_left_out_and_counted() {
     assert_eq!((first.len(), scene.metrics.left_out), (MAX_OWNERS, 2));
     assert_eq!(scene.metrics.report().state, SourceState::Degraded);
     assert!(first == scene.read(), "always the same");
+    let open = scene.metrics.owners.values().filter(|cgroup| cgroup.directory.is_some());
+    assert_eq!(open.count(), MAX_OPEN);
     let mut batch = Batch::new(NAME, SystemTime::now());
     scene.metrics.collect_within(Duration::ZERO, &mut batch);
     assert_eq!((batch.samples.len(), scene.metrics.left_out), (0, MAX_OWNERS + 2));

@@ -20,6 +20,7 @@ use crate::sys::memory;
 use crate::sys::process::{exit_now, take_stdout};
 use outlet::Outlet;
 use round::{Round, State};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -355,7 +356,14 @@ struct Open;
 fn listen(mut socket: UnixStream, events: Sender<Event>) -> Result<(), ServeError> {
     spawn("reader:listen", move || {
         let mut inbox = Inbox::default();
-        while let Ok(()) = inbox.fill(&mut socket) {
+        loop {
+            // A blocking read would also wake whenever the agent takes an answer out of the same socket.
+            let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+            // An error (a signal) only ends the wait early.
+            let _ = poll(&mut fds, None);
+            if inbox.fill(&mut socket).is_err() {
+                break;
+            }
             while let Ok(Some(request)) = inbox.take() {
                 if events.send(Event::Asked(request)).is_err() {
                     return;

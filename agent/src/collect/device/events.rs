@@ -1,12 +1,12 @@
 //! Events of a vendor's library. A thread of the child waits for them and writes them to the
-//! child's standard output; a thread of the agent (`events:<vendor>`) reads them. Both run outside
-//! the tick.
+//! child's standard output; a thread of the agent (`events:<vendor>`) reads them while there are some.
+//! Both run outside the tick.
 //!
 //! A failed wait is reported and retried; it never ends the watch. If the child exits or sends a
-//! malformed frame, the subscription ends and the source's status says so. Both threads sleep while
-//! there are no events: the child's thread wakes every [`WAIT_TIMEOUT`], and the exit of the child
-//! does not wait for it.
+//! malformed frame, the subscription ends and the source's status says so. While there are no events
+//! the child's thread wakes every [`WAIT_TIMEOUT`], and the exit of the child does not wait for it.
 
+use super::link::readable;
 use super::wire::{Ended, Inbox, Outbox};
 use super::{EventStream, Vendor};
 use crate::catalog::agent::SourceState;
@@ -16,9 +16,11 @@ use crate::event::aggregator::EventAggregator;
 use crate::event::{Moment, Named, Observation, Place, Severity, Usage};
 use crate::host::boot_time_ns;
 use crate::ids::{GpuId, PciAddress};
+use crate::poller::{LINGER, Poller, Task};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
@@ -117,7 +119,7 @@ pub struct EventListener(Arc<ListenerState>);
 #[derive(Debug)]
 struct ListenerState {
     vendor: &'static Vendor,
-    to: OnceLock<(Arc<EventAggregator>, StatusRegistry)>,
+    to: OnceLock<(Arc<EventAggregator>, StatusRegistry, Poller)>,
     /// Number of children so far: the end of a replaced child is not reported.
     children: AtomicU64,
 }
@@ -128,10 +130,10 @@ impl EventListener {
         Self(Arc::new(ListenerState { vendor, to: OnceLock::new(), children: AtomicU64::new(0) }))
     }
 
-    /// Sets where events and the status of their source go.
-    pub fn open(&self, aggregator: Arc<EventAggregator>, board: StatusRegistry) {
+    /// Sets where events and the status of their source go, and what waits for them.
+    pub fn open(&self, aggregator: Arc<EventAggregator>, board: StatusRegistry, poller: Poller) {
         // Set once, before the first child starts.
-        let _ = self.0.to.set((aggregator, board));
+        let _ = self.0.to.set((aggregator, board, poller));
     }
 
     /// Whether events are enabled and the vendor has an event stream.
@@ -141,7 +143,8 @@ impl EventListener {
 
     /// Reports a process that left a device, as found by a reading of that device.
     pub(super) fn ended(&self, gpu: GpuId, ended: &Ended) {
-        let (Some((aggregator, _)), Some(source)) = (self.0.to.get(), &self.0.vendor.events) else {
+        let (Some((aggregator, ..)), Some(source)) = (self.0.to.get(), &self.0.vendor.events)
+        else {
             return;
         };
         let time = UNIX_EPOCH + Duration::from_nanos(ended.ended_ns);
@@ -150,48 +153,69 @@ impl EventListener {
     }
 
     /// Reads the events of a child until the child ends.
-    pub(super) fn receive(&self, from: Option<impl Read + Send + 'static>) {
+    pub(super) fn receive(&self, from: Option<impl Read + AsFd + Send + 'static>) {
         let (Some(from), Some(source)) = (from, &self.0.vendor.events) else { return };
-        let Some((aggregator, board)) = self.0.to.get().cloned() else { return };
-        let to = Listener { source, aggregator, board };
+        let Some((aggregator, board, poller)) = self.0.to.get().cloned() else { return };
         let child = self.0.children.fetch_add(1, Ordering::Relaxed) + 1;
-        let received = Arc::clone(&self.0);
-        let name = format!("events:{}", received.vendor.name);
-        let received = thread::Builder::new().name(name).spawn(move || {
-            let why = to.listen(from);
-            if received.children.load(Ordering::Relaxed) == child {
-                to.without(why);
-            }
-        });
-        if let Err(error) = received {
-            tracing::warn!(%error, "cannot receive the library's events");
-        }
+        let to = Listener { source, aggregator, board, child, state: Arc::clone(&self.0) };
+        let name = format!("events:{}", self.0.vendor.name);
+        poller.add(name, ChildEvents { from, inbox: Inbox::default(), to });
     }
 }
 
-/// Reads the event stream of one child.
+/// The event stream of one child.
+struct ChildEvents<R> {
+    from: R,
+    inbox: Inbox,
+    to: Listener,
+}
+
+impl<R: Read + AsFd + Send> Task for ChildEvents<R> {
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.from.as_fd()]
+    }
+
+    fn run(&mut self) -> bool {
+        let why = self.listen();
+        if let Some(why) = why
+            && self.to.state.children.load(Ordering::Relaxed) == self.to.child
+        {
+            self.to.without(why);
+        }
+        why.is_none()
+    }
+}
+
+impl<R: Read + AsFd> ChildEvents<R> {
+    /// Reads events until none has come for a while, or the stream ends; returns why it ended.
+    fn listen(&mut self) -> Option<&'static str> {
+        while readable(&self.from, LINGER).unwrap_or(true) {
+            if self.inbox.fill(&mut self.from).is_err() {
+                return Some("its reader process has ended");
+            }
+            loop {
+                match self.inbox.take::<EventMessage>() {
+                    Ok(Some(reported)) => self.to.take(reported),
+                    Ok(None) => break,
+                    Err(_) => return Some("its reader process sent a malformed event"),
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Takes the events of one child.
 struct Listener {
     source: &'static EventStream,
     aggregator: Arc<EventAggregator>,
     board: StatusRegistry,
+    /// Its number.
+    child: u64,
+    state: Arc<ListenerState>,
 }
 
 impl Listener {
-    /// Reads events until the stream ends; returns why it ended.
-    fn listen(&self, mut from: impl Read) -> &'static str {
-        let mut inbox = Inbox::default();
-        while inbox.fill(&mut from).is_ok() {
-            loop {
-                match inbox.take::<EventMessage>() {
-                    Ok(Some(reported)) => self.take(reported),
-                    Ok(None) => break,
-                    Err(_) => return "its reader process sent a malformed event",
-                }
-            }
-        }
-        "its reader process has ended"
-    }
-
     fn take(&self, reported: EventMessage) {
         let _turn = self.board.turn(self.source.name, Duration::ZERO);
         match reported {
@@ -265,6 +289,8 @@ mod tests {
     use crate::event::aggregator::Sources;
     use crate::paths::Paths;
     use std::collections::VecDeque;
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
     use std::path::Path;
 
     struct Script(VecDeque<Result<Option<VendorEvent>, String>>);
@@ -348,8 +374,14 @@ mod tests {
         let vendor = DEVICES.iter().find(|vendor| vendor.events.is_some()).unwrap();
         let name = vendor.events.as_ref().unwrap().name;
         let (listener, board) = (EventListener::of(vendor), StatusRegistry::default());
-        listener.open(aggregator, board.clone());
-        listener.receive(Some(io::Cursor::new(reported)));
+        let poller = Poller::default();
+        let mut polling = poller.polling().unwrap();
+        listener.open(aggregator, board.clone(), poller);
+        let (mut child, from) = UnixStream::pair().unwrap();
+        child.write_all(&reported).unwrap();
+        drop(child);
+        listener.receive(Some(from));
+        let (_never, own) = UnixStream::pair().unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             let status = board.all().remove(name).map(|status| status.report);
@@ -359,7 +391,7 @@ mod tests {
                 }
                 status => assert!(Instant::now() < deadline, "{status:?}"),
             }
-            thread::yield_now();
+            polling.wait(own.as_fd());
         }
     }
 

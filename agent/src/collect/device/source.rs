@@ -176,7 +176,8 @@ impl Source for Reader {
         }
         context.readers.push(reader.control());
         if context.is_agent {
-            reader.listener.open(Arc::clone(&context.aggregator), context.board.clone());
+            let (aggregator, board) = (Arc::clone(&context.aggregator), context.board.clone());
+            reader.listener.open(aggregator, board, context.poller.clone());
         }
         Ok(vec![Box::new(reader)])
     }

@@ -24,7 +24,8 @@ struct KernelLog;
 
 impl Source for KernelLog {
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
-        start(&context.paths, Arc::clone(&context.aggregator), context.board.clone())?;
+        let (aggregator, board) = (Arc::clone(&context.aggregator), context.board.clone());
+        start(&context.paths, aggregator, board, &context.poller);
         Ok(Vec::new())
     }
 

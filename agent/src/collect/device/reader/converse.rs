@@ -31,6 +31,7 @@ impl DeviceReader {
         session.owed = Some(self.tick);
         session.gone.clear();
         let mut missing: BTreeSet<u32> = (0..devices).collect();
+        let sent = Instant::now();
         self.nap.sleep(deadline);
         let mut has_waited = false;
         while session.owed.is_some() || missing.iter().any(|slot| !self.slow.contains(slot)) {
@@ -44,7 +45,9 @@ impl DeviceReader {
                 missing.remove(&slot);
             }
         }
-        self.nap.note(has_waited);
+        if missing.is_empty() {
+            self.nap.note(has_waited, sent.elapsed());
+        }
         session.late = session.owed.is_some();
         self.classify_gone(session, devices)?;
         for slot in &missing {

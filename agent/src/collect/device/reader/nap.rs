@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 
 /// A longer one would be late for devices behind one that hangs.
 const LONGEST: Duration = Duration::from_millis(200);
-/// By how much it grows after a request whose answers had to be waited for, beside a quarter.
-const STEP: Duration = Duration::from_micros(250);
 
 /// The time between a request and the first look.
 #[derive(Debug, Default)]
@@ -19,12 +17,13 @@ impl Nap {
         thread::sleep(self.0.min(deadline.saturating_duration_since(Instant::now()) / 4));
     }
 
-    /// Learns from a request: it was too short where answers had to be waited for, else perhaps too long.
-    pub(super) fn note(&mut self, has_waited: bool) {
+    /// Learns from a request whose answers `took` so long: at least that long where they had to be waited for,
+    /// else perhaps shorter.
+    pub(super) fn note(&mut self, has_waited: bool, took: Duration) {
         self.0 = if has_waited {
-            (self.0 + self.0 / 4 + STEP).min(LONGEST)
+            (took + took / 8).min(LONGEST)
         } else {
-            self.0.saturating_sub(self.0 / 16)
+            self.0.saturating_sub(self.0 / 32)
         };
     }
 }
@@ -42,11 +41,11 @@ mod tests {
             for round in 0..200 {
                 let has_waited = nap.0 < takes;
                 waits += usize::from(has_waited && round >= 100);
-                nap.note(has_waited);
+                nap.note(has_waited, takes.max(nap.0));
             }
-            let most = takes.min(LONGEST) * 5 / 4 + 2 * STEP;
+            let most = takes.min(LONGEST) * 9 / 8;
             assert!(nap.0 <= most, "{nap:?} for {takes:?}");
-            assert!(waits <= 50 || takes > LONGEST, "{waits} waits for {takes:?}");
+            assert!(waits <= 30 || takes > LONGEST, "{waits} waits for {takes:?}");
         }
     }
 }
