@@ -209,11 +209,11 @@ mod tests {
                 polling.wait(own.as_fd());
             }
         });
-        let (told, hears) = channel();
+        let (sender, hears) = channel();
         let mut ends = Vec::new();
         for name in ["one", "two"] {
             let (ours, theirs) = UnixStream::pair().unwrap();
-            poller.add(name, Echo(theirs, told.clone()));
+            poller.add(name, Echo(theirs, sender.clone()));
             ends.push(ours);
         }
         for (place, bytes) in [(0, &b"apb"[..]), (1, b"ab"), (0, b"e")] {

@@ -109,8 +109,7 @@ impl Core {
             engines: <_>::default(),
         };
         let (series_limit, job_allocations) = (settings.series_limit, JobAllocations::default());
-        let node = settings.names.kubernetes.node_name.as_deref();
-        let host = host::name(&settings.paths, node);
+        let host = host::name(&settings.paths, settings.names.kubernetes.node_name.as_deref());
         let receipts = if is_agent { settings.receipts.clone() } else { <_>::default() };
         Self {
             receipts: Receipts::open(&receipts, host.clone(), settings.interval),

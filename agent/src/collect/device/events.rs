@@ -361,7 +361,7 @@ mod tests {
     }
 
     /// The status of the events source after a child sent these bytes and exited.
-    fn after(reported: Vec<u8>) -> (SourceState, String) {
+    fn after(reported: &[u8]) -> (SourceState, String) {
         let paths = Paths::under(Path::new("/nonexistent"));
         let aggregator = Arc::new(EventAggregator::new(Sources {
             inventory: Arc::default(),
@@ -378,7 +378,7 @@ mod tests {
         let mut polling = poller.polling().unwrap();
         listener.open(aggregator, board.clone(), poller);
         let (mut child, from) = UnixStream::pair().unwrap();
-        child.write_all(&reported).unwrap();
+        child.write_all(reported).unwrap();
         drop(child);
         listener.receive(Some(from));
         let (_never, own) = UnixStream::pair().unwrap();
@@ -401,9 +401,9 @@ mod tests {
         Outbox::default().send(&mut watching, &EventMessage::Watching).unwrap();
         let tail = ": events come from the kernel log only";
         let ended = format!("its reader process has ended{tail}");
-        assert_eq!(after(watching.clone()), (SourceState::Absent, ended));
+        assert_eq!(after(&watching), (SourceState::Absent, ended));
         let rubbish = [&watching, &b"WARNING: infoROM is corrupted\n"[..]].concat();
         let no_event = format!("its reader process sent a malformed event{tail}");
-        assert_eq!(after(rubbish), (SourceState::Absent, no_event));
+        assert_eq!(after(&rubbish), (SourceState::Absent, no_event));
     }
 }
