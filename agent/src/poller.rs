@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How long a task waits for more before its thread ends.
-pub const LINGER: Duration = Duration::from_secs(10);
+/// How long a task waits for more before its thread ends: as long as lines of one fault take to come,
+/// and a thread costs less than the wake-ups of a longer wait.
+pub const LINGER: Duration = Duration::from_secs(2);
 /// Pause after a thread could not be started.
 const RETRY: Duration = Duration::from_millis(100);
 

@@ -72,7 +72,7 @@ struct Source {
     generation: u64,
     /// Of the source's last batch.
     epoch: u64,
-    series: HashMap<Key, Series>,
+    series: HashMap<Key, Series, foldhash::quality::RandomState>,
 }
 
 /// Identifies a series, apart from its subject's current attributes.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// How long a process's tenant is not looked for again: one search reads some hundred files of a
 /// process, and several sources look at a new one. Who moves a process, or changes its user, may have
 /// its reads charged to the tenant before for so long.
-const RECENT: Duration = Duration::from_secs(1);
+const RECENT: Duration = Duration::from_secs(15);
 /// Processes whose tenant is kept.
 const MAX_RECENT: usize = 256;
 
@@ -128,7 +128,7 @@ mod tests {
     use crate::attribute::cgroup::parse_path;
 
     #[test]
-    fn a_tenant_is_looked_for_once_a_second_and_few_are_kept() {
+    fn a_tenant_is_looked_for_once_in_a_while_and_few_are_kept() {
         let (recent, now) = (RecentTenants::default(), Instant::now());
         let process = |pid| ProcKey { pid, start_ticks: 1 };
         let find = |name: &'static str| move || Some(FileOwner::named(name));

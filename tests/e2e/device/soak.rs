@@ -3,6 +3,7 @@
 //! it for ten minutes, and prints the figures.
 
 use gpuwho_tests::agent::{Agent, Config};
+use gpuwho_tests::kmsg::Kmsg;
 use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::until::until;
 use rustix::process::{Pid, Signal, kill_process};
@@ -64,6 +65,19 @@ impl Holdings {
         }
     }
 
+    /// Once no thread runs that ends when nothing more has come: each has files.
+    fn at_rest(pid: u32) -> Self {
+        let tasks = format!("/proc/{pid}/task");
+        let at_rest = || {
+            let all = fs::read_dir(&tasks).unwrap().flatten();
+            let names = all.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+            let rests =
+                |name: &String| !["control", "events:"].iter().any(|of| name.starts_with(of));
+            names.into_iter().all(|name| rests(&name)).then(|| Self::of(pid))
+        };
+        until(WITHIN, at_rest).unwrap()
+    }
+
     /// Open files.
     fn count(&self) -> usize {
         self.files.values().sum()
@@ -80,7 +94,9 @@ fn a_reader_killed_at_random_leaves_no_gap_and_leaks_nothing() {
     // Whoever else opens devices on this machine meanwhile is no part of what is measured: for each such
     // process the agent holds files.
     let nodes = Some(vec![folder.path().join("none").display().to_string()]);
-    let config = Config { interval, nodes, file: Some(file.clone()), ..Config::default() };
+    // Nor are the kernel's lines about them.
+    let kmsg = Some(Kmsg::new(folder.path()).unwrap().path());
+    let config = Config { interval, nodes, kmsg, file: Some(file.clone()), ..Config::default() };
     let agent = Agent::start(folder.path(), &config, Some(&nvml)).unwrap();
     // With the thread that hears the library's events, which starts a moment later.
     let whole = |who: &Value| {
@@ -92,7 +108,7 @@ fn a_reader_killed_at_random_leaves_no_gap_and_leaks_nothing() {
     // What is made once, on the first restarts, is no leak.
     (0..3).for_each(|_| kill(&agent));
     agent.wait_for("a reading", WITHIN, whole).unwrap();
-    let before = Holdings::of(agent.pid());
+    let before = Holdings::at_rest(agent.pid());
     // The kills in a row above were not to be without a gap.
     let begun = SystemTime::now();
 
@@ -109,10 +125,10 @@ fn a_reader_killed_at_random_leaves_no_gap_and_leaks_nothing() {
     }
     agent.wait_for("a reading", WITHIN, whole).unwrap();
     let settled = || {
-        let now = Holdings::of(agent.pid());
+        let now = Holdings::at_rest(agent.pid());
         (now.files == before.files && now.threads == before.threads).then_some(now)
     };
-    let after = until(WITHIN, settled).unwrap_or_else(|| Holdings::of(agent.pid()));
+    let after = until(WITHIN, settled).unwrap_or_else(|| Holdings::at_rest(agent.pid()));
     let who = agent.who().unwrap();
     let source = who["sources"].as_array().unwrap().iter().find(|one| one["name"] == "nvidia");
     let restarts = source.unwrap()["restarts"].as_u64().unwrap();

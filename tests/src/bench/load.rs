@@ -47,8 +47,17 @@ impl Load {
             let job = stage.slurm_task(UID, None, gpu)?;
             let script = Script { gpus: vec![gpu], forks: FORKS, ..Script::default() };
             let mut pids = Vec::new();
-            for group in [pod, job] {
-                let worker = Worker::start(Some(&group), &script)?;
+            // As srun sets them for each process of a job.
+            let number = job.expected.slurm_job.clone().unwrap_or_default();
+            let environment = [
+                ("SLURM_JOB_ID", number.as_str()),
+                ("SLURM_JOB_NAME", "train"),
+                ("SLURM_JOB_ACCOUNT", "research"),
+                ("SLURM_JOB_PARTITION", "gpu"),
+                ("SLURM_JOB_USER", "alice"),
+            ];
+            for (group, environment) in [(pod, &[][..]), (job, &environment)] {
+                let worker = Worker::start_with(Some(&group), &script, environment)?;
                 pids.push(Some(worker.pid()));
                 pids.extend(worker.children().iter().map(|pid| Some(*pid)));
                 workers.push(worker);

@@ -109,7 +109,9 @@ fn a_pid_reused_between_two_scans_is_the_later_process_at_once() {
     for key in [later, again] {
         host.start(key, "python3", &line(&job_path(2)));
     }
-    // The driver's list is unchanged, and there was no scan since.
+    // The driver's list is unchanged, and there was no scan since; the upkeep runs between the list and
+    // the search for its processes.
+    table.sweep(13 * SECOND);
     assert_eq!(*identities.of(&[7, 8], 12 * SECOND), BTreeMap::from([(7, later), (8, again)]));
     assert_eq!(table.process(7, 12 * SECOND), Some(later));
     let owner = table.attribution(later).unwrap();

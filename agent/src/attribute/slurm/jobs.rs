@@ -96,6 +96,11 @@ impl Jobs {
         true
     }
 
+    /// Whether a cgroup is known to be a job's that runs.
+    pub(super) fn has(&self, id: CgroupId) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
     /// Records the removal of one of a job's cgroups; the job ends with the last.
     pub(super) fn removed(&mut self, id: CgroupId, now_ns: u64) {
         let Some(path) = self.by_id.remove(&id) else { return };

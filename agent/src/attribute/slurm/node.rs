@@ -18,7 +18,7 @@ use crate::ids::{CgroupId, Hierarchy, ProcKey, SlurmJobId};
 use crate::paths::Paths;
 use crate::tenant_files::{ProcFile, TenantFiles};
 use std::collections::{BTreeSet, HashSet, VecDeque};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -126,22 +126,21 @@ impl Slurm {
     /// Finds unannounced starts and ends of jobs.
     fn list(&self, hierarchies: &Hierarchies, now_ns: u64) {
         let roots: Vec<String> = lock(&self.roots).iter().cloned().collect();
-        for root in roots {
-            self.walk(hierarchies, &root, ROOT_DEPTH);
-        }
+        let there: HashSet<String> =
+            roots.iter().flat_map(|root| self.walk(hierarchies, root, ROOT_DEPTH)).collect();
         let live = lock(&self.jobs).live();
-        for path in live {
+        for path in live.into_iter().filter(|path| !there.contains(&**path)) {
             if directories(hierarchies, &path).next().is_none() {
                 lock(&self.jobs).missing(&path, now_ns);
             }
         }
     }
 
-    /// Finds the jobs below a path of every hierarchy.
-    fn walk(&self, hierarchies: &Hierarchies, from: &str, depth: usize) {
+    /// Finds the jobs below a path of every hierarchy; returns the paths of all.
+    fn walk(&self, hierarchies: &Hierarchies, from: &str, depth: usize) -> HashSet<String> {
         // A job is in several hierarchies.
         let mut known = HashSet::new();
-        for (_, mount) in hierarchies.mounts() {
+        for (hierarchy, mount) in hierarchies.mounts() {
             let mut queue = VecDeque::from([(from.to_owned(), 0)]);
             let mut seen = 0;
             while let Some((path, level)) = queue.pop_front() {
@@ -157,8 +156,11 @@ impl Slurm {
                     }
                     let path = format!("{path}/{name}");
                     if let Some((_, workload)) = job_directory(&path) {
+                        // Of a cgroup that is known already nothing more is read.
+                        let id = CgroupId { hierarchy, id: entry.ino() };
                         if let Some(task) = workload.slurm
                             && known.insert(path.clone())
+                            && !lock(&self.jobs).has(id)
                         {
                             self.found(hierarchies, &path, &task.job);
                         }
@@ -168,6 +170,7 @@ impl Slurm {
                 }
             }
         }
+        known
     }
 
     /// Records a job's directory, present or gone.

@@ -29,7 +29,7 @@ const LARGE: usize = 1 << 20;
 const LARGE_FACTOR: u32 = 6;
 /// Intervals between two writes, each of which waits for the disk: an agent that is killed loses so
 /// much of its open receipts at most.
-const PERIODS: u32 = 3;
+const PERIODS: u32 = 6;
 /// Shortest time between two writes.
 const MIN_PERIOD: Duration = Duration::from_secs(1);
 /// Receipts that wait to be written; a burst of more loses the oldest.
