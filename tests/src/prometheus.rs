@@ -76,7 +76,7 @@ impl Prometheus {
 
     /// Starts version 3 with a configuration, and lets it take OTLP.
     pub fn otlp(folder: &Path, text: &str) -> Result<Self, PrometheusError> {
-        let program = env::var_os("GPUWHO_PROMETHEUS_3").ok_or(PrometheusError::NoReceiver)?;
+        let program = env::var_os("GPUWHO_TEST_PROMETHEUS").ok_or(PrometheusError::NoReceiver)?;
         Self::with(&program, folder, text, &["--web.enable-otlp-receiver"])
     }
 

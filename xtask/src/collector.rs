@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 /// The variable that tells the tests where the Collector is.
 pub(crate) const VARIABLE: &str = "GPUWHO_COLLECTOR";
 
+/// The variable that tells the tests where Prometheus 3 is.
+pub(crate) const PROMETHEUS: &str = "GPUWHO_TEST_PROMETHEUS";
+
 /// What a binary is made of.
 const SOURCES: &[&str] = &["go.mod", "go.sum", "main.go"];
 
@@ -101,6 +104,12 @@ pub(crate) fn for_tests() -> Result<PathBuf> {
 pub(crate) fn full() -> Result<PathBuf> {
     setup::ensure(&["collector"], Want::Must)?;
     build(FULL)
+}
+
+/// What the test of a real cluster starts beside the agent: the Collectors of the cluster, and Prometheus 3.
+pub(crate) fn for_cluster() -> Result<[(&'static str, PathBuf); 2]> {
+    let prometheus = dist::build_go_program(dist::PROMETHEUS)?;
+    Ok([("GPUWHO_TEST_COLLECTORS", full()?), (PROMETHEUS, prometheus)])
 }
 
 /// Each configuration is one that the Collector would start with.

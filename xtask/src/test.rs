@@ -105,7 +105,7 @@ fn environment() -> Vec<(&'static str, OsString)> {
     }
     // Its first build is too long for a test run: `cargo xtask collector --prometheus`.
     let prometheus = dist::built_go_program(dist::PROMETHEUS);
-    environment.extend(prometheus.map(|path| ("GPUWHO_PROMETHEUS_3", path.into())));
+    environment.extend(prometheus.map(|path| (collector::PROMETHEUS, path.into())));
     environment.extend(setup::nccl().map(|library| (NCCL_VARIABLE, library.into())));
     environment
 }

@@ -19,12 +19,13 @@ const WITHIN: Duration = Duration::from_mins(1);
 const README: &str = include_str!("../../../README.md");
 const QUERIES: &str = include_str!("../../../agent/docs/queries.md");
 
-/// The first queries that have results for eight healthy devices of which one works, and how many.
+/// The first queries that have results for eight devices of which one has an owner, and how many: what has no
+/// owner is a result of its own.
 const ANSWERED: &[(&str, usize)] = &[
     ("Which devices are there?", 8),
     ("How busy is each device?", 8),
-    ("Who uses how many devices?", 1),
-    ("Whose energy, in kilowatt-hours a day?", 1),
+    ("Who uses how many devices?", 2),
+    ("Whose energy, in kilowatt-hours a day?", 2),
     ("Which process holds how much memory?", 1),
     ("How much has no owner?", 1),
 ];
@@ -57,7 +58,10 @@ fn prometheus_3_takes_points_under_their_names_and_answers_the_first_queries() {
         deadline: Some("5s"),
         pod_logs: Some(stage.pod_logs()),
         otlp: Some(Otlp { endpoint: prometheus.otlp_url(), protocol: None }),
-        more: format!("{ALONE}[resource]\ncluster = \"lab\"\n"),
+        // It takes no events.
+        more: format!(
+            "{ALONE}[otlp.filter]\nevents = []\n[resource]\nk8s_cluster_name = \"lab\"\n"
+        ),
         ..Config::default()
     };
     let agent = Agent::start(stage.folder(), &config, Some(&nvml)).unwrap();
@@ -82,9 +86,6 @@ fn prometheus_3_takes_points_under_their_names_and_answers_the_first_queries() {
     for (question, count) in ANSWERED {
         answers((query(question), *count));
     }
-    let by_pod = answers((query("Who uses how many devices?"), 1));
-    assert_eq!(by_pod[0]["metric"]["k8s_namespace_name"], "research");
-
     // Every name is one that the agent's own page has, with the same suffix.
     let ours: BTreeSet<String> = gpuwho::export::prometheus::names().collect();
     let is_ours = |name: &String| {
@@ -95,4 +96,6 @@ fn prometheus_3_takes_points_under_their_names_and_answers_the_first_queries() {
     let others: Vec<_> = names.iter().filter(|name| !is_ours(name)).collect();
     assert_eq!(others, ["target_info"], "of {} names", names.len());
     assert!(names.len() > 100, "{names:?}");
+    let log = agent.log();
+    assert!(log.iter().all(|line| !line.contains("refuses")), "{log:#?}");
 }

@@ -8,7 +8,7 @@ use gpuwho_tests::engine::{EngineSpec, FakeEngine};
 use gpuwho_tests::stage::{Group, Stage, StageError};
 use gpuwho_tests::until::until;
 use gpuwho_tests::worker::nodes::host_nodes;
-use gpuwho_tests::{nccl, or_skip, program};
+use gpuwho_tests::{nccl, or_skip, program, skip};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -177,7 +177,6 @@ fn without_cap_dac_read_search_other_users_folders_are_closed() {
 fn later(without: Option<&str>, inspector: &str) -> Result<(), StageError> {
     let mut stage = stage()?;
     let pod = stage.pod(&TRAINER)?;
-    // The cgroup hook's evidence counts only once `/proc/PID/fd` shows the device.
     let agent = agent(&stage, without, Some("syscall"));
     if without_kernel(&agent).is_some() {
         return Err(StageError::Unavailable("BPF"));
@@ -207,6 +206,23 @@ fn later(without: Option<&str>, inspector: &str) -> Result<(), StageError> {
 fn without_cap_dac_read_search_cgroups_are_walked_and_the_inspectors_files_are_not_found() {
     or_skip!(later(None, "ready"));
     or_skip!(later(Some("CAP_DAC_READ_SEARCH"), "absent"));
+}
+
+#[test]
+fn the_cgroup_hook_needs_to_read_who_opens() {
+    // Its evidence counts only once `/proc/PID/fd` shows the device.
+    for name in ["CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"] {
+        let stage = or_skip!(stage());
+        let agent = agent(&stage, Some(name), Some("cgroup"));
+        if let Some(reason) = without_kernel(&agent) {
+            skip!("{reason}");
+        }
+        let of_a_user = Holder::start(NOBODY, &stage.folder().join("user"));
+        let of_root = Holder::start(0, &stage.folder().join("root"));
+        let look = |who: &Value| of_root.is_seen(who).then(|| of_a_user.is_seen(who));
+        let found = agent.wait_for("root's holder", WITHIN, look).unwrap();
+        assert!(!found, "without {name}");
+    }
 }
 
 #[test]
