@@ -85,7 +85,9 @@ pub(super) fn join_by_pod(scene: &Scene) {
             "gpu_process_info{{k8s_pod_uid=\"{uid}\"}} and on (k8s_pod_uid) k8s_pod_phase == 2"
         ));
     }
-    joins().iter().for_each(|query| has_rows(query));
+    for query in joins() {
+        has_rows(&query);
+    }
     drop(running);
     let path = folder.join("account.yaml");
     fs::write(&path, account).unwrap();
