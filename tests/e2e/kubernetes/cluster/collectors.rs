@@ -1,7 +1,7 @@
 //! The Collectors of `deploy/collector` that ask the API server and the kubelet, under the service account of
 //! `kubernetes.yaml`. In Prometheus their points and the agent's join by pod.
 
-use super::{HOLDERS, Scene, WITHIN};
+use super::{HOLDERS, Holder, Scene, WITHIN};
 use gpuwho_tests::cluster::{ADDRESS, NODE};
 use gpuwho_tests::collector::deployed::{Deployed, path};
 use gpuwho_tests::prometheus::Prometheus;
@@ -71,22 +71,26 @@ pub(super) fn join_by_pod(scene: &Scene) {
         format!("{}\n{}\n{}", gateway.log(), log("cluster.yaml.log"), log("kubelet.yaml.log"))
     };
     let mut sent = 0;
-    let mut has_rows = |query: &str| {
-        let found = until(WITHIN, || {
-            sent += replay(scene, &gateway, sent);
-            prometheus.query(query).ok().filter(|rows| !rows.is_empty())
-        });
-        let rows = found.unwrap_or_else(|| panic!("{query} has no row: {}", logs()));
-        println!("  {} rows of {query}", rows.len());
-    };
-    for (start, ..) in HOLDERS {
+    let of_pod = |(start, ..): &Holder| {
         let (_, uid) = scene.pod(start).unwrap();
-        has_rows(&format!(
-            "gpu_process_info{{k8s_pod_uid=\"{uid}\"}} and on (k8s_pod_uid) k8s_pod_phase == 2"
-        ));
-    }
-    for query in joins() {
-        has_rows(&query);
+        let process = format!("gpu_process_info{{k8s_pod_uid=\"{uid}\"}}");
+        format!("{process} and on (k8s_pod_uid) k8s_pod_phase == 2")
+    };
+    let queries: Vec<_> = HOLDERS.iter().map(of_pod).chain(joins()).collect();
+    let answered = until(WITHIN, || {
+        sent += replay(scene, &gateway, sent);
+        let rows = queries.iter().map(|query| prometheus.query(query).map_or(0, |rows| rows.len()));
+        let rows: Vec<_> = rows.collect();
+        if rows.contains(&0) { None } else { Some(rows) }
+    });
+    let Some(rows) = answered else {
+        let missing = queries
+            .iter()
+            .filter(|query| !prometheus.query(query).is_ok_and(|rows| !rows.is_empty()));
+        panic!("{:#?} have no row: {}", missing.collect::<Vec<_>>(), logs());
+    };
+    for (query, rows) in queries.iter().zip(rows) {
+        println!("  {rows} rows of {query}");
     }
     drop(running);
     let path = folder.join("account.yaml");
