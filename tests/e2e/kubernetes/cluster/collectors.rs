@@ -70,26 +70,14 @@ pub(super) fn join_by_pod(scene: &Scene) {
         let log = |name| fs::read_to_string(folder.join(name)).unwrap_or_default();
         format!("{}\n{}\n{}", gateway.log(), log("cluster.yaml.log"), log("kubelet.yaml.log"))
     };
-    let mut sent = 0;
     let of_pod = |(start, ..): &Holder| {
         let (_, uid) = scene.pod(start).unwrap();
         let process = format!("gpu_process_info{{k8s_pod_uid=\"{uid}\"}}");
         format!("{process} and on (k8s_pod_uid) k8s_pod_phase == 2")
     };
     let queries: Vec<_> = HOLDERS.iter().map(of_pod).chain(joins()).collect();
-    let answered = until(WITHIN, || {
-        sent += replay(scene, &gateway, sent);
-        let rows = queries.iter().map(|query| prometheus.query(query).map_or(0, |rows| rows.len()));
-        let rows: Vec<_> = rows.collect();
-        if rows.contains(&0) { None } else { Some(rows) }
-    });
-    let Some(rows) = answered else {
-        let missing = queries
-            .iter()
-            .filter(|query| !prometheus.query(query).is_ok_and(|rows| !rows.is_empty()));
-        panic!("{:#?} have no row: {}", missing.collect::<Vec<_>>(), logs());
-    };
-    for (query, rows) in queries.iter().zip(rows) {
+    for (query, rows) in rows(scene, &gateway, &prometheus, &queries) {
+        assert!(rows > 0, "{query} has no row: {}", logs());
         println!("  {rows} rows of {query}");
     }
     drop(running);
@@ -98,6 +86,25 @@ pub(super) fn join_by_pod(scene: &Scene) {
     let path = path.display().to_string();
     scene.cluster.kubectl(&["delete", "--filename", &path]).unwrap();
     scene.cluster.kubectl(&["delete", "namespace", "observability"]).unwrap();
+}
+
+/// The rows of each query, once all have some or time is up.
+fn rows<'a>(
+    scene: &Scene,
+    gateway: &Deployed,
+    prometheus: &Prometheus,
+    queries: &'a [String],
+) -> Vec<(&'a String, usize)> {
+    let (mut sent, mut rows) = (0, Vec::new());
+    // Without an answer in time the last rows say which query has none.
+    let _answered = until(WITHIN, || {
+        sent += replay(scene, gateway, sent);
+        let count =
+            |query: &'a String| (query, prometheus.query(query).map_or(0, |rows| rows.len()));
+        rows = queries.iter().map(count).collect();
+        rows.iter().all(|(_, count)| *count > 0).then_some(())
+    });
+    rows
 }
 
 /// The documented queries, where pods neither fail nor restart and request no processor.
