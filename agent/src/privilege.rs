@@ -26,13 +26,15 @@ pub const NEEDS: &[Need] = &[
         capability: CapabilitySet::SYS_PTRACE,
         name: "CAP_SYS_PTRACE",
         without: "open files, mappings and environment of other users' processes are hidden: \
-            processes from before the agent and names of jobs and ranks are missing",
+            processes from before the agent (with the cgroup hook all of theirs) and names of jobs and \
+            ranks are missing",
     },
     Need {
         capability: CapabilitySet::DAC_READ_SEARCH,
         name: "CAP_DAC_READ_SEARCH",
         without: "other users' directories, with /proc/PID/fd, are not readable: processes from \
-            before the agent and the Inspector's files are not found; cgroups are found by walking",
+            before the agent (with the cgroup hook all of theirs) and the Inspector's files are not \
+            found; cgroups are found by walking",
     },
     Need {
         capability: CapabilitySet::SYSLOG,

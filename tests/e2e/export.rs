@@ -5,5 +5,6 @@ mod deployed;
 mod levels;
 mod metrics;
 mod names;
+mod otlp_receiver;
 mod prometheus;
 mod rules;

@@ -78,6 +78,8 @@ pub struct Config {
     pub passwd: Option<PathBuf>,
     /// `paths.sys`; cgroups stay the kernel's.
     pub sys: Option<PathBuf>,
+    /// `paths.cgroup`.
+    pub cgroup: Option<PathBuf>,
     /// `paths.kmsg`; without, the kernel's own log.
     pub kmsg: Option<PathBuf>,
     /// `devices.nodes`; without, the nodes that stand for NVIDIA's on this stage.
@@ -117,6 +119,8 @@ impl Config {
             section(&mut text, "metrics", &[("level", Some("all".into()))]);
         }
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let cgroup = self.sys.as_ref().map(|_| PathBuf::from("/sys/fs/cgroup"));
+        let cgroup = self.cgroup.clone().or(cgroup);
         let paths = [
             ("run", Some(run.display().to_string().into())),
             // Beside it: no test finds another's devices.
@@ -125,7 +129,7 @@ impl Config {
             ("passwd", path(&self.passwd).map(Value::from)),
             ("kmsg", path(&self.kmsg).map(Value::from)),
             ("sys", path(&self.sys).map(Value::from)),
-            ("cgroup", self.sys.as_ref().map(|_| "/sys/fs/cgroup".into())),
+            ("cgroup", path(&cgroup).map(Value::from)),
         ];
         section(&mut text, "paths", &paths);
         let default = || vec!["/dev/nvidia*".to_owned()];

@@ -1,11 +1,11 @@
-//! Runs the real Prometheus, which scrapes an agent, and asks it by its API.
+//! Runs the real Prometheus, which scrapes an agent or receives what it sends, and asks it by its API.
 
 use crate::collector::{CollectorError, free_port};
 use crate::skip::Lack;
 use crate::until::until;
 use serde_json::Value;
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -26,6 +26,9 @@ pub enum PrometheusError {
     /// There is none on this machine.
     #[error("prometheus (Debian's)")]
     Unavailable,
+    /// No Prometheus that takes OTLP.
+    #[error("Prometheus 3 (cargo xtask collector --prometheus)")]
+    NoReceiver,
     /// A file, process or connection.
     #[error("{what}: {source}")]
     Os {
@@ -44,7 +47,7 @@ pub enum PrometheusError {
 
 impl Lack for PrometheusError {
     fn lack(&self) -> Option<String> {
-        matches!(self, Self::Unavailable).then(|| self.to_string())
+        matches!(self, Self::Unavailable | Self::NoReceiver).then(|| self.to_string())
     }
 }
 
@@ -63,16 +66,26 @@ impl Prometheus {
             "scrape_configs:\n- job_name: gpuwho\n  scrape_interval: 500ms\n  scrape_timeout: 500ms\n  \
              static_configs: [{{targets: ['{target}']}}]\n"
         );
-        Self::with(folder, &text, &[])
+        Self::with(&program(), folder, &text, &[])
     }
 
     /// Starts one that scrapes nothing and takes remote write.
     pub fn receiver(folder: &Path) -> Result<Self, PrometheusError> {
-        Self::with(folder, "", &["--web.enable-remote-write-receiver"])
+        Self::with(&program(), folder, "", &["--web.enable-remote-write-receiver"])
     }
 
-    fn with(folder: &Path, text: &str, options: &[&str]) -> Result<Self, PrometheusError> {
-        let program = env::var_os("GPUWHO_PROMETHEUS").unwrap_or_else(|| "prometheus".into());
+    /// Starts version 3 with a configuration, and lets it take OTLP.
+    pub fn otlp(folder: &Path, text: &str) -> Result<Self, PrometheusError> {
+        let program = env::var_os("GPUWHO_TEST_PROMETHEUS").ok_or(PrometheusError::NoReceiver)?;
+        Self::with(&program, folder, text, &["--web.enable-otlp-receiver"])
+    }
+
+    fn with(
+        program: &OsStr,
+        folder: &Path,
+        text: &str,
+        options: &[&str],
+    ) -> Result<Self, PrometheusError> {
         let os = |what: &Path| {
             let what = what.display().to_string();
             move |source| PrometheusError::Os { what, source }
@@ -87,7 +100,7 @@ impl Prometheus {
             option.push(value);
             option
         };
-        let mut command = Command::new(&program);
+        let mut command = Command::new(program);
         command.arg(option("--config.file=", &config));
         command.arg(option("--storage.tsdb.path=", &folder.join("data")));
         command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
@@ -98,7 +111,7 @@ impl Prometheus {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(PrometheusError::Unavailable);
             }
-            Err(source) => return Err(os(Path::new(&program))(source)),
+            Err(source) => return Err(os(Path::new(program))(source)),
         };
         let prometheus = Self { child, port };
         let ready = until(STARTS_WITHIN, || {
@@ -109,6 +122,11 @@ impl Prometheus {
             Some(()) => Ok(prometheus),
             None => Err(PrometheusError::Deaf(fs::read_to_string(log).unwrap_or_default())),
         }
+    }
+
+    /// Where it takes OTLP over HTTP, as the agent wants it.
+    pub fn otlp_url(&self) -> String {
+        format!("http://127.0.0.1:{}/api/v1/otlp", self.port)
     }
 
     /// Where it takes remote write.
@@ -160,6 +178,11 @@ impl Drop for Prometheus {
         let _gone = self.child.kill();
         let _reaped = self.child.wait();
     }
+}
+
+/// The one that scrapes and takes remote write.
+fn program() -> OsString {
+    env::var_os("GPUWHO_PROMETHEUS").unwrap_or_else(|| "prometheus".into())
 }
 
 /// An unused address of this machine.

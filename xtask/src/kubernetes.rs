@@ -67,6 +67,7 @@ pub(crate) fn kubernetes(request: &Request) -> Result<()> {
     let mut command = e2e(&request.filter)?;
     command.env(VARIABLE, &folder).env(collector::VARIABLE, collector);
     command.envs(containerd.map(|folder| (containerd::VARIABLE, folder)));
+    command.envs(collector::for_cluster()?);
     shell::run(&mut command)
 }
 

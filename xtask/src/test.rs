@@ -10,7 +10,7 @@ mod runner;
 mod tally;
 
 use crate::compile::{self, TestProgram};
-use crate::setup::{self, Want};
+use crate::setup::{self, Want, dist};
 use crate::{collector, containerd, shell, unpacked};
 use anyhow::{Result, bail};
 use runner::Runner;
@@ -103,6 +103,9 @@ fn environment() -> Vec<(&'static str, OsString)> {
             }
         }
     }
+    // Its first build is too long for a test run: `cargo xtask collector --prometheus`.
+    let prometheus = dist::built_go_program(dist::PROMETHEUS);
+    environment.extend(prometheus.map(|path| (collector::PROMETHEUS, path.into())));
     environment.extend(setup::nccl().map(|library| (NCCL_VARIABLE, library.into())));
     environment
 }

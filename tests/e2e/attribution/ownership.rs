@@ -3,11 +3,15 @@
 use crate::fixture::{
     SEEN_WITHIN, TRAINER, ended, holder, owner, wait_for_holder, watch, watch_with, without_kernel,
 };
-use gpuwho_tests::agent::Config;
+use gpuwho_tests::agent::{Agent, Config};
+use gpuwho_tests::program;
 use gpuwho_tests::stage::{Driver, Expected, Group, PodSpec, Qos, Stage};
 use gpuwho_tests::worker::Worker;
 use gpuwho_tests::worker::script::{Hold, Opener, Script};
 use gpuwho_tests::{or_skip, skip};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 /// Shorter than any scan of `/proc` could be.
@@ -168,6 +172,75 @@ fn without_bpf_scans_find_holders_where_they_go_and_their_end() {
     worker.stop();
     let last = agent.wait_for("the end", SEEN_WITHIN, |who| ended(who, pid).map(owner));
     assert_eq!(last.unwrap(), second.expected);
+}
+
+/// An agent as a container runtime starts it on a current distribution: it sees the unified hierarchy
+/// alone, and its cgroup namespace begins at its own group. Where not even root may look into PID 1, this
+/// process, which is in the host's namespace as well, stands for it.
+fn contained(stage: &Stage, own: &Group, then: &str) -> Agent {
+    let join = |directory: &PathBuf| format!("echo $$ >'{}/cgroup.procs'", directory.display());
+    let join: Vec<_> = own.directories.iter().map(join).collect();
+    let script = format!(
+        "set -e; readlink /proc/1/ns/cgroup >/dev/null || mount --bind /proc/$PPID /proc/1; {}; \
+         exec unshare --cgroup {then} \"$@\"",
+        join.join("; ")
+    );
+    let launcher = ["unshare", "--mount", "--propagation", "private", "sh", "-c", &script, "sh"];
+    let launcher = launcher.map(str::to_owned).into();
+    let cgroup = stage.hierarchies().v2.clone();
+    watch_with(stage, Config { launcher, cgroup, ..Config::default() })
+}
+
+#[test]
+fn in_a_cgroup_namespace_of_its_own_the_agent_finds_systemds_pods_in_the_unified_hierarchy() {
+    let mut stage = or_skip!(Stage::new());
+    if stage.hierarchies().v2.is_none() {
+        skip!("the unified cgroup hierarchy");
+    }
+    // Of the unified hierarchy alone.
+    let mut pod = |name| {
+        let spec = PodSpec { name, driver: Driver::Systemd, ..TRAINER };
+        stage.idle_pod(&spec).unwrap()
+    };
+    let [own, first, second] = [pod("gpuwho"), pod("trainer-0"), pod("trainer-1")];
+    assert!(first.path.starts_with("/kubepods.slice/kubepods-burstable.slice/"), "{}", first.path);
+    let before = Worker::on(&first, &[0]).unwrap();
+    let agent = contained(&stage, &own, "");
+    let after = Worker::on(&second, &[1]).unwrap();
+    for (worker, pod) in [(&before, &first), (&after, &second)] {
+        let found = wait_for_holder(&agent, worker.pid());
+        assert_eq!(owner(&found), pod.expected, "in {}: {found:#}", pod.path);
+    }
+    drop(agent);
+    // It is a namespace that cuts the others off: who cannot leave it says so and names nobody.
+    let agent = contained(&stage, &own, "setpriv --bounding-set=-sys_admin");
+    agent.wait_for_log("not in the host's cgroup namespace", SEEN_WITHIN).unwrap();
+    let is_listed = |who: &Value| {
+        let holders = who["holders"].as_array()?;
+        holders.iter().find(|holder| holder["pid"] == before.pid()).cloned()
+    };
+    let found = agent.wait_for("the holder", SEEN_WITHIN, is_listed).unwrap();
+    assert_eq!((&found["method"], owner(&found)), (&"pending".into(), Expected::default()));
+}
+
+#[test]
+fn on_a_kernel_without_type_information_scans_find_holders_and_doctor_says_so() {
+    let mut stage = or_skip!(Stage::new());
+    let pod = stage.pod(&TRAINER).unwrap();
+    let sys = stage.folder().join("sys");
+    std::fs::create_dir(&sys).unwrap();
+    let agent = watch_with(&stage, Config { sys: Some(sys.clone()), ..Config::default() });
+    let why = without_kernel(&agent).unwrap();
+    assert!(why.contains("scanning /proc, which misses processes that end between scans"), "{why}");
+    let worker = Worker::on(&pod, &[1]).unwrap();
+    assert_eq!(owner(&wait_for_holder(&agent, worker.pid())), pod.expected);
+    let mut doctor = Command::new(program::gpuwho().unwrap());
+    doctor.args(["doctor", "--all", "--config"]).arg(stage.folder().join("gpuwho.toml"));
+    let said = String::from_utf8(doctor.output().unwrap().stdout).unwrap();
+    let missing = format!("{}/kernel/btf/vmlinux is missing", sys.display());
+    for words in [missing.as_str(), "scanning /proc every 2 s instead"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
 }
 
 #[test]

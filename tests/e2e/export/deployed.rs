@@ -1,5 +1,7 @@
 //! The Collectors of `deploy/collector` between an agent and its receivers.
 
+mod vendors;
+
 use crate::points::ALONE;
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::collector::Collector;

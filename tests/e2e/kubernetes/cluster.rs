@@ -1,6 +1,7 @@
 //! The chart in a real Kubernetes, from its installation to its removal, and what arrives at a real
 //! Collector meanwhile. Only where `cargo xtask kubernetes` has started it.
 
+mod collectors;
 mod installed;
 mod traces;
 
@@ -66,6 +67,8 @@ fn the_chart_in_a_real_cluster() {
     step("owners and grants");
     scene.wait_for_init_container();
     scene.owners_and_grants_are_the_clusters(0);
+    step("the cluster's own Collectors");
+    collectors::join_by_pod(&scene);
     step("upgrade and rollback");
     installed.is_upgraded_and_rolled_back(&scene);
     step("restarts");

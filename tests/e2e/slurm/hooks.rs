@@ -186,3 +186,68 @@ fn each_slurm_leaves_what_it_knows() {
         assert_eq!(written, [fixture(format!("drop-file-{version}.txt"))]);
     }
 }
+
+/// Runs the hook of receipts where these scripts are the agent and Slurm: it looks in `/usr/sbin` first.
+fn receipt(folder: &Path, programs: &[(&str, &str)], argument: &[&str], user: [&str; 3]) {
+    let path = folder.join("programs");
+    fs::create_dir_all(&path).unwrap();
+    for (name, script) in programs {
+        let program = path.join(name);
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c"]);
+    command.args(["mount --bind \"$1\" /usr/sbin && shift && exec \"$@\"", "sh"]).arg(path);
+    command.arg(hook("gpuwho-receipt.sh")).args(argument);
+    command.envs([("SLURM_JOB_ID", "7"), ("SLURMD_NODENAME", "node-7")]);
+    let [uid, gid, output] = user;
+    command.envs([("SLURM_JOB_UID", uid), ("SLURM_JOB_GID", gid), ("SLURM_JOB_STDOUT", output)]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!((output.stdout, output.stderr), (Vec::new(), Vec::new()));
+}
+
+/// What the agent says, with the words it was asked with; the hook takes one line.
+const ANSWERS: (&str, &str) = ("gpuwho", "echo \"gpu_hours=1 of $*\"; echo more");
+const LINE: &str = "gpuwho node-7: gpu_hours=1 of receipt --line slurm_job/7";
+
+#[test]
+fn a_receipt_is_a_line_of_the_jobs_output_that_its_user_writes() {
+    let (folder, _jobs) = or_skip!(jobs());
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let home = folder.path().join("home");
+    fs::create_dir(&home).unwrap();
+    std::os::unix::fs::chown(&home, Some(54_321), Some(54_322)).unwrap();
+    let output = home.join("job.out");
+    let user =
+        |output: &Path| ["54321".to_owned(), "54322".to_owned(), output.display().to_string()];
+    let run = |programs: &[_], [uid, gid, output]: [String; 3]| {
+        receipt(folder.path(), programs, &[], [&uid, &gid, &output]);
+    };
+    run(&[("gpuwho", "exit 7")], user(&output));
+    assert!(!output.exists(), "a job without a device has no receipt");
+    for lines in 1..=2 {
+        run(&[ANSWERS], user(&output));
+        assert_eq!(fs::read_to_string(&output).unwrap(), format!("{LINE}\n").repeat(lines));
+    }
+    let file = fs::metadata(&output).unwrap();
+    assert_eq!((file.uid(), file.gid()), (54_321, 54_322));
+    // What the user may not write, the hook does not write for them.
+    let of_root = folder.path().join("of-root");
+    fs::write(&of_root, "").unwrap();
+    std::os::unix::fs::symlink(&of_root, home.join("link")).unwrap();
+    run(&[ANSWERS], user(&home.join("link")));
+    run(&[ANSWERS], ["0x".to_owned(), "0".to_owned(), of_root.display().to_string()]);
+    assert_eq!(fs::read_to_string(&of_root).unwrap(), "");
+}
+
+#[test]
+fn a_receipt_can_be_the_jobs_comment() {
+    let (folder, _jobs) = or_skip!(jobs());
+    let asked = folder.path().join("asked");
+    let slurm = format!("printf '%s\\n' \"$@\" >'{}'", asked.display());
+    receipt(folder.path(), &[ANSWERS, ("scontrol", &slurm)], &["admincomment"], ["", "", ""]);
+    let expected = format!("update\nJobId=7\nAdminComment={LINE}\n");
+    assert_eq!(fs::read_to_string(asked).unwrap(), expected);
+}

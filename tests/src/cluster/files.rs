@@ -51,7 +51,7 @@ containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 evictionHard: {memory.available: 1Mi, nodefs.available: 0%, imagefs.available: 0%}
 failCgroupV1: false
 failSwapOn: false
-localStorageCapacityIsolation: false
+localStorageCapacityIsolation: true
 makeIPTablesUtilChains: false
 oomScoreAdj: 0
 resolvConf: \"\"

@@ -57,15 +57,29 @@ pub(super) const FEED_TOOLS: &[Tool] = &[
 pub(crate) struct GoProgram {
     folder: &'static str,
     package: &'static str,
+    /// Build tags.
+    tags: &'static str,
 }
 
-pub(crate) const NFPM: &GoProgram =
-    &GoProgram { folder: "tests/packaging", package: "github.com/goreleaser/nfpm/v2/cmd/nfpm" };
+pub(crate) const NFPM: &GoProgram = &GoProgram {
+    folder: "tests/packaging",
+    package: "github.com/goreleaser/nfpm/v2/cmd/nfpm",
+    tags: "",
+};
 pub(crate) const HELM: &GoProgram =
-    &GoProgram { folder: "tests/packaging", package: "helm.sh/helm/v3/cmd/helm" };
+    &GoProgram { folder: "tests/packaging", package: "helm.sh/helm/v3/cmd/helm", tags: "" };
 /// Apart from the others: it has many dependencies in common with them, and in other versions.
-pub(crate) const COSIGN: &GoProgram =
-    &GoProgram { folder: "tests/release", package: "github.com/sigstore/cosign/v3/cmd/cosign" };
+pub(crate) const COSIGN: &GoProgram = &GoProgram {
+    folder: "tests/release",
+    package: "github.com/sigstore/cosign/v3/cmd/cosign",
+    tags: "",
+};
+/// Version 3, which takes OTLP. It is to scrape nothing: what finds targets in clouds is left out.
+pub(crate) const PROMETHEUS: &GoProgram = &GoProgram {
+    folder: "tests/prometheus",
+    package: "github.com/prometheus/prometheus/cmd/prometheus",
+    tags: "remove_all_sd",
+};
 
 pub(super) fn probe() -> State {
     if let State::Missing(what) = packages::probe(TOOLS) {
@@ -149,6 +163,11 @@ pub(crate) fn search_path() -> Result<OsString> {
     env::join_paths(folders).context("joining the search path")
 }
 
+/// A Go program that was built before.
+pub(crate) fn built_go_program(program: &GoProgram) -> Option<PathBuf> {
+    go_program(program).ok().filter(|binary| binary.is_file())
+}
+
 /// Where a Go program is once it is built: another version is another file.
 fn go_program(program: &GoProgram) -> Result<PathBuf> {
     let sums = place::root().join(program.folder).join("go.sum");
@@ -168,7 +187,8 @@ pub(crate) fn build_go_program(program: &GoProgram) -> Result<PathBuf> {
     let (go, _) = go::suitable().context("no suitable Go")?;
     // Built beside the final name and moved, so that an interrupted build is never used.
     let unfinished = binary.with_extension("unfinished");
-    let mut command = shell::program(go, ["build", "-trimpath", "-ldflags=-s -w", "-o"]);
+    let flags = ["build", "-trimpath", "-ldflags=-s -w", "-tags", program.tags, "-o"];
+    let mut command = shell::program(go, flags);
     command.arg(&unfinished).arg(program.package);
     command.current_dir(place::root().join(program.folder));
     shell::run(command.env("CGO_ENABLED", "0").env("GOTOOLCHAIN", "local"))?;

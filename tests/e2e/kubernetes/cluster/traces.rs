@@ -1,5 +1,6 @@
 //! What an installation leaves on a node, and what it asked of the API server: nothing.
 
+use super::collectors;
 use super::installed::{Installed, NAMESPACE};
 use super::{HOLDERS, Scene};
 use gpuwho_tests::cluster::{Cluster, NODE};
@@ -82,7 +83,8 @@ pub(super) fn nothing_was_asked_of_the_server(cluster: &Cluster) {
         let user = text(&request["user"]["username"]);
         // The controllers of the control plane have accounts in kube-system.
         let of_controller = user.starts_with("system:serviceaccount:kube-system:");
-        (user.starts_with("system:serviceaccount:") && !of_controller)
+        let of_collector = user == collectors::USER;
+        (user.starts_with("system:serviceaccount:") && !of_controller && !of_collector)
             || text(&request["userAgent"]).contains("gpuwho")
             || addresses.iter().any(|address| text(address).starts_with("10.88."))
     };
