@@ -96,16 +96,21 @@ pub enum BenchError {
     Broken(Vec<String>),
     /// The page has no place for the table.
     #[error("{} has no line `{}` with a line `{TABLE_ENDS}` behind it", .0.display(), .1)]
-    NoPlace(PathBuf, &'static str),
+    NoPlace(PathBuf, String),
     /// The kernel source does not work here as asked.
     #[error("BPF: {0}")]
     WithoutKernel(String),
 }
 
-/// What surrounds the tables in the page.
-const TABLE_BEGINS: &str = "<!-- measured by cargo xtask bench -->";
-const PEERS_BEGIN: &str = "<!-- measured by cargo xtask bench --peers -->";
+/// What an agent costs, at each interval.
+const AGENT: &str = "agent at";
+/// What surrounds the tables in the page: the first line says what measures it.
 const TABLE_ENDS: &str = "<!-- end -->";
+
+/// The line before the table of a part of the measurements.
+fn mark(part: &str) -> String {
+    format!("<!-- measured by cargo xtask bench --only \"{part}\" -->")
+}
 
 impl BenchError {
     pub(crate) fn os(what: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
@@ -131,21 +136,16 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     if let Some(list) = &options.peers {
         let rows = peers::measure(list, options.watch)?;
         println!("{}", table::render(&rows));
-        let mark = PEERS_BEGIN;
+        let mark = "<!-- measured by cargo xtask bench --peers -->";
         return options.page.as_deref().map_or(Ok(()), |page| write(page, mark, &rows));
     }
-    let mut rows = Vec::new();
+    let mut all = Measured { options, parts: Vec::new() };
     let mut section = |name: &str, measure: &dyn Fn() -> Result<Vec<Row>, BenchError>| {
-        if options.only.as_deref().is_some_and(|only| !name.contains(only)) {
-            return;
-        }
-        let measured = measure();
-        eprintln!("measured: {name}");
-        rows.extend(measured.unwrap_or_else(|why| vec![Row::missing(name, why.to_string())]));
+        all.section(name, measure);
     };
     section("time from open to owner", &latency::measure);
     for every in ["1s", "10s"] {
-        section(&format!("agent at {every}"), &|| Ok(cost::measure(every, options.watch)?.0));
+        section(&format!("{AGENT} {every}"), &|| Ok(cost::measure(every, options.watch)?.0));
     }
     for churn in [false, true] {
         let name = if churn { "a crowd that comes and goes" } else { "a crowd" };
@@ -160,14 +160,51 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     if options.encoder {
         section("encoder against the SDK", &encoder::measure);
     }
-    println!("{}", table::render(&rows));
-    options.page.as_deref().map_or(Ok(()), |page| write(page, TABLE_BEGINS, &rows))
+    all.show()
+}
+
+/// What was measured, by part: each is a table of the page.
+struct Measured<'a> {
+    options: &'a Options,
+    parts: Vec<(String, Vec<Row>)>,
+}
+
+impl Measured<'_> {
+    /// Measures a section, if it is wanted.
+    fn section(&mut self, name: &str, measure: &dyn Fn() -> Result<Vec<Row>, BenchError>) {
+        if self.options.only.as_deref().is_some_and(|only| !name.contains(only)) {
+            return;
+        }
+        let measured = measure();
+        eprintln!("measured: {name}");
+        let rows = measured.unwrap_or_else(|why| vec![Row::missing(name, why.to_string())]);
+        // The intervals are one table.
+        let part = if name.starts_with(AGENT) { AGENT } else { name };
+        match self.parts.iter_mut().find(|(known, _)| known == part) {
+            Some((_, known)) => known.extend(rows),
+            None => self.parts.push((part.to_owned(), rows)),
+        }
+    }
+
+    /// Prints everything, and puts what has a place in the page there.
+    fn show(&self) -> Result<(), BenchError> {
+        let all: Vec<Row> = self.parts.iter().flat_map(|(_, rows)| rows).cloned().collect();
+        println!("{}", table::render(&all));
+        let Some(page) = &self.options.page else { return Ok(()) };
+        for (part, rows) in &self.parts {
+            match write(page, &mark(part), rows) {
+                Err(error @ BenchError::NoPlace(..)) => eprintln!("bench: {error}"),
+                written => written?,
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Puts the table, with where it comes from, into the page.
-fn write(page: &Path, mark: &'static str, rows: &[Row]) -> Result<(), BenchError> {
+fn write(page: &Path, mark: &str, rows: &[Row]) -> Result<(), BenchError> {
     let text = fs::read_to_string(page).map_err(BenchError::os(page))?;
-    let no_place = || BenchError::NoPlace(page.to_owned(), mark);
+    let no_place = || BenchError::NoPlace(page.to_owned(), mark.to_owned());
     let (before, rest) = text.split_once(mark).ok_or_else(no_place)?;
     let (_, after) = rest.split_once(TABLE_ENDS).ok_or_else(no_place)?;
     let rows: Vec<Row> = rows.iter().filter(|row| !row.is_detail()).cloned().collect();
