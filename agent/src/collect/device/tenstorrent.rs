@@ -35,6 +35,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     library: None,
     supplement: None,
     drivers: &[DRIVER],
+    remedy: "load the kernel driver: modprobe tenstorrent",
     nodes: &["/dev/tenstorrent/*"],
     node_drivers: &[DRIVER],
     sample: SAMPLE,
