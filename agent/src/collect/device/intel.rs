@@ -53,7 +53,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     is_device_node: |node| node.starts_with("dri/renderD") || node.starts_with("226:"),
     partition_nodes: |_| PartitionNodes::default(),
     events: None,
-    source: |def| sysfs::source_of(&sources(), def, "no file of the drivers has it"),
+    source: |def| sysfs::source_of(&sources(), &without(), def, "no file of the drivers has it"),
     function: |file| file,
     lists_processes: true,
     served: None,
@@ -354,6 +354,26 @@ fn sources() -> Vec<Source> {
         ),
     ];
     own.into_iter().chain(sysfs::link_sources()).collect()
+}
+
+/// Why there is no file, where it is not the same for all.
+fn without() -> Vec<Source> {
+    let energy = "the drivers count energy: the rate of `gpu.energy`";
+    vec![
+        (metric::MEMORY_USAGE.def(), "by process only: `gpu.process.memory.usage`"),
+        (metric::POWER.def(), energy),
+        (metric::POWER_AVERAGE.def(), energy),
+        (
+            metric::FAN_SPEED.def(),
+            "hwmon `fan1_input` is turns a minute, of a maximum that is not published",
+        ),
+        (
+            metric::UNKNOWN_CODE.def(),
+            "its reasons have names and no numbers: one that is not known is `other`",
+        ),
+        (metric::THROTTLE_TIME.def(), "the files say what is so now, not for how long it was"),
+        (process::OCCUPANCY.def(), "its time on the engines: `gpu.process.utilization`"),
+    ]
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::sysfs::{self, FileDevice, ReadFiles, Source};
 use super::wire::{Outcome, Reading, WireValue, push};
 use super::{OpenError, OpenLibrary, OpenOptions, Vendor};
 use crate::catalog::device::{self as metric, MemoryState};
+use crate::catalog::process;
 use crate::catalog::wear::{self, EccCount, EccError, EccLocation};
 use crate::ids::GpuUuid;
 use crate::inventory::GpuInfo;
@@ -48,7 +49,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     },
     partition_nodes: |_| PartitionNodes::default(),
     events: None,
-    source: |def| sysfs::source_of(&sources(), def, "no file of the driver has it"),
+    source: |def| sysfs::source_of(&sources(), &without(), def, "no file of the driver has it"),
     function: |file| file,
     lists_processes: false,
     served: None,
@@ -170,6 +171,28 @@ fn sources() -> Vec<Source> {
         ),
     ];
     own.into_iter().chain(sysfs::opener_sources()).collect()
+}
+
+/// Why there is no file, where it is not the same for all.
+fn without() -> Vec<Source> {
+    let link = "no file says which PCI device it is";
+    let own = [
+        (
+            metric::UTILIZATION.def(),
+            "`nc_time_in_use` has no published unit, and current runtimes leave it at 0",
+        ),
+        (
+            metric::POWER.def(),
+            "`stats/power/utilization` is a percentage of a maximum that is not published",
+        ),
+        (
+            metric::HOST_MEMORY_USAGE.def(),
+            "`stats/memory_usage/host_mem` has what is used, of an unknown limit",
+        ),
+        (process::MEMORY_USAGE.def(), "the driver counts memory by core"),
+    ];
+    let links = sysfs::link_sources().into_iter().map(|(def, _)| (def, link));
+    own.into_iter().chain(links).collect()
 }
 
 #[cfg(test)]

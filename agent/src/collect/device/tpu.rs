@@ -50,7 +50,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     is_device_node: |node| number(node).is_some(),
     partition_nodes: |_| PartitionNodes::default(),
     events: None,
-    source: |def| sysfs::source_of(&sources(), def, "neither a file nor libtpu has it"),
+    source: |def| sysfs::source_of(&sources(), &[], def, "neither a file nor libtpu has it"),
     function: |file| file,
     lists_processes: false,
     served: Some(runtime::served),
