@@ -287,6 +287,7 @@ fn intel(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
         let is_held = curve.as_ref().is_some_and(|curve| device.value(curve, seconds) > 0.0);
         Some(u8::from(is_held).to_string())
     };
+    put("tile0/physical_vram_size_bytes", &group.memory.total.to_string())?;
     let throttle = "tile0/gt0/freq0/throttle/reason_";
     for (file, text) in [
         ("hwmon/hwmon2/energy1_input".to_owned(), micro(joules(device, seconds))),
@@ -336,6 +337,7 @@ fn neuron(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
     let ecc = group.ecc.as_ref();
     for (file, count) in [
         ("mem_ecc_uncorrected", ecc.and_then(|ecc| uncorrected(&ecc.dram))),
+        ("mem_ecc_repairable_uncorrected", None),
         ("sram_ecc_uncorrected", ecc.and_then(|ecc| uncorrected(&ecc.sram))),
     ] {
         put(&format!("stats/hardware/{file}"), &count.unwrap_or_else(|| "0".to_owned()))?;

@@ -2,7 +2,9 @@
 //! by its library: what is read of them and whose they are arrives at the real OpenTelemetry Collector.
 
 mod failures;
+mod gaudi;
 mod grants;
+mod intel;
 mod truth;
 
 use crate::fixture::TRAINER;
@@ -13,7 +15,7 @@ use gpuwho_tests::fakes::{FAKES, Fake, load};
 use gpuwho_tests::or_skip;
 use gpuwho_tests::program;
 use gpuwho_tests::stage::{Group, PodSpec, Stage};
-use gpuwho_tests::vendors::gaudi;
+use gpuwho_tests::vendors::gaudi as fake_gaudi;
 use gpuwho_tests::worker::Worker;
 use gpuwho_tests::worker::nodes::{host_nodes, number_of};
 use gpuwho_tests::worker::script::Script;
@@ -73,7 +75,7 @@ impl Host {
 
     /// What Gaudi's library answers.
     fn answers(&self) -> String {
-        gaudi::answers(&self.scenario.clone().only("gaudi"), NOW)
+        fake_gaudi::answers(&self.scenario.clone().only("gaudi"), NOW)
     }
 
     fn answer(&self, text: &str) {
