@@ -10,6 +10,7 @@ mod missing;
 pub(crate) mod reader;
 mod release;
 mod reset;
+mod scenes;
 mod sick;
 mod soak;
 mod upgrade;

@@ -31,6 +31,8 @@ const NEXT_POD: Duration = Duration::from_secs(20);
 
 /// A processes' owner is known milliseconds after it opened a node; its memory a reading later.
 const ALL_SEEN_WITHIN: Duration = Duration::from_secs(30);
+/// In which those that a driver does not list are on their devices, where they ever are.
+const ALL_READ_WITHIN: Duration = Duration::from_secs(3);
 
 /// What the demo is asked to do.
 #[derive(Clone, Debug)]
@@ -101,6 +103,9 @@ pub async fn run(options: &Options) -> Result<(), DemoError> {
         Err(error) if !options.once => println!("{error}"),
         seen => seen?,
     }
+    let read = |who: &Value| pids.iter().all(|pid| is_on_device(who, *pid)).then_some(());
+    // Intel's are not: nobody has a client of DRM.
+    let _ = agent.wait_for("every process on a device", ALL_READ_WITHIN, read);
     draw(&agent, &sink, &hint)?;
     if options.once {
         return Ok(());
@@ -214,12 +219,19 @@ fn notes(who: &Value) -> Vec<String> {
 
 /// Whether a process is seen to use a device and its owner has been looked up.
 fn known(who: &Value, pid: u32) -> bool {
-    let devices = who["devices"].as_array().into_iter().flatten();
-    let processes = devices.filter_map(|device| device["processes"].as_array()).flatten();
     let holders = who["holders"].as_array().into_iter().flatten();
-    processes.chain(holders).any(|process| {
+    on_devices(who).chain(holders).any(|process| {
         process["pid"] == pid && process["method"] != "pending" && process["method"] != "none"
     })
+}
+
+fn is_on_device(who: &Value, pid: u32) -> bool {
+    on_devices(who).any(|process| process["pid"] == pid)
+}
+
+fn on_devices(who: &Value) -> impl Iterator<Item = &Value> {
+    let devices = who["devices"].as_array().into_iter().flatten();
+    devices.filter_map(|device| device["processes"].as_array()).flatten()
 }
 
 /// Prints `gpuwho`'s own table.

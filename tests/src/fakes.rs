@@ -65,6 +65,22 @@ pub struct Host {
 /// Generations of PCIe by what the kernel writes of their speed.
 const SPEEDS: [&str; 6] = ["2.5", "5.0", "8.0", "16.0", "32.0", "64.0"];
 
+/// Writes a file, unless it has this content already; of a new content nobody sees a half.
+pub fn put(path: &Path, content: &[u8]) -> io::Result<()> {
+    match fs::read(path) {
+        Ok(known) if known == content => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::create_dir_all(path.parent().unwrap_or(path))?;
+            fs::write(path, content)
+        }
+        _ => {
+            let new = path.with_extension("new");
+            fs::write(&new, content)?;
+            fs::rename(new, path)
+        }
+    }
+}
+
 /// Makes `sys/kernel` below a folder, unless it is there: the host's, without its groups of devices.
 pub fn kernel(root: &Path) -> io::Result<()> {
     let kernel = root.join("sys/kernel");

@@ -341,7 +341,15 @@ fn nodes(all: &[String]) -> String {
     let is_device = |node: &&String| node.ends_with(|last: char| last.is_ascii_digit());
     let names: Vec<&String> = all.iter().filter(is_device).collect();
     let names = if names.is_empty() { all.iter().collect() } else { names };
-    let short = |node: &&String| node.rsplit('/').next().unwrap_or(node).to_owned();
+    // The folder, too, where the name is a number alone: `vfio/0`.
+    let short = |node: &&String| {
+        let mut parts = node.rsplit('/');
+        let name = parts.next().unwrap_or_default();
+        match parts.next().filter(|_| name.bytes().all(|byte| byte.is_ascii_digit())) {
+            Some(folder) => format!("{folder}/{name}"),
+            None => name.to_owned(),
+        }
+    };
     clean(&names.iter().map(short).collect::<Vec<_>>().join(" ")).into_owned()
 }
 

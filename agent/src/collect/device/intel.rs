@@ -63,6 +63,7 @@ pub(super) const VENDOR: Vendor = Vendor {
 const MODELS: &[(&str, &str)] = &[
     ("0x0bd5", "Intel Data Center GPU Max 1550"),
     ("0x0bda", "Intel Data Center GPU Max 1100"),
+    ("0x56a0", "Intel Arc A770"),
     ("0x56c0", "Intel Data Center GPU Flex 170"),
     ("0x56c1", "Intel Data Center GPU Flex 140"),
     ("0xe20b", "Intel Arc B580"),
@@ -234,7 +235,10 @@ impl ReadFiles for Gpu {
         push(out, &metric::POWER_LIMIT, Limit::Management, limit);
         let rated = first(&mut hwmon, ["power1_rated_max", "power2_rated_max"]);
         push(out, &metric::POWER_LIMIT, Limit::Default, rated.filter(|watts| *watts > 0.0));
-        push(out, &metric::TEMPERATURE, Sensor::Gpu, hwmon.degrees("temp2_input"));
+        // The package's: of xe the second, of i915 the only one.
+        let package = ["temp2_input", "temp1_input"];
+        let package = package.into_iter().find_map(|file| hwmon.degrees(file));
+        push(out, &metric::TEMPERATURE, Sensor::Gpu, package);
         push(out, &metric::TEMPERATURE, Sensor::Memory, hwmon.degrees("temp3_input"));
         sysfs::link(&self.folder, files, out);
         if self.clients.refresh(&self.paths, openers, reading.asked_ns, files) {
@@ -259,7 +263,10 @@ fn sources() -> Vec<Source> {
             metric::UTILIZATION.def(),
             "`drm-engine-*`, or `drm-cycles-*` of `drm-total-cycles-*`, of the openers' `fdinfo`, since the last reading: the busiest class of engines",
         ),
-        (metric::TEMPERATURE.def(), "hwmon `temp2_input`, `temp3_input` (m°C; xe)"),
+        (
+            metric::TEMPERATURE.def(),
+            "hwmon `temp2_input`, `temp3_input` (xe), `temp1_input` (i915; m°C)",
+        ),
         (metric::POWER_LIMIT.def(), "hwmon `power1_max`, `power1_rated_max` (µW), else `power2_*`"),
         (metric::ENERGY.def(), "hwmon `energy1_input`, else `energy2_input` (µJ)"),
         (
@@ -283,6 +290,7 @@ mod tests {
     use super::VENDOR;
     use crate::collect::device::sysfs::fake::{Tree, expected, values};
     use crate::collect::device::wire::Outcome;
+    use std::fs;
 
     const ADDRESS: &str = "0000:03:00.0";
 
@@ -363,6 +371,36 @@ mod tests {
         let reading = &tree.read(&VENDOR)[0];
         assert_eq!((&reading.outcome, reading.cost.calls), (&Outcome::Ok, 5), "{reading:#?}");
         assert_eq!(values(&reading.values).into_keys().collect::<Vec<_>>(), ["gpu.info"]);
+    }
+
+    #[test]
+    fn files_that_are_empty_or_nonsense_cost_only_their_own_value() {
+        let tree = Tree::new();
+        let folder = battlemage(&tree);
+        let whole = values(&tree.read(&VENDOR)[0].values);
+        for (file, metric, text) in [
+            ("hwmon/hwmon2/energy1_input", "gpu.energy", "1234500000"),
+            ("hwmon/hwmon2/temp3_input", "gpu.temperature{memory}", "48000"),
+            ("hwmon/hwmon2/power1_max", "gpu.power.limit{management}", "190000000"),
+            ("tile0/gt0/freq0/throttle/reason_thermal", "gpu.throttle.active{thermal}", "0"),
+        ] {
+            for bad in ["", "\n", "warm\n", "\u{0}\u{1}\n"] {
+                fs::write(tree.at(&format!("{folder}/{file}")), bad).unwrap();
+                let mut rest = values(&tree.read(&VENDOR)[0].values);
+                assert_eq!(rest.insert(metric.to_owned(), whole[metric]), None, "{file} {bad:?}");
+                assert_eq!(rest, whole);
+            }
+            tree.put(&format!("{folder}/{file}"), text);
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_unbound_is_lost() {
+        let tree = Tree::new();
+        let folder = battlemage(&tree);
+        let mut device = tree.open(&VENDOR).devices.remove(0);
+        fs::remove_file(tree.at(&format!("{folder}/driver"))).unwrap();
+        assert!(matches!(device.read(&[]).outcome, Outcome::Lost(why) if why.contains(ADDRESS)));
     }
 
     #[test]

@@ -208,6 +208,33 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_file_costs_only_its_own_value() {
+        let tree = Tree::new();
+        trainium(&tree);
+        let whole = values(&tree.read(&VENDOR)[0].values);
+        for (file, metric) in [
+            ("neuron_core7/stats/memory_usage/device_mem/present", "gpu.memory.usage{used}"),
+            (
+                "stats/hardware/sram_ecc_uncorrected",
+                "gpu.ecc.location.errors.volatile{uncorrected,sram}",
+            ),
+        ] {
+            for bad in ["", "\n", "none\n"] {
+                fs::write(tree.at(&format!("{CHIP}/{file}")), bad).unwrap();
+                let mut rest = values(&tree.read(&VENDOR)[0].values);
+                assert_eq!(rest.insert(metric.to_owned(), whole[metric]), None, "{file} {bad:?}");
+                assert_eq!(rest, whole);
+            }
+            trainium(&tree);
+        }
+        for file in ["info/serial_number", "info/architecture/device_name"] {
+            fs::write(tree.at(&format!("{CHIP}/{file}")), "").unwrap();
+        }
+        let info = tree.read(&VENDOR)[0].identity.clone().unwrap();
+        assert_eq!((info.uuid.as_str(), info.model.as_deref()), ("NEURON-0", Some("AWS Neuron")));
+    }
+
+    #[test]
     fn a_device_that_the_driver_drops_is_lost() {
         let tree = Tree::new();
         trainium(&tree);
