@@ -7,6 +7,7 @@ mod late;
 mod links;
 pub(crate) mod mig;
 mod missing;
+mod models;
 pub(crate) mod reader;
 mod release;
 mod reset;

@@ -111,12 +111,7 @@ impl Files {
 
     /// Writes a file of the device's folder.
     fn put(&self, device: &Device<'_>, file: &str, text: &str) -> io::Result<()> {
-        self.write(&self.folder(device).join(file), text)
-    }
-
-    /// Writes a file with the line end that sysfs gives; nobody sees a half of it.
-    fn write(&self, path: &Path, text: &str) -> io::Result<()> {
-        fakes::put(path, format!("{text}\n").as_bytes())
+        put_text(&self.folder(device).join(file), text)
     }
 
     /// Writes the files of a device.
@@ -147,7 +142,7 @@ impl Files {
     /// Its folder in a class, with its node's number and a link to the device.
     fn class(&self, device: &Device<'_>, class: &str, name: &str) -> io::Result<()> {
         let folder = format!("sys/class/{class}/{name}");
-        self.write(&self.root.join(&folder).join("dev"), &self.number(device))?;
+        put_text(&self.root.join(&folder).join("dev"), &self.number(device))?;
         self.link(&self.folder(device), &format!("{folder}/device"))
     }
 }
@@ -176,6 +171,11 @@ impl Fake for Files {
         self.plays.fetch_add(1, Ordering::Relaxed);
         self.scenario.devices().try_for_each(|device| self.show(&device, seconds))
     }
+}
+
+/// Writes a file with the line end that sysfs gives.
+fn put_text(path: &Path, text: &str) -> io::Result<()> {
+    fakes::put(path, format!("{text}\n").as_bytes())
 }
 
 /// A curve at a second, times a factor, as a whole number.
@@ -270,7 +270,7 @@ fn vfio(files: &Files, device: &Device<'_>, group: &str) -> io::Result<()> {
 fn neuron(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
     let group = device.group;
     let chip = files.root.join(format!("sys/devices/virtual/neuron_device/neuron{}", device.index));
-    let put = |file: &str, text: &str| files.write(&chip.join(file), text);
+    let put = |file: &str, text: &str| put_text(&chip.join(file), text);
     put("dev", &files.number(device))?;
     put("info/architecture/device_name", &device.text(&group.name))?;
     let serial = group.serial.as_deref().map(|text| device.text(text));

@@ -14,7 +14,6 @@ mod gpm;
 mod health;
 mod links;
 mod mig;
-mod models;
 mod mps;
 pub(crate) mod rig;
 pub(crate) mod truth;

@@ -15,14 +15,14 @@ use tempfile::TempDir;
 const WITHIN: Duration = Duration::from_mins(1);
 
 /// Whether a scenario has a device of another vendor than NVIDIA.
-fn has_others(name: &String) -> bool {
+fn has_others(name: &str) -> bool {
     let scenario = load(name).unwrap();
     FAKES.iter().any(|vendor| scenario.groups.iter().any(|group| group.vendor == vendor.name))
 }
 
 #[test]
 fn every_scenario_shows_its_devices_and_each_vendors_state() {
-    let others: Vec<_> = scenarios().into_iter().filter(has_others).collect();
+    let others: Vec<_> = scenarios().into_iter().filter(|name| has_others(name)).collect();
     assert!(others.len() >= 13, "{others:?}");
     for name in others {
         shows(&name);

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// The second of a scenario that the trees show.
 const NOW: f64 = 100.0;
 /// Metric and dimension.
-pub(super) type Key = (&'static str, String);
+pub(in crate::device) type Key = (&'static str, String);
 
 struct Rig {
     tree: Tree,
@@ -58,7 +58,7 @@ impl Rig {
     }
 }
 
-pub(super) fn values(values: &[WireValue]) -> BTreeMap<Key, f64> {
+pub(in crate::device) fn values(values: &[WireValue]) -> BTreeMap<Key, f64> {
     values.iter().map(key).collect()
 }
 

@@ -1,6 +1,6 @@
 //! The readers of files on the trees of other models than those of their own tests.
 
-use super::amd::{Key, values};
+use super::reader::amd::{Key, values};
 use gpuwho::collect::device::wire::Outcome;
 use gpuwho::collect::device::{OpenOptions, vendor};
 use gpuwho::paths::Paths;
