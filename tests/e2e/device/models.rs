@@ -4,8 +4,10 @@ use super::reader::amd::{Key, values};
 use gpuwho::collect::device::wire::Outcome;
 use gpuwho::collect::device::{OpenOptions, vendor};
 use gpuwho::paths::Paths;
+use gpuwho_tests::amd::Tree;
 use gpuwho_tests::fakes::{FAKES, load};
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -31,6 +33,24 @@ fn reads(scenario: &str, name: &str, index: usize, model: &str, rows: &[Row]) {
     let expected = rows.map(|(name, dims, value)| ((*name, (*dims).to_owned()), *value));
     assert_eq!(values(&reading.values), expected.collect::<BTreeMap<Key, f64>>(), "{model}");
     assert_eq!(reading.identity.unwrap().model.as_deref(), Some(model));
+}
+
+#[test]
+fn a_board_of_amds_whose_name_is_in_no_file_has_that_of_its_number() {
+    for (scenario, model) in [
+        ("mi210x4", "AMD Instinct MI210"),
+        ("mi300x8", "AMD Instinct MI300X"),
+        ("mi325x8", "AMD Instinct MI325X"),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let tree = Tree::new(folder.path(), &load(scenario).unwrap(), NOW).unwrap();
+        fs::remove_file(tree.folder("0000:05:00.0").join("product_name")).unwrap();
+        let paths = Paths::under(folder.path());
+        let opening = OpenOptions { library: Path::new(""), paths: &paths, off: &[] };
+        let opened = (vendor("amd").unwrap().open)(&opening).map_err(|error| error.to_string());
+        let reading = opened.unwrap().devices[0].read(&[]);
+        assert_eq!(reading.identity.unwrap().model.as_deref(), Some(model));
+    }
 }
 
 /// A link as it is and can be.

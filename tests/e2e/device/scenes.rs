@@ -1,5 +1,5 @@
 //! What `cargo xtask run --scenario` shows of each vendor's hosts: every device with its model in the table,
-//! and each vendor's state by `gpuwho doctor`.
+//! and each vendor's state by `gpuwho doctor`, and why a device has no utilisation.
 
 use gpuwho::collect::device::DEVICES;
 use gpuwho_tests::agent::{Agent, Config};
@@ -13,6 +13,9 @@ use tempfile::TempDir;
 
 /// Some starts of readers, on a machine under load.
 const WITHIN: Duration = Duration::from_mins(1);
+
+/// Vendors of which no file has the load, or none while nobody works.
+const WITHOUT_LOAD: [&str; 3] = ["tenstorrent", "tpu", "neuron"];
 
 /// Whether a scenario has a device of another vendor than NVIDIA.
 fn has_others(name: &str) -> bool {
@@ -50,16 +53,19 @@ fn shows(name: &str) {
         command.args(words).arg("--socket").arg(agent.socket());
         String::from_utf8(command.output().unwrap().stdout).unwrap()
     };
-    let table = ask(&[]);
+    let (table, doctor) = (ask(&[]), ask(&["doctor", "--all"]));
     for device in devices {
         let (index, model) = (&device["index"], device["model"].as_str().unwrap());
+        let says_why = |line: &str| line.contains(model) && line.contains("no utilization");
+        if WITHOUT_LOAD.iter().any(|vendor| device["vendor"] == *vendor) {
+            assert!(doctor.lines().any(says_why), "{name}: {index} {model}\n{doctor}");
+        }
         let is_its = |line: &str| {
             let rest = line.trim_start().strip_prefix(&index.to_string());
             rest.is_some_and(|rest| rest.trim_start().starts_with(model) && rest.contains(" ok "))
         };
         assert!(table.lines().any(is_its), "{name}: {index} {model}\n{table}");
     }
-    let doctor = ask(&["doctor", "--all"]);
     for vendor in DEVICES {
         let is_here = scenario.groups.iter().any(|group| group.vendor == vendor.name);
         let line = format!("agent: {} ", vendor.name);
