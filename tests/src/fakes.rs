@@ -9,8 +9,8 @@ use crate::vendors;
 use nvidia_ml::scenario::Scenario;
 use nvidia_ml::scenario::health::Pcie;
 use std::fmt;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Instant;
@@ -65,7 +65,8 @@ pub struct Host {
 /// Generations of PCIe by what the kernel writes of their speed.
 const SPEEDS: [&str; 6] = ["2.5", "5.0", "8.0", "16.0", "32.0", "64.0"];
 
-/// Writes a file, unless it has this content already; of a new content nobody sees a half.
+/// Writes a file, unless it has this content already. It changes in place, as a driver's does: a reader
+/// may keep it open.
 pub fn put(path: &Path, content: &[u8]) -> io::Result<()> {
     match fs::read(path) {
         Ok(known) if known == content => Ok(()),
@@ -74,9 +75,10 @@ pub fn put(path: &Path, content: &[u8]) -> io::Result<()> {
             fs::write(path, content)
         }
         _ => {
-            let new = path.with_extension("new");
-            fs::write(&new, content)?;
-            fs::rename(new, path)
+            let mut file = File::options().write(true).open(path)?;
+            // No reader finds it empty.
+            file.write_all(content)?;
+            file.set_len(u64::try_from(content.len()).unwrap_or(u64::MAX))
         }
     }
 }
