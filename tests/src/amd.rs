@@ -243,11 +243,22 @@ impl Tree {
 
     /// A device's, or a partition's, render node and KFD node.
     fn part(&self, device: &Device<'_>, render: u32, part: u32) -> io::Result<()> {
-        let drm = self.path("sys/class/drm").join(format!("renderD{render}"));
-        fs::create_dir_all(&drm)?;
-        symlink(self.folder(&address(device)), drm.join("device"))?;
-        fs::write(drm.join("dev"), format!("226:{render}\n"))?;
         let index = render - FIRST_RENDER;
+        // The first part's render node is the PCI device's; the kernel registers a platform device for
+        // each other one (`amdgpu_xcp_drv.c`), which no driver on the bus has.
+        let owner = match part {
+            0 => self.folder(&address(device)),
+            _ => {
+                self.path(&format!("sys/devices/platform/amdgpu_xcp_{}", index - device.index - 1))
+            }
+        };
+        let drm = owner.join(format!("drm/renderD{render}"));
+        fs::create_dir_all(&drm)?;
+        symlink(&owner, drm.join("device"))?;
+        fs::write(drm.join("dev"), format!("{DRM_MAJOR}:{render}\n"))?;
+        let class = self.path("sys/class/drm");
+        fs::create_dir_all(&class)?;
+        symlink(drm, class.join(format!("renderD{render}")))?;
         let node = format!("sys/class/kfd/kfd/topology/nodes/{}", index + 2);
         self.write(&format!("{node}/gpu_id"), &(FIRST_ID + index).to_string())?;
         // The partition's number is in the place of the function, as recorded.
