@@ -204,9 +204,13 @@ impl Tree {
         self.write(&format!("{folder}/evicted_ms"), &evicted_ms.to_string())
     }
 
-    /// A process has ended.
+    /// A process has ended. The kernel gives nothing more of a file that is still open; here it is empty.
     pub fn end(&self, pid: u32) -> io::Result<()> {
-        fs::remove_dir_all(self.path(&format!("sys/class/kfd/kfd/proc/{pid}")))
+        let folder = self.path(&format!("sys/class/kfd/kfd/proc/{pid}"));
+        for file in fs::read_dir(&folder)?.flatten().filter(|entry| entry.path().is_file()) {
+            fs::write(file.path(), "")?;
+        }
+        fs::remove_dir_all(folder)
     }
 
     fn device(&self, device: &Device<'_>, seconds: f64, render: u32) -> io::Result<()> {
