@@ -208,9 +208,13 @@ impl Tree {
         self.write(&format!("{folder}/evicted_ms"), &evicted_ms.to_string())
     }
 
-    /// A process has ended.
+    /// A process has ended. The kernel gives nothing more of a file that is still open; here it is empty.
     pub fn end(&self, pid: u32) -> io::Result<()> {
-        fs::remove_dir_all(self.path(&format!("sys/class/kfd/kfd/proc/{pid}")))
+        let folder = self.path(&format!("sys/class/kfd/kfd/proc/{pid}"));
+        for file in fs::read_dir(&folder)?.flatten().filter(|entry| entry.path().is_file()) {
+            fs::write(file.path(), "")?;
+        }
+        fs::remove_dir_all(folder)
     }
 
     fn device(&self, device: &Device<'_>, seconds: f64, render: u32) -> io::Result<()> {
@@ -252,11 +256,22 @@ impl Tree {
 
     /// A device's, or a partition's, render node and KFD node.
     fn part(&self, device: &Device<'_>, render: u32, part: u32) -> io::Result<()> {
-        let drm = self.path("sys/class/drm").join(format!("renderD{render}"));
-        fs::create_dir_all(&drm)?;
-        symlink(self.folder(&address(device)), drm.join("device"))?;
-        fs::write(drm.join("dev"), format!("226:{render}\n"))?;
         let index = render - FIRST_RENDER;
+        // The first part's render node is the PCI device's; the kernel registers a platform device for
+        // each other one (`amdgpu_xcp_drv.c`), which no driver on the bus has.
+        let owner = match part {
+            0 => self.folder(&address(device)),
+            _ => {
+                self.path(&format!("sys/devices/platform/amdgpu_xcp_{}", index - device.index - 1))
+            }
+        };
+        let drm = owner.join(format!("drm/renderD{render}"));
+        fs::create_dir_all(&drm)?;
+        symlink(&owner, drm.join("device"))?;
+        fs::write(drm.join("dev"), format!("{DRM_MAJOR}:{render}\n"))?;
+        let class = self.path("sys/class/drm");
+        fs::create_dir_all(&class)?;
+        symlink(drm, class.join(format!("renderD{render}")))?;
         let node = format!("sys/class/kfd/kfd/topology/nodes/{}", index + 2);
         self.write(&format!("{node}/gpu_id"), &(FIRST_ID + index).to_string())?;
         // The partition's number is in the place of the function, as recorded.

@@ -2,7 +2,7 @@
 //! is read of them and whose they are arrives at the real OpenTelemetry Collector.
 
 mod failures;
-mod grants;
+pub(super) mod grants;
 mod release;
 mod truth;
 

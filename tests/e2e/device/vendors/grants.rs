@@ -21,7 +21,7 @@ const GRANTS: [Grant; 6] = [
     ("neuron", "aws.amazon.com/neuron", "0", "NEURON-0123456789abcde0", "exclusive"),
 ];
 
-fn pod(name: &str, group: &Group, resource: &str, device: &str) -> Pod {
+pub(in crate::device) fn pod(name: &str, group: &Group, resource: &str, device: &str) -> Pod {
     let expected = &group.expected;
     let mut pod = Pod::new(TRAINER.namespace, name, expected.pod_uid.as_deref().unwrap());
     let id = format!("containerd://{}", expected.container_id.as_deref().unwrap());
