@@ -94,6 +94,8 @@ pub enum Place {
     Pci(PciAddress),
     /// A port of the PCI bus, above one device or several.
     Port(PciAddress),
+    /// The device of a node of the class `accel`, by its number.
+    Accel(u32),
     /// The host.
     Host,
 }

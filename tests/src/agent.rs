@@ -78,6 +78,8 @@ pub struct Config {
     pub passwd: Option<PathBuf>,
     /// `paths.sys`; cgroups stay the kernel's.
     pub sys: Option<PathBuf>,
+    /// `paths.proc`; without, the kernel's.
+    pub proc: Option<PathBuf>,
     /// `paths.kmsg`; without, the kernel's own log.
     pub kmsg: Option<PathBuf>,
     /// `devices.nodes`; without, the nodes that stand for NVIDIA's on this stage.
@@ -123,6 +125,7 @@ impl Config {
             ("state", Some(run.with_file_name("state").display().to_string().into())),
             ("pod_logs", path(&self.pod_logs).map(Value::from)),
             ("passwd", path(&self.passwd).map(Value::from)),
+            ("proc", path(&self.proc).map(Value::from)),
             ("kmsg", path(&self.kmsg).map(Value::from)),
             ("sys", path(&self.sys).map(Value::from)),
             ("cgroup", self.sys.as_ref().map(|_| "/sys/fs/cgroup".into())),

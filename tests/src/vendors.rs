@@ -201,6 +201,9 @@ fn tenstorrent(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<(
     put("dev", &files.number(device))?;
     put("tt_asic_id", &device.text(&group.uuid))?;
     put("tt_card_type", &device.text(&group.name))?;
+    if group.name.starts_with('p') {
+        put("tt_therm_trip_count", "2")?;
+    }
     // It beats while the scenario is played.
     let plays = files.plays.load(Ordering::Relaxed);
     if plays > 1 {
@@ -288,6 +291,7 @@ fn neuron(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
     let ecc = group.ecc.as_ref();
     for (file, count) in [
         ("mem_ecc_uncorrected", ecc.and_then(|ecc| uncorrected(&ecc.dram))),
+        ("mem_ecc_repairable_uncorrected", None),
         ("sram_ecc_uncorrected", ecc.and_then(|ecc| uncorrected(&ecc.sram))),
     ] {
         put(&format!("stats/hardware/{file}"), &count.unwrap_or_else(|| "0".to_owned()))?;

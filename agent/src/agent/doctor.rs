@@ -106,10 +106,10 @@ mod tests {
     #[test]
     fn a_device_without_use_says_where_its_vendor_has_it() {
         assert_eq!(facts("nvidia", Some(0.5), Some(1)), "M U");
-        let none = "no file of the driver has it";
         assert_eq!(
             facts("tenstorrent", None, None),
-            format!("M U; no utilization: {none}; no memory: {none}")
+            "M U; no utilization: the driver has no counter of busy time; no memory: memory is given \
+             out by the program itself"
         );
         assert_eq!(
             facts("tpu", None, Some(1)),

@@ -268,6 +268,9 @@ metrics! {
     /// Set speed of each fan as a fraction of its maximum; absent on passively cooled boards.
     FAN_SPEED: Gauge<f64> of GpuId, by Fan = "gpu.fan.speed_ratio" ["1"]
         from "nvmlDeviceGetNumFans, nvmlDeviceGetFanSpeed_v2 (percent)";
+    /// How often the device was shut down for its temperature since it was powered.
+    THERMAL_SHUTDOWNS: Counter<i64> of GpuId = "gpu.thermal.shutdowns" ["{shutdown}"]
+        from "the table of vendors";
     /// Processes the driver lists on the device.
     PROCESS_COUNT: Gauge<i64> of GpuId = "gpu.process.count" ["{process}"]
         from "nvmlDeviceGetComputeRunningProcesses_v3, GetGraphicsRunningProcesses_v3";

@@ -7,7 +7,8 @@ use crate::sample::GpuProcess;
 dims! {
     /// Engine a process kept busy.
     ProcessTask: attr::GPU_TASK {
-        /// Streaming multiprocessors.
+        /// Streaming multiprocessors; of a device whose driver times each class of engines, the class
+        /// that it kept busiest.
         Sm = "sm",
         /// Memory controller.
         Memory = "memory",

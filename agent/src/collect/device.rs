@@ -72,6 +72,8 @@ pub struct Vendor {
     pub supplement: Option<Supplement>,
     /// Names of its kernel drivers on the PCI bus.
     pub drivers: &'static [&'static str],
+    /// What makes its devices readable where there is none.
+    pub remedy: &'static str,
     /// Device nodes that its processes open; the last component may end in `*`.
     pub nodes: &'static [&'static str],
     /// Names of its drivers in `/proc/devices`.
@@ -111,7 +113,8 @@ pub struct Vendor {
 impl Vendor {
     /// Its column in METRICS.md.
     pub fn column(&self) -> Column {
-        Column { name: self.name, source: self.source, bits: throttle::bits_of(self.name) }
+        let (bits, names) = (throttle::bits_of(self.name), throttle::names_of(self.name));
+        Column { name: self.name, source: self.source, bits, names }
     }
 }
 

@@ -217,6 +217,10 @@ impl EventAggregator {
             Place::Pci(address) => inventory.all().into_iter().find(|(_, info)| {
                 info.pci_address.as_deref().and_then(PciAddress::parse) == Some(address)
             }),
+            Place::Accel(number) => inventory.all().into_iter().find(|(_, info)| {
+                let names = [format!("accel/accel{number}"), format!("hl{number}")];
+                info.nodes.iter().any(|node| names.contains(node))
+            }),
             Place::Port(port) => {
                 let all = inventory.all();
                 let mut below = all.iter().filter(|(_, info)| self.is_below(info, port));

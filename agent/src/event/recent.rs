@@ -189,7 +189,7 @@ impl EventView {
         let place = match what.place {
             Place::Pci(address) => Some(address.to_string()),
             Place::Port(port) => Some(port.to_string()),
-            Place::Gpu(_) | Place::Host => None,
+            Place::Gpu(_) | Place::Accel(_) | Place::Host => None,
         };
         let message = printable(&what.message);
         let end = message.floor_char_boundary(MAX_MESSAGE);

@@ -61,7 +61,7 @@ fn device(event: &Event, set: &mut AttrSet) {
         let address = match event.what.place {
             Place::Pci(address) => Some(address.to_string()),
             Place::Port(port) => Some(port.to_string()),
-            Place::Gpu(_) | Place::Host => None,
+            Place::Gpu(_) | Place::Accel(_) | Place::Host => None,
         };
         set.set_some(&attr::GPU_PCI_ADDRESS, address.as_deref());
     }

@@ -134,6 +134,7 @@ fn a_gaudi2_and_a_blackhole_have_their_drivers_files() {
         ("gpu.clock.speed", "graphics", 1.35e9),
         ("gpu.temperature", "gpu", 54.0),
         ("gpu.temperature.limit", "slowdown", 90.0),
+        ("gpu.thermal.shutdowns", "", 2.0),
         ("gpu.power", "", 145.0),
         ("gpu.power.limit", "maximum", 300.0),
         ("gpu.pcie.io", "transmit", 0.0),
@@ -148,6 +149,7 @@ fn a_device_of_two_tiles_and_one_of_i915_have_the_values_of_theirs() {
     let rows = [
         ("gpu.clock.speed", "graphics", 1.6e9),
         ("gpu.clock.limit", "graphics", 1.6e9),
+        ("gpu.memory.limit", "", 128.0 * GIB),
         ("gpu.energy", "", 48_000.0),
         ("gpu.power.limit", "management", 600.0),
         ("gpu.power.limit", "default", 600.0),
@@ -177,6 +179,8 @@ fn the_first_trainium_has_two_cores() {
         ("gpu.memory.usage", "used", 9.0 * GIB),
         ("gpu.ecc.location.errors.volatile", "uncorrected,dram", 1.0),
         ("gpu.ecc.location.errors.volatile", "uncorrected,sram", 0.0),
+        ("gpu.ecc.errors", "uncorrected,volatile", 1.0),
+        ("gpu.memory.remap.pending", "", 0.0),
     ];
     reads("trainium4", "neuron", 1, "AWS Trainium1", &rows);
 }

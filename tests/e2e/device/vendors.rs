@@ -2,7 +2,9 @@
 //! is read of them and whose they are arrives at the real OpenTelemetry Collector.
 
 mod failures;
+mod gaudi;
 pub(super) mod grants;
+mod intel;
 mod release;
 mod truth;
 
@@ -14,7 +16,7 @@ use gpuwho_tests::collector::received::{ReceivedPoint, of};
 use gpuwho_tests::fakes::{FAKES, Fake, load};
 use gpuwho_tests::program;
 use gpuwho_tests::stage::{Group, PodSpec, Stage};
-use gpuwho_tests::vendors::gaudi;
+use gpuwho_tests::vendors::gaudi as fake_gaudi;
 use gpuwho_tests::worker::Worker;
 use gpuwho_tests::worker::nodes::{host_nodes, number_of};
 use gpuwho_tests::worker::script::Script;
@@ -83,7 +85,7 @@ impl Host {
     }
 
     fn answers_at(&self, seconds: f64) -> String {
-        gaudi::answers(&self.scenario.clone().only("gaudi"), seconds)
+        fake_gaudi::answers(&self.scenario.clone().only("gaudi"), seconds)
     }
 
     fn answer(&self, text: &str) {

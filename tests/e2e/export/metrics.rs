@@ -27,6 +27,8 @@ const NOT_ON_H100: &[&str] = &[
     // Only where a driver reports what no table has.
     "gpu.unknown_code",
     "gpu.fan.speed_ratio",
+    // Tenstorrent's.
+    "gpu.thermal.shutdowns",
     "gpu.ecc.block.errors",
     "gpu.memory.retired_pages",
     "gpu.memory.retirement.pending",

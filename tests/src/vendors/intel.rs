@@ -80,7 +80,10 @@ fn units(device: &Device<'_>, seconds: f64) -> Vec<FileText> {
             let files = ["act_freq", "rp0_freq"].map(|file| format!("{at}/{file}"));
             (files[0].clone(), files[1].clone(), format!("{at}/throttle/reason_"))
         };
+        let memory = format!("tile{unit}/physical_vram_size_bytes");
+        let size = (group.memory.total / u64::from(tiles)).to_string();
         [
+            (memory, Some(size).filter(|_| !is_i915)),
             (clock, whole(device, group.clocks.graphics.as_ref(), seconds, 1.0)),
             (limit, highest(device).map(|mhz| format!("{mhz:.0}"))),
             (format!("{throttle}pl1"), held(&group.held.power_cap)),

@@ -14,6 +14,8 @@ pub struct Column {
     pub source: fn(&'static MetricDef) -> Result<&'static str, &'static str>,
     /// Its throttle bits.
     pub bits: &'static [(u32, ThrottleReason)],
+    /// The names of its throttle reasons, where it has no bits.
+    pub names: &'static [(&'static str, ThrottleReason)],
 }
 
 /// The subjects of a device reader's metrics.
@@ -37,9 +39,9 @@ Why a vendor has no value:
 const THROTTLE: &str = "
 ## Throttle reasons
 
-Each vendor's bits (positions in its word of reasons), the reason that `gpu.throttle.*` has for them, and
-the kinds of that reason. A bit that no table has is reported as `other`, and its number in
-`gpu.unknown_code`. AMD's bits are those of `indep_throttle_status`; from MI300 on its firmware counts the
+Each vendor's bits (positions in its word of reasons), or the ends of the names of its files of reasons, the
+reason that `gpu.throttle.*` has for them, and the kinds of that reason. A bit that no table has is reported
+as `other`, and its number in `gpu.unknown_code`; a name that no table has as `other`. AMD's bits are those of `indep_throttle_status`; from MI300 on its firmware counts the
 time of five reasons instead, which are `hardware_slowdown`, `power_cap`, `thermal`, `regulator_thermal`
 and `memory_thermal`.
 
@@ -109,14 +111,17 @@ fn sources(columns: &[Column], defs: &[&'static MetricDef], out: &mut String) {
 
 fn throttle(columns: &[Column], out: &mut String) {
     out.push_str(THROTTLE);
-    let with_bits: Vec<_> = columns.iter().filter(|column| !column.bits.is_empty()).collect();
+    let has_any = |column: &&Column| !column.bits.is_empty() || !column.names.is_empty();
+    let with_bits: Vec<_> = columns.iter().filter(has_any).collect();
     let names: Vec<_> = with_bits.iter().map(|column| column.name).collect();
     let rule = "---|".repeat(names.len());
     let _ = writeln!(out, "| reason | kinds | {} |\n|---|---|{rule}", names.join(" | "));
     for reason in ThrottleReason::ALL {
         let cells = with_bits.iter().map(|column| {
             let bits = column.bits.iter().filter(|(_, of)| of == reason);
-            let bits: Vec<_> = bits.map(|(bit, _)| bit.to_string()).collect();
+            let names = column.names.iter().filter(|(_, of)| of == reason);
+            let bits = bits.map(|(bit, _)| bit.to_string());
+            let bits: Vec<_> = bits.chain(names.map(|(name, _)| format!("`{name}`"))).collect();
             if bits.is_empty() { "–".to_owned() } else { bits.join(", ") }
         });
         let cells: Vec<_> = cells.collect();
@@ -136,8 +141,13 @@ mod tests {
     #[test]
     fn every_cell_is_yes_or_the_number_of_a_reason() {
         let columns = [
-            Column { name: "one", source: of, bits: &[(3, ThrottleReason::PowerCap)] },
-            Column { name: "two", source: |def| Ok(def.source), bits: &[] },
+            Column { name: "one", source: of, bits: &[(3, ThrottleReason::PowerCap)], names: &[] },
+            Column {
+                name: "two",
+                source: |def| Ok(def.source),
+                bits: &[],
+                names: &[("hot", ThrottleReason::Thermal)],
+            },
         ];
         let mut out = String::new();
         tables(&columns, &mut out);

@@ -59,6 +59,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     library: None,
     supplement: Some(Supplement { library: smi::LIBRARY, start: supplement::start }),
     drivers: &[DRIVER],
+    remedy: "load the kernel driver: modprobe amdgpu",
     nodes: &["/dev/kfd", "/dev/dri/renderD*"],
     node_drivers: &["kfd", "drm"],
     sample: SAMPLE,
@@ -90,7 +91,9 @@ const MODELS: &[(&str, &str)] = &[
     ("0x740f", "AMD Instinct MI210"),
     ("0x74a0", "AMD Instinct MI300A"),
     ("0x74a1", "AMD Instinct MI300X"),
+    ("0x74a2", "AMD Instinct MI308X"),
     ("0x74a5", "AMD Instinct MI325X"),
+    ("0x74a8", "AMD Instinct MI308X"),
     ("0x75a0", "AMD Instinct MI350X"),
     ("0x75a3", "AMD Instinct MI355X"),
 ];

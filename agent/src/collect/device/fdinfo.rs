@@ -1,5 +1,5 @@
-//! Memory of processes from the kernel's accounting of each DRM client (`Documentation/gpu/
-//! drm-usage-stats.rst`), which every DRM driver exposes in `/proc/PID/fdinfo`.
+//! Memory and busy time of processes from the kernel's accounting of each DRM client
+//! (`Documentation/gpu/drm-usage-stats.rst`), which every DRM driver exposes in `/proc/PID/fdinfo`.
 //!
 //! Read once a tick for all devices of a vendor, only for processes known to have one of its nodes
 //! open: one small file for each of their open DRM nodes. The files of other descriptors are not
@@ -72,8 +72,8 @@ struct Client {
     /// PCI address of its device.
     device: String,
     id: u64,
-    /// Bytes of device memory.
-    memory: i64,
+    /// Bytes of device memory; a device that uses the host's has none.
+    memory: Option<i64>,
     /// Bytes that the driver moved to the host.
     evicted: Option<i64>,
     /// Busy times by engine.
@@ -136,35 +136,77 @@ impl Clients {
     pub(super) fn on(&self, address: &str, out: &mut Vec<ProcessValue>) {
         let already: BTreeSet<u32> = out.iter().map(|on| on.pid).collect();
         let mut counted = BTreeSet::new();
-        let mut memory: BTreeMap<u32, (i64, Option<i64>)> = BTreeMap::new();
+        let mut all: BTreeMap<u32, OfProcess> = BTreeMap::new();
         for client in self.lock().clients.iter().filter(|client| client.device == address) {
             if !already.contains(&client.pid) && counted.insert(client.id) {
-                let (sum, evicted) = memory.entry(client.pid).or_default();
-                *sum = sum.saturating_add(client.memory);
-                let more = client.evicted.map(|more| more.saturating_add(evicted.unwrap_or(0)));
-                *evicted = more.or(*evicted);
+                all.entry(client.pid).or_default().add(client);
             }
         }
-        for (pid, (bytes, evicted)) in memory {
+        for (pid, of) in all {
             let mut values = Vec::new();
-            push(&mut values, &metric::MEMORY_USAGE, ProcessType::Graphics, Some(bytes));
-            push(&mut values, &metric::MEMORY_EVICTED, (), evicted);
+            push(&mut values, &metric::MEMORY_USAGE, of.kind(), of.memory);
+            push(&mut values, &metric::MEMORY_EVICTED, (), of.evicted);
             out.extend(values.into_iter().map(|value| ProcessValue { pid, place: None, value }));
         }
     }
 
-    /// The engines' times of each client on a device, by client and engine.
-    pub(super) fn engines(&self, address: &str) -> Vec<((u64, String), EngineTime)> {
+    /// The engines' times of each client on a device.
+    pub(super) fn engines(&self, address: &str) -> Times {
+        let mut times = Times::new();
+        for client in self.lock().clients.iter().filter(|client| client.device == address) {
+            for (name, time) in &client.engines {
+                // Of a client that processes share, the first one's, as its memory.
+                times.entry((client.id, name.clone())).or_insert((client.pid, *time));
+            }
+        }
+        times
+    }
+
+    /// How many processes have clients on a device.
+    pub(super) fn processes(&self, address: &str) -> usize {
         let known = self.lock();
         let here = known.clients.iter().filter(|client| client.device == address);
-        let times = here.flat_map(|client| {
-            client.engines.iter().map(|(name, time)| ((client.id, name.clone()), *time))
-        });
-        times.collect()
+        here.map(|client| client.pid).collect::<BTreeSet<_>>().len()
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The engines' times of clients, each with the client's process, by client and engine.
+pub(super) type Times = BTreeMap<(u64, String), (u32, EngineTime)>;
+
+/// What the clients of one process have on a device.
+#[derive(Default)]
+struct OfProcess {
+    memory: Option<i64>,
+    evicted: Option<i64>,
+    /// Busy times so far of the engines that compute, and of those that draw.
+    compute: u64,
+    graphics: u64,
+}
+
+impl OfProcess {
+    fn add(&mut self, client: &Client) {
+        let sum = |sum: Option<i64>, more: Option<i64>| match (sum, more) {
+            (Some(sum), Some(more)) => Some(sum.saturating_add(more)),
+            (sum, more) => more.or(sum),
+        };
+        self.memory = sum(self.memory, client.memory);
+        self.evicted = sum(self.evicted, client.evicted);
+        let busy = |names: &[&str]| {
+            let of = client.engines.iter().filter(|(name, _)| names.contains(&name.as_str()));
+            of.fold(0_u64, |sum, (_, time)| sum.saturating_add(time.busy))
+        };
+        self.compute = self.compute.saturating_add(busy(COMPUTE));
+        self.graphics = self.graphics.saturating_add(busy(GRAPHICS));
+    }
+
+    /// The driver does not say what a client is for: what has worked most for it says so. Programs that
+    /// compute on a device without engines of their own for that look like those that draw.
+    fn kind(&self) -> ProcessType {
+        if self.compute > self.graphics { ProcessType::Compute } else { ProcessType::Graphics }
     }
 }
 
@@ -200,6 +242,9 @@ fn is_drm_node(descriptor: &Path) -> bool {
 
 /// Regions of device memory by driver: amdgpu's, xe's by tile, i915's.
 const REGIONS: &[&str] = &["vram", "vram0", "vram1", "local0", "local1"];
+/// Engines that compute and engines that draw, by driver: i915's and amdgpu's, xe's.
+const COMPUTE: &[&str] = &["compute", "ccs"];
+const GRAPHICS: &[&str] = &["render", "gfx", "rcs"];
 /// No device has more classes of engines.
 const MAX_ENGINES: usize = 16;
 
@@ -221,7 +266,7 @@ fn client(pid: u32, text: &str) -> Option<Client> {
         pid,
         device: (*keys.get("drm-pdev")?).to_owned(),
         id: keys.get("drm-client-id")?.parse().ok()?,
-        memory: memory?.into_iter().fold(0, i64::saturating_add),
+        memory: memory.map(|regions| regions.into_iter().fold(0, i64::saturating_add)),
         evicted: keys.get("amd-evicted-vram").and_then(|size| bytes(size)),
         engines: engines(&keys),
     })
@@ -253,6 +298,20 @@ fn bytes(size: &str) -> Option<i64> {
         _ => return None,
     };
     i64::try_from(number.parse::<u64>().ok()?.checked_mul(unit)?).ok()
+}
+
+#[cfg(test)]
+pub(super) mod fake {
+    //! What clients' files say, as if it had been read.
+
+    use super::{Clients, Times, client};
+
+    pub(in crate::collect::device) fn times(address: &str, files: &[(u32, String)]) -> Times {
+        let clients = Clients::default();
+        clients.lock().clients =
+            files.iter().filter_map(|(pid, text)| client(*pid, text)).collect();
+        clients.engines(address)
+    }
 }
 
 #[cfg(test)]
@@ -313,19 +372,42 @@ mod tests {
         let reported = |memory: &str| client(7, &format!("{start}{memory}"));
         let of = |memory| {
             let (device, engines) = ("0000:05:00.0".into(), BTreeMap::new());
-            Some(Client { pid: 7, device, id: 58, memory, evicted: None, engines })
+            Some(Client { pid: 7, device, id: 58, memory: Some(memory), evicted: None, engines })
         };
+        let unknown = of(0).map(|client| Client { memory: None, ..client });
         assert_eq!(reported("drm-memory-vram:\t2048 KiB\n"), of(2 << 20));
         let both = "drm-memory-vram:\t2048 KiB\ndrm-resident-vram:\t3 MiB\n";
         assert_eq!(reported(both), of(3 << 20), "one is the other's older name");
         assert_eq!(reported("drm-memory-vram:\t8589934592\n"), of(8 << 30), "plain bytes");
         let moved = reported("drm-memory-vram:\t1 KiB\namd-evicted-vram:\t5 MiB\n").unwrap();
-        assert_eq!((moved.memory, moved.evicted), (1 << 10, Some(5 << 20)));
-        assert_eq!(reported("drm-memory-vram:\t-1 KiB\n"), None);
-        assert_eq!(reported("drm-memory-vram:\t18446744073709551615 MiB\n"), None);
-        assert_eq!(reported("drm-memory-vram:\t1 bananas\n"), None);
-        assert_eq!(reported(""), None, "it has none, or does not tell");
+        assert_eq!((moved.memory, moved.evicted), (Some(1 << 10), Some(5 << 20)));
+        assert_eq!(reported("drm-memory-vram:\t-1 KiB\n"), unknown);
+        assert_eq!(reported("drm-memory-vram:\t18446744073709551615 MiB\n"), unknown);
+        assert_eq!(reported("drm-memory-vram:\t1 bananas\n"), unknown);
+        assert_eq!(reported("drm-resident-system0:\t1 KiB\n"), unknown, "the host's memory");
         assert_eq!(client(7, "pos:\t0\n"), None, "no client");
+    }
+
+    #[test]
+    fn a_process_computes_if_the_engines_for_that_have_worked_most_for_it() {
+        let of = |id, engines: &str| {
+            let start = format!("drm-client-id:\t{id}\ndrm-pdev:\tx\ndrm-memory-local0:\t1 KiB\n");
+            client(7, &format!("{start}{engines}")).unwrap()
+        };
+        let kind = |clients: Vec<Client>| {
+            let (all, mut out) = (Clients::default(), Vec::new());
+            all.lock().clients = clients;
+            all.on("x", &mut out);
+            assert_eq!(all.processes("x"), 1);
+            crate::collect::device::sysfs::fake::values(&[out[0].value]).into_keys().next().unwrap()
+        };
+        let (draws, computes) = ("drm-engine-render:\t5 ns", "drm-engine-compute:\t6 ns");
+        assert_eq!(kind(vec![of(1, "")]), "gpu.process.memory.usage{graphics}");
+        assert_eq!(kind(vec![of(1, draws)]), "gpu.process.memory.usage{graphics}");
+        let both = vec![of(1, draws), of(2, computes)];
+        assert_eq!(kind(both), "gpu.process.memory.usage{compute}");
+        let twice = vec![of(1, computes), of(1, computes), of(2, draws), of(3, draws)];
+        assert_eq!(kind(twice), "gpu.process.memory.usage{graphics}", "a client counts once");
     }
 
     #[test]

@@ -142,6 +142,16 @@ fn read(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     }
 }
 
+/// A directory's entries named prefix and more, with what follows the prefix; in no order.
+pub(super) fn named(folder: &Path, prefix: &str) -> Vec<(String, PathBuf)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_ENTRIES);
+    let named = entries.filter_map(|entry| {
+        let name = entry.file_name();
+        Some((name.to_str()?.strip_prefix(prefix)?.to_owned(), entry.path()))
+    });
+    named.collect()
+}
+
 /// A directory's entries named prefix and number, sorted by number.
 pub(super) fn numbered(folder: &Path, prefix: &str) -> Vec<(u32, PathBuf)> {
     numbered_to(MAX_ENTRIES, folder, prefix)

@@ -63,6 +63,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     }),
     supplement: None,
     drivers: &[DRIVER],
+    remedy: "load the kernel driver: modprobe habanalabs",
     nodes: &["/dev/accel/accel*", "/dev/hl*"],
     node_drivers: &["habanalabs"],
     sample: SAMPLE,
@@ -92,8 +93,8 @@ const WORKING: [&str; 2] = ["Operational", "In reset after device release"];
 /// `status` that an operator must end.
 const BROKEN: [&str; 3] = ["Malfunction", "Disabled", "Needs reset"];
 /// What is missing, for the status.
-const NO_READER: &str =
-    "neither libhlml.so nor hl-smi is there: no utilisation, memory, power, temperature or ECC";
+const NO_READER: &str = "no utilisation, memory, power, temperature or ECC: install libhlml.so or hl-smi, \
+     or name either as gaudi.library";
 
 /// What reads the devices besides files.
 #[derive(Clone)]

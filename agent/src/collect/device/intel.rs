@@ -1,27 +1,28 @@
 //! Reads Intel GPUs (Arc, Flex, Max) from the files of their kernel drivers, `i915` and `xe`.
 //!
 //! A reading is about fifteen small files of sysfs and `hwmon`, and the `fdinfo` files of processes
-//! that have a render node open, from which come the memory of processes and the busy time of the
-//! device. No file of a suspended device is read: that would wake it. Files: the kernel's
+//! that have a render node open, from which come the memory of processes and the busy time of
+//! processes and device. No file of a suspended device is read: that would wake it. Files: the kernel's
 //! `Documentation/ABI/testing/sysfs-driver-intel-{i915,xe}-hwmon`, `Documentation/gpu/
-//! drm-usage-stats.rst`, `xe_gt_freq.c`, `i915/gt/intel_gt_sysfs_pm.c` (Linux 6.16); not tried on
-//! hardware.
+//! drm-usage-stats.rst`, `xe_gt_freq.c`, `xe_gt_throttle.c`, `i915/gt/intel_gt_sysfs_pm.c`,
+//! `i915_hwmon.c` (Linux 6.16); not tried on hardware.
 
-use super::fdinfo::{Clients, EngineTime};
-use super::files::{Files, numbered};
+use super::cached::Cached;
+use super::fdinfo::{Clients, Times};
+use super::files::{Files, named, numbered};
 use super::partitions::PartitionNodes;
 use super::sysfs::{self, FileDevice, Hwmon, LinkLimits, MEGA, MICRO, ReadFiles, Source};
-use super::wire::{Outcome, Reading, WireValue, push};
+use super::wire::{Outcome, ProcessValue, Reading, WireValue, push};
 use super::{OpenError, OpenLibrary, OpenOptions, Vendor};
 use crate::catalog::device::{
     self as metric, Clock, Limit, Sensor, Task, ThrottleReason as Reason,
 };
-use crate::catalog::process;
+use crate::catalog::process::{self, ProcessTask};
 use crate::ids::GpuUuid;
 use crate::inventory::GpuInfo;
 use crate::paths::Paths;
 use rustix::thread::CapabilitySet;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -41,6 +42,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     library: None,
     supplement: None,
     drivers: DRIVERS,
+    remedy: "load the kernel driver: modprobe xe, or modprobe i915 for older devices",
     nodes: &["/dev/dri/renderD*"],
     node_drivers: &["drm"],
     sample: SAMPLE,
@@ -51,7 +53,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     is_device_node: |node| node.starts_with("dri/renderD") || node.starts_with("226:"),
     partition_nodes: |_| PartitionNodes::default(),
     events: None,
-    source: |def| sysfs::source_of(&sources(), def, "no file of the drivers has it"),
+    source: |def| sysfs::source_of(&sources(), &without(), def, "no file of the drivers has it"),
     function: |file| file,
     lists_processes: true,
     served: None,
@@ -73,8 +75,9 @@ const MODELS: &[(&str, &str)] = &[
 /// The drivers' names on the bus.
 const DRIVERS: &[&str] = &["i915", "xe"];
 /// Reasons that hold the clocks down, as the files end (`throttle_reason_pl1` of i915, `reason_pl1`
-/// of xe). Each file is 1 while its reason holds.
-const THROTTLE: &[(&str, Reason)] = &[
+/// of xe). Each file is 1 while its reason holds. The last nine are those that xe has of its newest
+/// devices (`xe_gt_throttle.c`, `cri_throttle_attrs`).
+pub(super) const THROTTLE: &[(&str, Reason)] = &[
     ("pl1", Reason::PowerCap),
     ("pl2", Reason::PowerCap),
     ("pl4", Reason::PowerCap),
@@ -83,7 +86,18 @@ const THROTTLE: &[(&str, Reason)] = &[
     ("ratl", Reason::Reliability),
     ("vr_thermalert", Reason::RegulatorThermal),
     ("vr_tdc", Reason::CurrentLimit),
+    ("soc_thermal", Reason::Thermal),
+    ("soc_avg_thermal", Reason::Thermal),
+    ("mem_thermal", Reason::MemoryThermal),
+    ("vr_thermal", Reason::RegulatorThermal),
+    ("iccmax", Reason::CurrentLimit),
+    ("fastvmode", Reason::CurrentLimit),
+    ("psys_pl1", Reason::BoardLimit),
+    ("psys_pl2", Reason::BoardLimit),
+    ("psys_crit", Reason::BoardLimit),
 ];
+/// Files of the same form that are no reason: whether there is any.
+const NO_REASON: &str = "status";
 /// Engine classes of work by the drivers' names: i915's, then xe's.
 const VIDEO: &[&str] = &["video", "video-enhance", "vcs", "vecs"];
 
@@ -92,15 +106,12 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let clients = Arc::new(Clients::default());
     let device = |(index, address, folder)| {
         let (paths, clients) = (paths.clone(), Arc::clone(&clients));
-        let (last, limits) = (None, LinkLimits::default());
-        FileDevice::boxed(Gpu { paths, folder, address, index, clients, last, limits })
+        let (last, limits, memory) = (None, LinkLimits::default(), Cached::default());
+        FileDevice::boxed(Gpu { paths, folder, address, index, clients, last, limits, memory })
     };
     let devices = sysfs::bound_devices(&paths, DRIVERS).map(device).collect();
     sysfs::library(devices, &paths, VENDOR.listed, &sysfs::unbound(DRIVERS))
 }
-
-/// The engines' times of each client, by client and engine.
-type Times = BTreeMap<(u64, String), EngineTime>;
 
 /// One device.
 struct Gpu {
@@ -113,6 +124,7 @@ struct Gpu {
     /// The engines' times at the last reading, in nanoseconds of the boot clock.
     last: Option<(u64, Times)>,
     limits: LinkLimits,
+    memory: Cached<30>,
 }
 
 impl Gpu {
@@ -122,14 +134,14 @@ impl Gpu {
         let of_xe = tiles.flat_map(|(_, tile)| numbered(&tile, "gt")).map(|(_, gt)| Part {
             clock: gt.join("freq0/act_freq"),
             limit: gt.join("freq0/rp0_freq"),
-            throttle: gt.join("freq0/throttle/reason_"),
+            reasons: named(&gt.join("freq0/throttle"), "reason_"),
         });
         let cards = numbered(&self.folder.join("drm"), "card").into_iter();
         let of_i915 =
             cards.flat_map(|(_, card)| numbered(&card.join("gt"), "gt")).map(|(_, gt)| Part {
                 clock: gt.join("rps_act_freq_mhz"),
                 limit: gt.join("rps_RP0_freq_mhz"),
-                throttle: gt.join("throttle_reason_"),
+                reasons: named(&gt, "throttle_reason_"),
             });
         of_xe.chain(of_i915).take(MAX_PARTS).collect()
     }
@@ -146,38 +158,85 @@ impl Gpu {
         push(out, &metric::CLOCK_SPEED, Clock::Graphics, now);
         push(out, &metric::CLOCK_LIMIT, Clock::Graphics, limit);
         let mut reasons: BTreeMap<&str, (Reason, bool)> = BTreeMap::new();
-        for (name, reason) in THROTTLE {
-            for part in &parts {
-                let mut file = part.throttle.clone().into_os_string();
-                file.push(name);
-                let Some(active) = files.number(Path::new(&file)) else { continue };
-                let known = reasons.entry(reason.as_str()).or_insert((*reason, false));
-                known.1 |= active != 0;
-            }
+        let all = parts.iter().flat_map(|part| &part.reasons);
+        for (name, file) in all.filter(|(name, _)| name != NO_REASON) {
+            let Some(active) = files.number(file) else { continue };
+            let known = THROTTLE.iter().find(|(known, _)| known == name);
+            let reason = known.map_or(Reason::Other, |(_, reason)| *reason);
+            reasons.entry(reason.as_str()).or_insert((reason, false)).1 |= active != 0;
         }
         for (reason, active) in reasons.into_values() {
             push(out, &metric::THROTTLE_ACTIVE, reason, Some(i64::from(active)));
         }
     }
 
-    /// Busy time since the last reading, over the engine class that was busiest.
-    fn utilization(&mut self, now_ns: u64, out: &mut Vec<WireValue>) {
-        let now: Times = self.clients.engines(&self.address).into_iter().collect();
+    /// Memory of all tiles. The file is of xe before it came to Linux and of Intel's own builds of it
+    /// (`physical_vram_size_bytes_show`); Linux 6.8 and later have none.
+    fn memory(&mut self, files: &mut Files, out: &mut Vec<WireValue>) {
+        let folder = &self.folder;
+        self.memory.read(out, |out| {
+            let tiles = numbered(folder, "tile").into_iter().take(MAX_PARTS);
+            let bytes = tiles.map(|(_, tile)| files.number(&tile.join("physical_vram_size_bytes")));
+            // A sum without one tile is another sum.
+            let bytes: Option<Vec<u64>> = bytes.collect();
+            let bytes = bytes.map(|tiles| tiles.into_iter().fold(0, u64::saturating_add));
+            let bytes = bytes.filter(|bytes| *bytes > 0).and_then(|sum| i64::try_from(sum).ok());
+            push(out, &metric::MEMORY_LIMIT, (), bytes);
+        });
+    }
+
+    /// Busy time since the last reading, of the device and of each process: over the engine class that
+    /// was busiest.
+    fn utilization(&mut self, reading: &mut Reading) {
+        let (now_ns, now) = (reading.asked_ns, self.clients.engines(&self.address));
         let Some((then_ns, then)) = self.last.replace((now_ns, now.clone())) else { return };
         let passed = now_ns.saturating_sub(then_ns);
-        let mut busy: BTreeMap<&str, f64> = BTreeMap::new();
-        for ((client, engine), time) in &now {
-            let Some(before) = then.get(&(*client, engine.clone())) else { continue };
-            *busy.entry(engine).or_default() += time.busy_since(before, passed);
+        if passed == 0 {
+            return;
         }
-        let most = |is_video: bool| {
-            let of = busy.iter().filter(|(engine, _)| VIDEO.contains(engine) == is_video);
-            of.map(|(_, busy)| busy.min(1.0)).fold(0.0, f64::max)
-        };
-        if passed > 0 {
-            push(out, &metric::UTILIZATION, Task::General, Some(most(false).max(most(true))));
-            push(out, &metric::UTILIZATION, Task::Video, Some(most(true)));
+        let busy = Busy::since(&now, &then, passed);
+        let (out, video) = (&mut reading.values, busy.most(true));
+        push(out, &metric::UTILIZATION, Task::General, Some(busy.most(false).max(video)));
+        push(out, &metric::UTILIZATION, Task::Video, Some(video));
+        reading.processes.extend(busy.processes.into_iter().filter_map(|(pid, busy)| {
+            let value = WireValue::new(&process::UTILIZATION, ProcessTask::Sm, busy)?;
+            Some(ProcessValue { pid, place: None, value })
+        }));
+    }
+}
+
+/// Busy fractions since an earlier reading.
+struct Busy<'a> {
+    /// Of the device's engines, by class.
+    engines: BTreeMap<&'a str, f64>,
+    /// Of processes, over the class of engines that each kept busiest.
+    processes: BTreeMap<u32, f64>,
+}
+
+impl<'a> Busy<'a> {
+    /// `passed`: nanoseconds since then.
+    fn since(now: &'a Times, then: &Times, passed: u64) -> Self {
+        let mut engines: BTreeMap<&str, f64> = BTreeMap::new();
+        let mut of: BTreeMap<(u32, &str), f64> = BTreeMap::new();
+        for (client, (pid, time)) in now {
+            // What a new client did before it was first read may be older.
+            let Some((_, before)) = then.get(client) else { continue };
+            let (engine, more) = (client.1.as_str(), time.busy_since(before, passed));
+            *engines.entry(engine).or_default() += more;
+            *of.entry((*pid, engine)).or_default() += more;
         }
+        let mut processes: BTreeMap<u32, f64> = BTreeMap::new();
+        for ((pid, _), busy) in of {
+            let most = processes.entry(pid).or_default();
+            *most = most.max(busy.min(1.0));
+        }
+        Self { engines, processes }
+    }
+
+    /// Of the busiest class of the engines that are for video, or that are not.
+    fn most(&self, is_video: bool) -> f64 {
+        let of = self.engines.iter().filter(|(engine, _)| VIDEO.contains(engine) == is_video);
+        of.map(|(_, busy)| busy.min(1.0)).fold(0.0, f64::max)
     }
 }
 
@@ -188,8 +247,8 @@ const MAX_PARTS: usize = 16;
 struct Part {
     clock: PathBuf,
     limit: PathBuf,
-    /// How the files of the reasons begin.
-    throttle: PathBuf,
+    /// The files of the reasons, by name.
+    reasons: Vec<(String, PathBuf)>,
 }
 
 impl ReadFiles for Gpu {
@@ -235,20 +294,22 @@ impl ReadFiles for Gpu {
         push(out, &metric::POWER_LIMIT, Limit::Management, limit);
         let rated = first(&mut hwmon, ["power1_rated_max", "power2_rated_max"]);
         push(out, &metric::POWER_LIMIT, Limit::Default, rated.filter(|watts| *watts > 0.0));
-        // The package's: of xe the second, of i915 the only one.
+        // i915 has the package's first, xe second.
         let package = ["temp2_input", "temp1_input"];
-        let package = package.into_iter().find_map(|file| hwmon.degrees(file));
+        let package = package.into_iter().find_map(|name| hwmon.degrees(name));
         push(out, &metric::TEMPERATURE, Sensor::Gpu, package);
         push(out, &metric::TEMPERATURE, Sensor::Memory, hwmon.degrees("temp3_input"));
         sysfs::link(&self.folder, files, out);
+        let mut count = None;
         if self.clients.refresh(&self.paths, openers, reading.asked_ns, files) {
-            self.utilization(reading.asked_ns, &mut reading.values);
+            // Before their busy time: what is listed already has no memory here.
             self.clients.on(&self.address, &mut reading.processes);
+            self.utilization(reading);
+            count = i64::try_from(self.clients.processes(&self.address)).ok();
         }
-        let pids: BTreeSet<u32> = reading.processes.iter().map(|on| on.pid).collect();
-        let count = i64::try_from(pids.len()).ok();
         let outcome = sysfs::outcome(&reading.values, files);
         self.limits.read(&self.folder, files, &mut reading.values);
+        self.memory(files, &mut reading.values);
         push(&mut reading.values, &metric::PROCESS_COUNT, (), count);
         outcome
     }
@@ -265,7 +326,11 @@ fn sources() -> Vec<Source> {
         ),
         (
             metric::TEMPERATURE.def(),
-            "hwmon `temp2_input`, `temp3_input` (xe), `temp1_input` (i915; m°C)",
+            "hwmon `temp2_input`, memory `temp3_input` (xe); `temp1_input` (i915; m°C)",
+        ),
+        (
+            metric::MEMORY_LIMIT.def(),
+            "`tileN/physical_vram_size_bytes`, in sum: only Intel's own builds of xe, not Linux's",
         ),
         (metric::POWER_LIMIT.def(), "hwmon `power1_max`, `power1_rated_max` (µW), else `power2_*`"),
         (metric::ENERGY.def(), "hwmon `energy1_input`, else `energy2_input` (µJ)"),
@@ -280,16 +345,44 @@ fn sources() -> Vec<Source> {
         (metric::CLOCK_LIMIT.def(), "`rps_RP0_freq_mhz` (i915), `rp0_freq` (xe)"),
         (metric::PROCESS_COUNT.def(), "the clients of its render node"),
         (process::INFO.def(), "the openers of its render node, the ownership table"),
-        (process::MEMORY_USAGE.def(), "`drm-resident-vram0`, `drm-resident-local0` of `fdinfo`"),
+        (
+            process::MEMORY_USAGE.def(),
+            "`drm-resident-vram*`, `drm-resident-local*` of `fdinfo`; `compute` if the engines for that have worked most for it",
+        ),
+        (
+            process::UTILIZATION.def(),
+            "its part of the same times of `fdinfo`, as `sm`: the class of engines, of any kind, that it kept busiest",
+        ),
     ];
     own.into_iter().chain(sysfs::link_sources()).collect()
 }
 
+/// Why there is no file, where it is not the same for all.
+fn without() -> Vec<Source> {
+    let energy = "the drivers count energy: the rate of `gpu.energy`";
+    vec![
+        (metric::MEMORY_USAGE.def(), "by process only: `gpu.process.memory.usage`"),
+        (metric::POWER.def(), energy),
+        (metric::POWER_AVERAGE.def(), energy),
+        (
+            metric::FAN_SPEED.def(),
+            "hwmon `fan1_input` is turns a minute, of a maximum that is not published",
+        ),
+        (
+            metric::UNKNOWN_CODE.def(),
+            "its reasons have names and no numbers: one that is not known is `other`",
+        ),
+        (metric::THROTTLE_TIME.def(), "the files say what is so now, not for how long it was"),
+        (process::OCCUPANCY.def(), "its time on the engines: `gpu.process.utilization`"),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
-    use super::VENDOR;
+    use super::{Busy, VENDOR};
     use crate::collect::device::sysfs::fake::{Tree, expected, values};
     use crate::collect::device::wire::Outcome;
+    use std::collections::BTreeMap;
     use std::fs;
 
     const ADDRESS: &str = "0000:03:00.0";
@@ -312,7 +405,9 @@ mod tests {
                 ("tile0/gt0/freq0/throttle/reason_pl1", "1"),
                 ("tile0/gt0/freq0/throttle/reason_pl2", "0"),
                 ("tile0/gt0/freq0/throttle/reason_thermal", "0"),
+                ("tile0/gt0/freq0/throttle/status", "1"),
                 ("tile0/gt1/freq0/act_freq", "1200"),
+                ("tile0/physical_vram_size_bytes", "12884901888"),
             ],
         );
         folder
@@ -330,6 +425,7 @@ mod tests {
     }
 
     const BOARD: &[(&str, f64)] = &[
+        ("gpu.memory.limit", 12_884_901_888.0),
         ("gpu.energy", 1234.5),
         ("gpu.power.limit{management}", 190.0),
         ("gpu.temperature{gpu}", 51.0),
@@ -357,10 +453,69 @@ mod tests {
         let memory = reading.processes.iter().map(|on| (on.pid, on.value)).collect::<Vec<_>>();
         assert_eq!(memory.len(), 1);
         let bytes = values(&[memory[0].1]);
-        assert_eq!(bytes.get("gpu.process.memory.usage{graphics}"), Some(&2_097_152.0));
+        assert_eq!(bytes.get("gpu.process.memory.usage{compute}"), Some(&2_097_152.0));
         let info = reading.identity.unwrap();
         assert_eq!(info.nodes, ["dri/renderD128", "226:128"]);
         assert_eq!(info.model.as_deref(), Some("Intel Arc B580"));
+    }
+
+    #[test]
+    fn each_process_has_its_part_of_the_busy_time() {
+        let client = |id: u32, ccs: u64, vcs: u64| {
+            format!(
+                "drm-client-id:\t{id}\ndrm-pdev:\t{ADDRESS}\ndrm-resident-system:\t64 KiB\n\
+                 drm-cycles-ccs:\t{ccs}\ndrm-total-cycles-ccs:\t{}\n\
+                 drm-cycles-vcs:\t{vcs}\ndrm-total-cycles-vcs:\t{}",
+                if ccs == 0 { 1000 } else { 2000 },
+                if ccs == 0 { 1000 } else { 2000 },
+            )
+        };
+        // The first client is shared by two processes; 9 is new.
+        let of = |clients: &[(u32, String)]| super::super::fdinfo::fake::times(ADDRESS, clients);
+        let then = of(&[
+            (7, client(1, 0, 0)),
+            (8, client(1, 0, 0)),
+            (7, client(2, 0, 0)),
+            (8, client(3, 0, 0)),
+        ]);
+        let now = of(&[
+            (7, client(1, 300, 0)),
+            (8, client(1, 300, 0)),
+            (7, client(2, 200, 50)),
+            (8, client(3, 100, 400)),
+            (9, client(4, 900, 900)),
+        ]);
+        let busy = Busy::since(&now, &then, 1);
+        assert_eq!((busy.most(false), busy.most(true)), (0.6, 0.45));
+        assert_eq!(
+            busy.processes,
+            BTreeMap::from([(7, 0.5), (8, 0.4)]),
+            "each by its busiest engines"
+        );
+    }
+
+    #[test]
+    fn a_reason_without_a_name_is_other() {
+        let tree = Tree::new();
+        let folder = battlemage(&tree);
+        tree.put(&format!("{folder}/tile0/gt1/freq0/throttle/reason_p0_freq"), "1");
+        tree.put(&format!("{folder}/tile0/gt1/freq0/throttle/reason_mem_thermal"), "1");
+        let read = values(&tree.read(&VENDOR)[0].values);
+        let of = |reason: &str| read.get(&format!("gpu.throttle.active{{{reason}}}")).copied();
+        let found = ["other", "memory_thermal", "thermal", "power_cap"].map(of);
+        assert_eq!(found, [Some(1.0), Some(1.0), Some(0.0), Some(1.0)]);
+    }
+
+    #[test]
+    fn a_tile_without_its_size_leaves_the_sum_out() {
+        let tree = Tree::new();
+        let folder = battlemage(&tree);
+        let limit =
+            |tree: &Tree| values(&tree.read(&VENDOR)[0].values).get("gpu.memory.limit").copied();
+        tree.put(&format!("{folder}/tile1/physical_vram_size_bytes"), "12884901888");
+        assert_eq!(limit(&tree), Some(25_769_803_776.0));
+        tree.put(&format!("{folder}/tile1/physical_vram_size_bytes"), "");
+        assert_eq!(limit(&tree), None);
     }
 
     #[test]
@@ -411,14 +566,17 @@ mod tests {
             &folder,
             &[
                 ("drm/card1/gt/gt0/rps_act_freq_mhz", "1950"),
+                ("drm/card1/gt/gt0/throttle_reason_status", "1"),
                 ("drm/card1/gt/gt0/throttle_reason_thermal", "1"),
                 ("hwmon/hwmon0/power1_max", "18446744073709551615"),
+                ("hwmon/hwmon0/temp1_input", "45000"),
             ],
         );
         let reading = &tree.read(&VENDOR)[0];
         let rows = [
             ("gpu.clock.speed{graphics}", 1.95e9),
             ("gpu.throttle.active{thermal}", 1.0),
+            ("gpu.temperature{gpu}", 45.0),
             ("gpu.process.count", 0.0),
         ];
         assert_eq!(values(&reading.values), expected(&rows));

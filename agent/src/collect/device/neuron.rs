@@ -9,10 +9,11 @@
 use super::files::{Files, numbered};
 use super::partitions::PartitionNodes;
 use super::sysfs::{self, FileDevice, ReadFiles, Source};
-use super::wire::{Outcome, Reading, push};
+use super::wire::{Outcome, Reading, WireValue, push};
 use super::{OpenError, OpenLibrary, OpenOptions, Vendor};
 use crate::catalog::device::{self as metric, MemoryState};
-use crate::catalog::wear::{self, EccError, EccLocation};
+use crate::catalog::process;
+use crate::catalog::wear::{self, EccCount, EccError, EccLocation};
 use crate::ids::GpuUuid;
 use crate::inventory::GpuInfo;
 use crate::paths::Paths;
@@ -36,6 +37,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     library: None,
     supplement: None,
     drivers: &["neuron-driver"],
+    remedy: "load the kernel driver: modprobe neuron",
     nodes: &["/dev/neuron*"],
     node_drivers: &["neuron"],
     sample: SAMPLE,
@@ -47,7 +49,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     },
     partition_nodes: |_| PartitionNodes::default(),
     events: None,
-    source: |def| sysfs::source_of(&sources(), def, "no file of the driver has it"),
+    source: |def| sysfs::source_of(&sources(), &without(), def, "no file of the driver has it"),
     function: |file| file,
     lists_processes: false,
     served: None,
@@ -83,6 +85,26 @@ struct Chip {
     paths: Paths,
     number: u32,
     folder: PathBuf,
+}
+
+impl Chip {
+    /// An error of the device memory is in one of two files: while a repair is pending in the
+    /// repairable ones', else in the other (`nsysfsmetric_get_hbm_error_count_v3`). So their sum is the
+    /// counter, and any in the former means that rows are repaired when the driver is loaded again. Older
+    /// drivers have no such file.
+    fn ecc(&self, files: &mut Files, out: &mut Vec<WireValue>) {
+        let folder = self.folder.join("stats/hardware");
+        let mut count = |file: &str| i64::try_from(files.number(&folder.join(file))?).ok();
+        let (memory, sram) = (count("mem_ecc_uncorrected"), count("sram_ecc_uncorrected"));
+        let repairable = count("mem_ecc_repairable_uncorrected");
+        let memory = memory.map(|errors| errors.saturating_add(repairable.unwrap_or(0)));
+        for (location, errors) in [(EccLocation::Dram, memory), (EccLocation::Sram, sram)] {
+            push(out, &wear::ECC_VOLATILE, (EccError::Uncorrected, location), errors);
+        }
+        let all = memory.zip(sram).map(|(memory, sram)| memory.saturating_add(sram));
+        push(out, &wear::ECC_ERRORS, (EccError::Uncorrected, EccCount::Volatile), all);
+        push(out, &wear::REMAP_PENDING, (), repairable.map(|errors| i64::from(errors > 0)));
+    }
 }
 
 impl ReadFiles for Chip {
@@ -121,14 +143,7 @@ impl ReadFiles for Chip {
         let used = used.filter(|cores| !cores.is_empty());
         let used = used.and_then(|used| i64::try_from(used.iter().sum::<u64>()).ok());
         push(out, &metric::MEMORY_USAGE, MemoryState::Used, used);
-        for (file, location) in [
-            ("mem_ecc_uncorrected", EccLocation::Dram),
-            ("sram_ecc_uncorrected", EccLocation::Sram),
-        ] {
-            let errors = files.number(&self.folder.join("stats/hardware").join(file));
-            let errors = errors.and_then(|errors| i64::try_from(errors).ok());
-            push(out, &wear::ECC_VOLATILE, (EccError::Uncorrected, location), errors);
-        }
+        self.ecc(files, out);
         sysfs::outcome(out, files)
     }
 }
@@ -142,9 +157,42 @@ fn sources() -> Vec<Source> {
             metric::MEMORY_USAGE.def(),
             "`neuron_coreN/stats/memory_usage/device_mem/present`, in sum",
         ),
-        (wear::ECC_VOLATILE.def(), "`stats/hardware/mem_ecc_uncorrected`, `sram_ecc_uncorrected`"),
+        (
+            wear::ECC_ERRORS.def(),
+            "`stats/hardware/*_uncorrected`, in sum; the driver has no corrected ones",
+        ),
+        (
+            wear::ECC_VOLATILE.def(),
+            "`stats/hardware/mem_ecc_uncorrected` and `mem_ecc_repairable_uncorrected`, in sum; `sram_ecc_uncorrected`",
+        ),
+        (
+            wear::REMAP_PENDING.def(),
+            "whether `stats/hardware/mem_ecc_repairable_uncorrected` has any: repaired when the driver is loaded again",
+        ),
     ];
     own.into_iter().chain(sysfs::opener_sources()).collect()
+}
+
+/// Why there is no file, where it is not the same for all.
+fn without() -> Vec<Source> {
+    let link = "no file says which PCI device it is";
+    let own = [
+        (
+            metric::UTILIZATION.def(),
+            "`nc_time_in_use` has no published unit, and current runtimes leave it at 0",
+        ),
+        (
+            metric::POWER.def(),
+            "`stats/power/utilization` is a percentage of a maximum that is not published",
+        ),
+        (
+            metric::HOST_MEMORY_USAGE.def(),
+            "`stats/memory_usage/host_mem` has what is used, of an unknown limit",
+        ),
+        (process::MEMORY_USAGE.def(), "the driver counts memory by core"),
+    ];
+    let links = sysfs::link_sources().into_iter().map(|(def, _)| (def, link));
+    own.into_iter().chain(links).collect()
 }
 
 #[cfg(test)]
@@ -165,6 +213,7 @@ mod tests {
                 ("info/serial_number", "0123456789abcdef"),
                 ("info/architecture/device_name", "Trainium2"),
                 ("stats/hardware/mem_ecc_uncorrected", "2"),
+                ("stats/hardware/mem_ecc_repairable_uncorrected", "0"),
                 ("stats/hardware/sram_ecc_uncorrected", "0"),
             ],
         );
@@ -185,6 +234,8 @@ mod tests {
             ("gpu.memory.usage{used}".to_owned(), 8_000_028.0),
             ("gpu.ecc.location.errors.volatile{uncorrected,dram}".to_owned(), 2.0),
             ("gpu.ecc.location.errors.volatile{uncorrected,sram}".to_owned(), 0.0),
+            ("gpu.ecc.errors{uncorrected,volatile}".to_owned(), 2.0),
+            ("gpu.memory.remap.pending".to_owned(), 0.0),
         ]);
         assert_eq!(values(&reading.values), expected);
         let info = reading.identity.as_ref().unwrap();
@@ -203,7 +254,14 @@ mod tests {
         tree.put(&format!("{CHIP}/stats/hardware/mem_ecc_uncorrected"), "4294967295");
         let reading = &tree.read(&VENDOR)[0];
         let names: Vec<_> = values(&reading.values).into_keys().collect();
-        assert_eq!(names, ["gpu.ecc.location.errors.volatile{uncorrected,sram}", "gpu.info"]);
+        assert_eq!(
+            names,
+            [
+                "gpu.ecc.location.errors.volatile{uncorrected,sram}",
+                "gpu.info",
+                "gpu.memory.remap.pending"
+            ]
+        );
         assert_eq!(reading.cost.implausible, 2);
     }
 
@@ -232,6 +290,27 @@ mod tests {
         }
         let info = tree.read(&VENDOR)[0].identity.clone().unwrap();
         assert_eq!((info.uuid.as_str(), info.model.as_deref()), ("NEURON-0", Some("AWS Neuron")));
+    }
+
+    #[test]
+    fn an_error_that_a_reload_repairs_counts_once_and_is_pending() {
+        let tree = Tree::new();
+        trainium(&tree);
+        let of = |uncorrected: &str, repairable: Option<&str>| {
+            let folder = format!("{CHIP}/stats/hardware");
+            tree.put(&format!("{folder}/mem_ecc_uncorrected"), uncorrected);
+            let file = format!("{folder}/mem_ecc_repairable_uncorrected");
+            match repairable {
+                Some(text) => tree.put(&file, text),
+                None => fs::remove_file(tree.at(&file)).unwrap(),
+            }
+            let read = values(&tree.read(&VENDOR)[0].values);
+            let value = |name: &str| read.get(name).copied();
+            (value("gpu.ecc.errors{uncorrected,volatile}"), value("gpu.memory.remap.pending"))
+        };
+        assert_eq!(of("0", Some("3")), (Some(3.0), Some(1.0)), "a repair is pending");
+        assert_eq!(of("3", Some("0")), (Some(3.0), Some(0.0)), "it has failed");
+        assert_eq!(of("3", None), (Some(3.0), None), "an older driver");
     }
 
     #[test]

@@ -96,6 +96,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     }),
     supplement: None,
     drivers: &["nvidia"],
+    remedy: "install the driver, or name the library in the configuration",
     nodes: &["/dev/nvidia*", "/dev/nvidia-caps/*"],
     node_drivers: &["nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps"],
     sample: SAMPLE,

@@ -6,7 +6,7 @@ use super::files::{Files, numbered};
 use super::wire::{OpenErrorKind, Outcome, Reading, WireValue, push};
 use super::{DeviceRead, OpenError, OpenLibrary};
 use crate::catalog::device as metric;
-use crate::catalog::{MetricDef, process, wear};
+use crate::catalog::{MetricDef, link, process, wear};
 use crate::host::boot_time_ns;
 use crate::ids::PciAddress;
 use crate::inventory::GpuInfo;
@@ -298,19 +298,27 @@ pub(super) fn opener_sources() -> [Source; 2] {
     [(metric::PROCESS_COUNT.def(), openers), (process::INFO.def(), openers)]
 }
 
-/// A vendor's column of METRICS.md: the file behind a metric, else why it has none.
+/// A vendor's column of METRICS.md: the file behind a metric, else why it has none: for some of their own,
+/// for the others the same.
 pub(super) fn source_of(
     rows: &[Source],
+    without: &[Source],
     def: &'static MetricDef,
     otherwise: &'static str,
 ) -> Result<&'static str, &'static str> {
     let own = own_sources();
-    let known = rows.iter().chain(&own).find(|(known, _)| std::ptr::eq(*known, def));
-    known.map(|(_, file)| *file).ok_or(match def.subject {
+    let find = |rows: &[Source]| {
+        rows.iter().find(|(known, _)| std::ptr::eq(*known, def)).map(|(_, text)| *text)
+    };
+    if let Some(file) = find(rows).or_else(|| find(&own)) {
+        return Ok(file);
+    }
+    Err(find(without).unwrap_or(match def.subject {
         "xid" => "the driver has no such codes",
         "instance" => "the driver has no partitions",
+        _ if link::ALL.contains(&def) => "only NVIDIA's devices have such links",
         _ => otherwise,
-    })
+    }))
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //!
 //! A reading is about fifteen small files: telemetry that the firmware writes
 //! (`/sys/class/tenstorrent`), `hwmon` and the PCIe counters. The driver has no counter of busy
-//! time and does not tell how much memory is used; `tt-smi` derives neither, takes seconds and
-//! talks to the firmware, so it is not run. Files and units: tt-kmd `docs/sysfs-attributes.md`,
+//! time and does not tell how much memory is used; `tt-smi` derives neither, and is not run
+//! (`docs/decisions/0019-tt-smi.md`). Files and units: tt-kmd `docs/sysfs-attributes.md`,
 //! `telemetry.c`, `wormhole.c` and `blackhole.c` (2026); not tried on hardware.
 
 use super::files::{Files, numbered};
@@ -35,6 +35,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     library: None,
     supplement: None,
     drivers: &[DRIVER],
+    remedy: "load the kernel driver: modprobe tenstorrent",
     nodes: &["/dev/tenstorrent/*"],
     node_drivers: &[DRIVER],
     sample: SAMPLE,
@@ -46,7 +47,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     },
     partition_nodes: |_| PartitionNodes::default(),
     events: None,
-    source: |def| sysfs::source_of(&sources(), def, "no file of the driver has it"),
+    source: |def| sysfs::source_of(&sources(), &without(), def, "no file of the driver has it"),
     function: |file| file,
     lists_processes: false,
     served: None,
@@ -207,6 +208,13 @@ impl ReadFiles for Card {
         #[expect(clippy::cast_precision_loss, reason = "megahertz")]
         let clock = files.number(&class.join("tt_aiclk")).map(|mhz| mhz as f64 * MEGA);
         push(out, &metric::CLOCK_SPEED, Clock::Graphics, clock);
+        let trips = files.number(&class.join("tt_therm_trip_count"));
+        push(
+            out,
+            &metric::THERMAL_SHUTDOWNS,
+            (),
+            trips.and_then(|trips| i64::try_from(trips).ok()),
+        );
         self.io(&class, files, out);
         let mut hwmon = Hwmon::of(&self.folder, files);
         push(out, &metric::POWER, (), hwmon.scaled("power1_input", MICRO));
@@ -231,9 +239,27 @@ fn sources() -> Vec<Source> {
         (metric::TEMPERATURE.def(), "hwmon `temp1_input` (m°C)"),
         (metric::TEMPERATURE_LIMIT.def(), "hwmon `temp1_max` (m°C)"),
         (metric::CLOCK_SPEED.def(), "`tt_aiclk` (MHz)"),
+        (metric::THERMAL_SHUTDOWNS.def(), "`tt_therm_trip_count` (Blackhole)"),
         (wear::PCIE_IO.def(), "`pcie_perf_counters/*` (32 bytes; 32 bits, counted on)"),
     ];
     own.into_iter().chain(sysfs::link_sources()).chain(sysfs::opener_sources()).collect()
+}
+
+/// Why there is no file, where it is not the same for all.
+fn without() -> Vec<Source> {
+    let smi = "only the firmware has it, which `tt-smi` asks (`docs/decisions/0019-tt-smi.md`)";
+    vec![
+        (metric::UTILIZATION.def(), "the driver has no counter of busy time"),
+        (metric::MEMORY_USAGE.def(), "memory is given out by the program itself"),
+        (metric::ENERGY.def(), "the driver has the power now: `gpu.power`"),
+        (
+            metric::FAN_SPEED.def(),
+            "hwmon `fan1_input` is turns a minute, of a maximum that is not published",
+        ),
+        (wear::ECC_ERRORS.def(), smi),
+        (wear::ECC_VOLATILE.def(), smi),
+        (metric::CLOCK_LIMIT.def(), smi),
+    ]
 }
 
 #[cfg(test)]
@@ -305,6 +331,18 @@ mod tests {
         tree.put(&format!("{class}/pcie_perf_counters/slv_rd_data_word_sent1"), "10");
         tree.put(&format!("{class}/tt_heartbeat"), "42");
         assert_eq!(values(&device.read(&[]).values), of(512.0, 0.0));
+    }
+
+    #[test]
+    fn a_blackhole_counts_its_shutdowns() {
+        let tree = Tree::new();
+        let class = wormhole(&tree);
+        let count = |tree: &Tree| {
+            values(&tree.read(&VENDOR)[0].values).get("gpu.thermal.shutdowns").copied()
+        };
+        assert_eq!(count(&tree), None, "a Wormhole has no such file");
+        tree.put(&format!("{class}/tt_therm_trip_count"), "2");
+        assert_eq!(count(&tree), Some(2.0));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! is reported as `other` with its number.
 
 use super::wire::{WireValue, push};
-use super::{amd, gaudi, nvidia};
+use super::{amd, gaudi, intel, nvidia};
 use crate::catalog::device::{self as metric, CodeKind, ThrottleReason};
 
 /// A bit's position and its reason.
@@ -14,6 +14,14 @@ pub static BITS: &[(&str, &[Bit])] = &[
     ("amd", amd::THROTTLE_BITS),
     ("gaudi", gaudi::THROTTLE_BITS),
 ];
+
+/// The names of each vendor whose driver has a file for each reason.
+static NAMES: &[(&str, &[(&str, ThrottleReason)])] = &[("intel", intel::THROTTLE)];
+
+/// The names of a vendor.
+pub fn names_of(vendor: &str) -> &'static [(&'static str, ThrottleReason)] {
+    NAMES.iter().find(|(name, _)| *name == vendor).map_or(&[], |(_, names)| names)
+}
 
 /// The bits of a vendor.
 pub fn bits_of(vendor: &str) -> &'static [Bit] {

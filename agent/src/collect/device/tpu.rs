@@ -39,6 +39,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     library: None,
     supplement: None,
     drivers: &[],
+    remedy: "check that the machine has its TPU: lspci -d 1ae0:",
     // Those of `/dev/vfio` are watched one by one: virtual machines have theirs there.
     nodes: &["/dev/accel*"],
     node_drivers: &[],
@@ -49,7 +50,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     is_device_node: |node| number(node).is_some(),
     partition_nodes: |_| PartitionNodes::default(),
     events: None,
-    source: |def| sysfs::source_of(&sources(), def, "neither a file nor libtpu has it"),
+    source: |def| sysfs::source_of(&sources(), &[], def, "neither a file nor libtpu has it"),
     function: |file| file,
     lists_processes: false,
     served: Some(runtime::served),
@@ -211,6 +212,10 @@ impl ReadFiles for Tpu {
 
     fn values(&mut self, files: &mut Files, _: &[u32], reading: &mut Reading) -> Outcome {
         push(&mut reading.values, &metric::INFO, (), Some(1));
+        // vfio-pci lets a chip that no process uses suspend; reading its link would wake it.
+        if sysfs::is_suspended(&self.folder, files) {
+            return Outcome::Ok;
+        }
         sysfs::link(&self.folder, files, &mut reading.values);
         self.limits.read(&self.folder, files, &mut reading.values);
         Outcome::Ok
@@ -287,6 +292,17 @@ mod tests {
         assert_eq!(values(&readings[0].values), expected(&[]));
         let model = readings[0].identity.as_ref().unwrap().model.as_deref();
         assert_eq!(model, Some("Google TPU v5e"));
+    }
+
+    #[test]
+    fn a_suspended_chip_is_not_woken() {
+        let tree = Tree::new();
+        v5e(&tree);
+        tree.put("sys/devices/pci0000:00/0000:00:07.0/power/runtime_status", "suspended");
+        let readings = tree.read(&VENDOR);
+        let names = |index: usize| values(&readings[index].values).into_keys().collect::<Vec<_>>();
+        assert_eq!((&readings[0].outcome, names(0)), (&Outcome::Ok, vec!["gpu.info".to_owned()]));
+        assert_eq!(names(1).len(), 5, "the others have their link");
     }
 
     #[test]

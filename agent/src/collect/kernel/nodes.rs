@@ -150,9 +150,10 @@ fn is_accelerators(driver: &OsStr) -> bool {
     DEVICES.iter().any(|vendor| vendor.drivers.iter().any(|known| driver == *known))
 }
 
-/// The directories to watch for new nodes: each pattern's own and its parent.
+/// The directories to watch for new nodes: each pattern's own and its parent, and that of the groups
+/// ([`Nodes::add_groups`]).
 pub(super) fn folders(settings: &Settings, paths: &Paths) -> Vec<PathBuf> {
-    let mut folders = vec![paths.dev.clone()];
+    let mut folders = vec![paths.dev.clone(), paths.dev.join("vfio")];
     folders.extend(settings.nodes.iter().map(|pattern| Pattern::parse(pattern, paths).folder));
     folders.sort();
     folders.dedup();
@@ -285,6 +286,15 @@ mod tests {
         assert_eq!(found, [true, false, true, false]);
         let name = nodes.name(Device { major: 243, minor: 3 });
         assert!(name.ends_with("/dev/vfio/3"), "{name}");
+    }
+
+    #[test]
+    fn the_directory_of_groups_is_watched_for_new_ones() {
+        let settings =
+            Settings { nodes: vec!["/dev/nvidia-caps/*".to_owned()], ..Settings::default() };
+        let paths = Paths::default();
+        let watched = ["/dev", "/dev/nvidia-caps", "/dev/vfio"].map(PathBuf::from);
+        assert_eq!(folders(&settings, &paths), watched);
     }
 
     #[test]

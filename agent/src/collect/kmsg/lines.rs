@@ -2,8 +2,9 @@
 //!
 //! This file has NVIDIA's lines, taken from every release of its open kernel modules from 515.43 to
 //! 595.45 (`krcReportXid`, `osHandleGpuLost`, `RmInitAdapter`, `nv_pci_remove`, `nv-procfs.c`,
-//! `kernel_gsp.c`, `nvlink_linux.c`, `common_nvswitch.h`). PCIe is in [`bus`], AMD in
-//! [`amdgpu`], OOM kills in [`kill`]. A line that matches no pattern is ignored.
+//! `kernel_gsp.c`, `nvlink_linux.c`, `common_nvswitch.h`). PCIe is in [`bus`], the other vendors in
+//! [`amdgpu`], [`habanalabs`], [`intel`] and [`tenstorrent`], OOM kills in [`kill`]. AWS Neuron has none:
+//! its driver prints for whoever has a node of it open what he likes (`ncdev_printk`). A line that matches no pattern is ignored.
 //!
 //! The kernel prints text chosen by tenants: a crash is `COMM[PID]: segfault at … in FILE[…]`, and
 //! the tenant chooses both names. So each pattern is anchored: it starts where the line starts and
@@ -17,7 +18,10 @@ mod amdgpu;
 mod bus;
 mod fallen;
 mod grammar;
+mod habanalabs;
+mod intel;
 mod kill;
+mod tenstorrent;
 
 use super::record::Record;
 use crate::catalog::event::EventKind;

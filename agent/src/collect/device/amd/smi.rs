@@ -35,6 +35,7 @@ pub(in crate::collect::device) static SMI: Vendor = Vendor {
     library: Some(LIBRARY),
     supplement: None,
     drivers: &[DRIVER],
+    remedy: "install the driver, or name the library in the configuration",
     nodes: &[],
     node_drivers: &[],
     sample: "",

@@ -118,6 +118,7 @@ fn without() -> Vec<Source> {
             "`pcie_bw` and `amdsmi_get_gpu_pci_throughput` count packets of unknown size, for a second",
         ),
         (metric::POWER_STATE.def(), "the driver has no numbered states"),
+        (metric::THERMAL_SHUTDOWNS.def(), "the driver logs it: events"),
     ]
 }
 

@@ -1,20 +1,26 @@
 //! The call or file behind each metric, or why there is none: Gaudi's column of METRICS.md.
 
 use crate::catalog::device as metric;
-use crate::catalog::{MetricDef, interconnect, wear};
+use crate::catalog::{MetricDef, interconnect, process, wear};
 use crate::collect::device::sysfs::{self, Source};
 
 pub(super) fn of(def: &'static MetricDef) -> Result<&'static str, &'static str> {
-    if std::ptr::eq(def, wear::PCIE_IO.def()) {
-        return Err("the library has a sample of 10 ms and no counter");
-    }
-    if std::ptr::eq(def, metric::THROTTLE_TIME.def()) {
-        return Err("the unit of `hlml_device_get_violation_status` is not published");
-    }
-    if std::ptr::eq(def, metric::MEMORY_BANDWIDTH_UTILIZATION.def()) {
-        return Err("what `utilization.memory` counts is not published");
-    }
-    sysfs::source_of(&rows(), def, "neither the library nor a file has it")
+    let without = [
+        (wear::PCIE_IO.def(), "the library has a sample of 10 ms and no counter"),
+        (
+            metric::THROTTLE_TIME.def(),
+            "the unit of `hlml_device_get_violation_status` is not published",
+        ),
+        (
+            metric::MEMORY_BANDWIDTH_UTILIZATION.def(),
+            "what `utilization.memory` counts is not published",
+        ),
+        (
+            process::UTILIZATION.def(),
+            "one process at a time computes on a device: `gpu.utilization` is its own",
+        ),
+    ];
+    sysfs::source_of(&rows(), &without, def, "neither the library nor a file has it")
 }
 
 fn rows() -> Vec<Source> {

@@ -14,12 +14,13 @@ pub(in crate::collect::device) fn of(
     }
 }
 
-fn without() -> [(&'static MetricDef, &'static str); 7] {
+fn without() -> [(&'static MetricDef, &'static str); 8] {
     let host = "the library does not report host memory";
     let evicted = "the library does not report moved memory";
     [
         (device::HOST_MEMORY_USAGE.def(), host),
         (device::HOST_MEMORY_LIMIT.def(), host),
+        (device::THERMAL_SHUTDOWNS.def(), "a device that is shut down is lost: its XID"),
         (wear::BLOCK_ERRORS.def(), "by memory and unit: `gpu.ecc.location.errors.*`"),
         (instance::UTILIZATION.def(), "the performance counters: `gpu.instance.sm.active`"),
         (process::OCCUPANCY.def(), "the driver's samples: `gpu.process.utilization`"),

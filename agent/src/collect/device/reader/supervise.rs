@@ -4,7 +4,7 @@ use super::{DeviceReader, EXIT_TIMEOUT, RELEASED, Settings};
 use crate::catalog::agent::SourceState;
 use crate::catalog::device::DeviceState;
 use crate::collect::device::connection::{Connection, Disconnect};
-use crate::collect::device::library::{self, Library, Substitute};
+use crate::collect::device::library::{self, Substitute};
 use crate::collect::device::link::{Link, Program};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -38,17 +38,8 @@ impl DeviceReader {
             }
             Err(reason) => {
                 self.restarts.wait(self.settings.retry);
-                let needs_library = |known: &Library| known.substitute == Substitute::None;
-                let drivers = self.vendor.drivers.join(" or ");
-                let remedy = match &self.vendor.library {
-                    Some(known) if needs_library(known) => {
-                        "install the driver, or name the library in the configuration".to_owned()
-                    }
-                    _ if drivers.is_empty() => String::new(),
-                    _ => format!("load the kernel driver: modprobe {drivers}"),
-                };
                 self.down = (DeviceState::NoDriver, reason.clone());
-                self.state(SourceState::Absent, reason, &remedy);
+                self.state(SourceState::Absent, reason, self.vendor.remedy);
                 None
             }
         }

@@ -571,6 +571,124 @@ fn an_old_kernels_line_before_the_kill_has_its_cgroup() {
 }
 
 #[test]
+fn intel_faults() {
+    const HANG: EventKind = EventKind::DriverTimeout;
+    let process = |pid: u32, comm: &str| Some((pid, Some(comm.to_owned())));
+    let job = "Timedout job: seqno=4294967169, lrc_seqno=4294967169, guc_id=2, flags=0x0";
+    for (driver, words, kind, severity, process) in [
+        // Linux 6.1 and 6.12, `error_msg` and `intel_gt_reset`.
+        (
+            "i915",
+            "GPU HANG: ecode 12:1:85dffffb, in py [7] x [4242]",
+            HANG,
+            Severity::Warning,
+            process(4242, "py [7] x"),
+        ),
+        ("i915", "GPU HANG: ecode 9:0:00000000", HANG, Severity::Warning, None),
+        (
+            "i915",
+            "Resetting chip for stopped heartbeat on rcs0",
+            EventKind::Reset,
+            Severity::Critical,
+            None,
+        ),
+        ("i915", "*ERROR* Failed to reset chip", EventKind::Unavailable, Severity::Critical, None),
+        // Linux 6.12 (without the process), 6.13 and 6.17.
+        ("xe", &format!("GT0: {job}"), HANG, Severity::Warning, None),
+        (
+            "xe",
+            &format!("GT1: {job} in python3 [4242]"),
+            HANG,
+            Severity::Warning,
+            process(4242, "python3"),
+        ),
+        ("xe", &format!("Tile0: GT0: {job} in no process [-1]"), HANG, Severity::Warning, None),
+        ("xe", "GT0: reset started", EventKind::Reset, Severity::Critical, None),
+        ("xe", "Tile0: GT0: reset started", EventKind::Reset, Severity::Critical, None),
+        (
+            "xe",
+            "*ERROR* CRITICAL: Xe has declared device 0000:03:00.0 as wedged.\nIOCTLs and executions are blocked.",
+            EventKind::Unavailable,
+            Severity::Critical,
+            None,
+        ),
+    ] {
+        let text = format!("{driver} 0000:03:00.0: [drm] {words}");
+        let read = (kind, pci("0000:03:00"), None, severity, process, None);
+        assert_eq!(reported(&text), Some(read), "{text}");
+    }
+    for text in [
+        "xe 0000:03:00.0: [drm] GT0: reset done",
+        "xe 0000:03:00.0: [drm] GT0: Engine reset: engine_class=rcs, logical_mask: 0x1, guc_id=2",
+        "xe 0000:03:00.0: [drm] reset started",
+        "xe 0000:03:00.0: [drm] GT0: Timedout job: seqno=1, lrc_seqno=1, guc_id=2, flags=0x0 in x",
+        "xe 0000:03:00.0: [drm] GPU HANG: ecode 12:1:85dffffb",
+        "i915 0000:03:00.0: [drm] GPU HANG: ecode 12:1:85dffffb, in x [1] y",
+        "i915 0000:03:00.0: [drm] Resetting rcs0 for preemption time out",
+        "i915 0000:03:00.0: GPU HANG: ecode 12:1:85dffffb",
+    ] {
+        assert_eq!(reported(text), None, "{text}");
+    }
+}
+
+#[test]
+fn faults_of_gaudi_and_tenstorrent() {
+    let gaudi = Place::Accel(3);
+    for (text, kind, place) in [
+        // Linux 6.8 and later name the PCI device; others the node.
+        ("habanalabs 0000:19:00.0: Going to reset device", EventKind::Reset, pci("0000:19:00")),
+        ("accel accel3: Going to reset device", EventKind::Reset, gaudi),
+        ("habanalabs hl3: Device heartbeat failed!", EventKind::DriverTimeout, gaudi),
+        (
+            "accel accel3: Device heartbeat failed! PCI link is broken",
+            EventKind::DriverTimeout,
+            gaudi,
+        ),
+        ("accel accel3: PCI failure state error detected", EventKind::Lost, gaudi),
+        (
+            "accel accel3: 0000:19:00.0 Failed to reset! Device is NOT usable",
+            EventKind::Unavailable,
+            pci("0000:19:00"),
+        ),
+        (
+            "tenstorrent 0000:01:00.0: Device is unresponsive, cannot reset.",
+            EventKind::Unavailable,
+            pci("0000:01:00"),
+        ),
+        (
+            "tenstorrent 0000:01:00.0: Timeout waiting for ARC response",
+            EventKind::DriverTimeout,
+            pci("0000:01:00"),
+        ),
+        (
+            "tenstorrent 0000:01:00.0: Device initialization failed",
+            EventKind::InitFailed,
+            pci("0000:01:00"),
+        ),
+        (
+            "vfio-pci 0000:00:04.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer, (Receiver ID)",
+            EventKind::PcieError,
+            pci("0000:00:04"),
+        ),
+    ] {
+        let read = (kind, place, None, Severity::Critical, None, None);
+        assert_eq!(reported(text), Some(read), "{text}");
+    }
+    for text in [
+        "accel accel3: Successfully finished resetting the 0000:19:00.0 device",
+        "accel accel: Going to reset device",
+        "accel accel3: Going to reset device now",
+        "nvme 0000:19:00.0: Going to reset device",
+        "vfio-pci 0000:00:04.0: resetting",
+        // Whoever has a node of Neuron's open makes its driver print this.
+        "NEURON_HW_ERR=SRAM_UNCORRECTABLE_ERROR instance-id=i-0592464924bd45322 hostname=ip-172-31-61-252 nd-id=0 nc-id=0 serial-num=19fcda00f5ff6eb9 action=TERMINATE_INSTANCE",
+        "neuron:nr_start_ncs: nd0: initiating device reset request 7",
+    ] {
+        assert_eq!(reported(text), None, "{text}");
+    }
+}
+
+#[test]
 fn everything_else_is_ignored() {
     for text in [
         "",
@@ -622,6 +740,13 @@ const WANTED: &[&str] = &[
     "amdgpu 0000:83:00.0: amdgpu: [gfxhub0] page fault (src_id:0 ring:24 vmid:8 pasid:1)",
     "amdgpu 0000:83:00.0: amdgpu: Saved bad pages 33 reaches threshold value 32",
     "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3",
+    "i915 0000:03:00.0: [drm] GPU HANG: ecode 12:1:85dffffb, in python [77]",
+    "i915 0000:03:00.0: [drm] Resetting chip for preemption time out",
+    "xe 0000:03:00.0: [drm] GT0: reset started",
+    "xe 0000:03:00.0: [drm] *ERROR* CRITICAL: Xe has declared device 0000:03:00.0 as wedged.",
+    "accel accel0: Going to reset device",
+    "habanalabs 0000:19:00.0: Going to reset device",
+    "tenstorrent 0000:01:00.0: Device is unresponsive, cannot reset.",
 ];
 
 /// Lines of Linux (6.18 and before) that contain a command name, a file name or the name of a
@@ -676,6 +801,7 @@ fn lines_of(comm: &str, file: &str) -> Vec<String> {
         ),
         format!("Out of memory: Killed process 77x ({comm}) total-vm:1kB, anon-rss:1kB"),
         format!("INFO: task {comm}:4242 blocked for more than 120 seconds."),
+        format!("i915 0000:03:00.0: [drm] {comm}[4242] context reset due to GPU hang"),
         format!("amdgpu 0000:83:00.0: amdgpu: Process {comm} pid 4242 thread {comm} pid 4242"),
         format!("amdgpu 0000:83:00.0: amdgpu: {{9}}process {comm} pid 4242"),
         format!(

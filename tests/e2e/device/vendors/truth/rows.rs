@@ -94,6 +94,7 @@ const TPU: &[Row] = &[
 ];
 
 const INTEL: &[Row] = &[
+    ("gpu.memory.limit", &[], |_| 12288.0 * MIB),
     ("gpu.temperature", &[("gpu.temperature.sensor", "gpu")], |i| 51.0 + 2.0 * i),
     ("gpu.temperature", &[("gpu.temperature.sensor", "memory")], |i| 48.0 + 2.0 * i),
     ("gpu.power.limit", &[("gpu.limit.type", "management")], |_| 190.0),
@@ -114,6 +115,12 @@ const INTEL: &[Row] = &[
 ];
 
 const NEURON: &[Row] = &[
+    (
+        "gpu.ecc.errors",
+        &[("gpu.ecc.error_type", "uncorrected"), ("gpu.ecc.count_type", "volatile")],
+        |i| 3.0 + 2.0 * i,
+    ),
+    ("gpu.memory.remap.pending", &[], |_| 0.0),
     ("gpu.memory.usage", &[("gpu.memory.state", "used")], |i| (8192.0 + 1024.0 * i) * MIB),
     ("gpu.process.count", &[], |i| 1.0 - i),
     (
@@ -148,8 +155,10 @@ pub(super) const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("amd", "gpu.unknown_code", "every bit is known: the reader's test of MI210's table"),
     ("amd", "gpu.process.memory.evicted", "the clients of DRM: unit test of `fdinfo`"),
     ("gaudi", "gpu.unknown_code", "every bit is known: unit test of the library's reader"),
-    ("intel", "gpu.process.info", "the clients of DRM: unit test of `fdinfo`"),
-    ("intel", "gpu.process.memory.usage", "the clients of DRM: unit test of `fdinfo`"),
+    ("intel", "gpu.process.info", "the clients of DRM: `device::vendors::intel`"),
+    ("intel", "gpu.process.memory.usage", "the clients of DRM: `device::vendors::intel`"),
+    ("intel", "gpu.process.utilization", "the clients of DRM: `device::vendors::intel`"),
+    ("tenstorrent", "gpu.thermal.shutdowns", "of a Blackhole: the reader's test of models"),
 ];
 
 /// What one device of a vendor has and not every: by the id of the device.
