@@ -41,9 +41,9 @@ const THROTTLE: &str = "
 
 Each vendor's bits (positions in its word of reasons), or the ends of the names of its files of reasons, the
 reason that `gpu.throttle.*` has for them, and the kinds of that reason. A bit that no table has is reported
-as `other`, and its number in `gpu.unknown_code`; a name that no table has as `other`. AMD's bits are those of `indep_throttle_status`; from MI300 on its firmware counts the
-time of five reasons instead, which are `hardware_slowdown`, `power_cap`, `thermal`, `regulator_thermal`
-and `memory_thermal`.
+as `other`, and its number in `gpu.unknown_code`; a name that no table has as `other`. AMD's bits are those of
+`indep_throttle_status`; from MI300 on its firmware counts the time of five reasons instead, which are
+`hardware_slowdown`, `power_cap`, `thermal`, `regulator_thermal` and `memory_thermal`.
 
 ";
 
@@ -155,7 +155,8 @@ mod tests {
         assert!(out.contains("| `gpu.energy` | 1 | yes |\n"), "{out}");
         assert!(out.contains("\n1. no file has it\n"), "{out}");
         assert!(out.contains("| `gpu.power` | a file |\n"), "{out}");
-        assert!(out.contains("| `power_cap` | power, software | 3 |\n"), "{out}");
+        assert!(out.contains("| `power_cap` | power, software | 3 | – |\n"), "{out}");
+        assert!(out.contains("| `thermal` | thermal | – | `hot` |\n"), "{out}");
         assert!(!out.contains("2. "), "one reason is listed once");
     }
 }

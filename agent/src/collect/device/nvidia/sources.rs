@@ -20,7 +20,7 @@ fn without() -> [(&'static MetricDef, &'static str); 8] {
     [
         (device::HOST_MEMORY_USAGE.def(), host),
         (device::HOST_MEMORY_LIMIT.def(), host),
-        (device::THERMAL_SHUTDOWNS.def(), "a device that is shut down is lost: its XID"),
+        (device::THERMAL_SHUTDOWNS.def(), "the driver reports it as a lost device: events"),
         (wear::BLOCK_ERRORS.def(), "by memory and unit: `gpu.ecc.location.errors.*`"),
         (instance::UTILIZATION.def(), "the performance counters: `gpu.instance.sm.active`"),
         (process::OCCUPANCY.def(), "the driver's samples: `gpu.process.utilization`"),

@@ -29,10 +29,6 @@ type Said = (EventKind, Severity, Option<Named>);
 const RESET: Said = (EventKind::Reset, Severity::Critical, None);
 const UNAVAILABLE: Said = (EventKind::Unavailable, Severity::Critical, None);
 
-fn hang(process: Option<Named>) -> Said {
-    (EventKind::DriverTimeout, Severity::Warning, process)
-}
-
 /// Matches `GPU HANG: ecode 12:1:85dffffb, in python3 [4242]`, `Resetting chip for preemption time out`
 /// and `Failed to reset chip`.
 fn i915(words: &str) -> Option<Said> {
@@ -40,7 +36,7 @@ fn i915(words: &str) -> Option<Said> {
         let (_, rest) = grammar::number(rest)?;
         let (_, rest) = grammar::hex(rest.strip_prefix(':')?, 1..=8)?;
         let (_, rest) = grammar::hex(rest.strip_prefix(':')?, 8..=8)?;
-        return named(rest, ", in ").map(hang);
+        return hang(rest, ", in ");
     }
     if words.starts_with("Resetting chip for ") {
         return Some(RESET);
@@ -69,17 +65,18 @@ fn xe(words: &str) -> Option<Said> {
     let (_, rest) = grammar::number(rest.strip_prefix(", lrc_seqno=")?)?;
     let (_, rest) = grammar::number(rest.strip_prefix(", guc_id=")?)?;
     let (_, rest) = grammar::hex(rest.strip_prefix(", flags=0x")?, 1..=16)?;
-    named(rest, " in ").map(hang)
+    hang(rest, " in ")
 }
 
-/// The process at the end of a line, if it names one: the driver's own PID is the last of what may look
-/// like several. `None` if neither the line nor the name ends there.
-fn named(rest: &str, before: &str) -> Option<Option<Named>> {
+/// A hang, with the process at the end of the line, if it names one: the driver's own PID is the last of
+/// what may look like several. `None` if neither the line nor the name ends there.
+fn hang(rest: &str, before: &str) -> Option<Said> {
+    let hang = |process| Some((EventKind::DriverTimeout, Severity::Warning, process));
     if rest.is_empty() {
-        return Some(None);
+        return hang(None);
     }
     let (name, pid) = rest.strip_prefix(before)?.strip_suffix(']')?.rsplit_once(" [")?;
     // -1: xe does not know it.
     let pid = grammar::number(pid).filter(|(pid, rest)| rest.is_empty() && *pid != 0);
-    Some(pid.map(|(pid, _)| Named { comm: Some(name.into()), ..Named::pid(pid) }))
+    hang(pid.map(|(pid, _)| Named { comm: Some(name.into()), ..Named::pid(pid) }))
 }
