@@ -1,11 +1,12 @@
 //! AMD's devices without AMD: the trees that `amdgpu` and KFD make in sysfs and procfs, of a scenario
 //! in the language of the fake NVIDIA library. The layout is that of eight MI300X as recorded
 //! (ROCm/k8s-device-plugin `testdata/topo-mi300-cpx`, and the kernel's `amdgpu_pm.c`, `kfd_topology.c`,
-//! `kfd_process.c`); the values are the scenario's.
+//! `kfd_process.c`); how other boards differ is in [`models`]. The values are the scenario's.
 //!
 //! A device's instances are its partitions (CPX), each with a render node and a KFD node of its own.
 //! NVLink of the scenario is XGMI here, SRAM the block `gfx`.
 
+mod models;
 pub mod table;
 mod values;
 
@@ -139,6 +140,11 @@ impl Tree {
         Ok(tree)
     }
 
+    /// One that was made below a folder.
+    pub fn made(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
     /// Below which the agent finds sysfs.
     pub fn sys(&self) -> PathBuf {
         self.root.join("sys")
@@ -156,9 +162,7 @@ impl Tree {
 
     /// Writes a file with the line end that sysfs gives.
     pub fn write(&self, path: &str, text: &str) -> io::Result<()> {
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().unwrap_or(&self.root))?;
-        fs::write(path, format!("{text}\n"))
+        fakes::put(&self.path(path), format!("{text}\n").as_bytes())
     }
 
     /// Puts a process into KFD's list, which has a file for each device, used or not.
@@ -204,9 +208,13 @@ impl Tree {
         self.write(&format!("{folder}/evicted_ms"), &evicted_ms.to_string())
     }
 
-    /// A process has ended.
+    /// A process has ended. The kernel gives nothing more of a file that is still open; here it is empty.
     pub fn end(&self, pid: u32) -> io::Result<()> {
-        fs::remove_dir_all(self.path(&format!("sys/class/kfd/kfd/proc/{pid}")))
+        let folder = self.path(&format!("sys/class/kfd/kfd/proc/{pid}"));
+        for file in fs::read_dir(&folder)?.flatten().filter(|entry| entry.path().is_file()) {
+            fs::write(file.path(), "")?;
+        }
+        fs::remove_dir_all(folder)
     }
 
     fn device(&self, device: &Device<'_>, seconds: f64, render: u32) -> io::Result<()> {
@@ -214,19 +222,24 @@ impl Tree {
         let folder = format!("sys/devices/pci0000:00/{address}");
         let put = |file: &str, text: &str| self.write(&format!("{folder}/{file}"), text);
         put("vendor", "0x1002")?;
-        put("device", "0x74a1")?;
+        let model = models::of(device);
+        put("device", &format!("{:#06x}", model.device))?;
         put("unique_id", &format!("{:016x}", unique(device)))?;
         put("product_name", &device.text(&device.group.name))?;
-        put("vbios_version", "113-M3000100-103")?;
+        put("vbios_version", model.vbios)?;
         if let Some(serial) = &device.group.serial {
             put("serial_number", &device.text(serial))?;
         }
         put("power/runtime_status", "active")?;
         let is_divided = parts(device) > 1;
-        put("current_compute_partition", if is_divided { "CPX" } else { "SPX" })?;
-        put("current_memory_partition", "NPS1")?;
-        put(&format!("hwmon/hwmon{}/temp2_label", device.index), "junction")?;
-        put(&format!("hwmon/hwmon{}/temp3_label", device.index), "mem")?;
+        if !model.is_before_mi300 {
+            put("current_compute_partition", if is_divided { "CPX" } else { "SPX" })?;
+            put("current_memory_partition", "NPS1")?;
+        }
+        let labels = [(1, "edge"), (2, "junction"), (3, "mem")].into_iter();
+        for (n, label) in labels.filter(|(n, _)| *n > 1 || model.is_before_mi300) {
+            put(&format!("hwmon/hwmon{}/temp{n}_label", device.index), label)?;
+        }
         self.values(device, seconds)?;
         self.bind(&address)?;
         (0..parts(device)).try_for_each(|part| self.part(device, render + part, part))
@@ -243,26 +256,41 @@ impl Tree {
 
     /// A device's, or a partition's, render node and KFD node.
     fn part(&self, device: &Device<'_>, render: u32, part: u32) -> io::Result<()> {
-        let drm = self.path("sys/class/drm").join(format!("renderD{render}"));
-        fs::create_dir_all(&drm)?;
-        symlink(self.folder(&address(device)), drm.join("device"))?;
-        fs::write(drm.join("dev"), format!("226:{render}\n"))?;
         let index = render - FIRST_RENDER;
+        // The first part's render node is the PCI device's; the kernel registers a platform device for
+        // each other one (`amdgpu_xcp_drv.c`), which no driver on the bus has.
+        let owner = match part {
+            0 => self.folder(&address(device)),
+            _ => {
+                self.path(&format!("sys/devices/platform/amdgpu_xcp_{}", index - device.index - 1))
+            }
+        };
+        let drm = owner.join(format!("drm/renderD{render}"));
+        fs::create_dir_all(&drm)?;
+        symlink(&owner, drm.join("device"))?;
+        fs::write(drm.join("dev"), format!("{DRM_MAJOR}:{render}\n"))?;
+        let class = self.path("sys/class/drm");
+        fs::create_dir_all(&class)?;
+        symlink(drm, class.join(format!("renderD{render}")))?;
         let node = format!("sys/class/kfd/kfd/topology/nodes/{}", index + 2);
         self.write(&format!("{node}/gpu_id"), &(FIRST_ID + index).to_string())?;
         // The partition's number is in the place of the function, as recorded.
         let location = (u32::from(bus(device)) << 8) + part;
-        let units = 304 / parts(device);
+        let model = models::of(device);
+        let units = model.units / parts(device);
         let mut text = String::new();
         let _ = write!(
             text,
-            "cpu_cores_count 0\nsimd_count {}\nmem_banks_count 1\nsimd_per_cu 4\n\
-             gfx_target_version 90402\nvendor_id 4098\ndevice_id 29857\nlocation_id {location}\n\
+            "cpu_cores_count 0\nsimd_count {}\nmem_banks_count 1\nsimd_per_cu {}\n\
+             gfx_target_version {}\nvendor_id 4098\ndevice_id {}\nlocation_id {location}\n\
              domain 0\ndrm_render_minor {render}\nhive_id 15188982192727901047\nunique_id {}\n\
              num_xcc {}",
-            units * 4,
+            units * model.simd_per_unit,
+            model.simd_per_unit,
+            model.target,
+            model.device,
             unique(device),
-            8 / parts(device),
+            (model.dies / parts(device)).max(1),
         );
         self.write(&format!("{node}/properties"), &text)?;
         let size = device.group.memory.total / u64::from(parts(device));

@@ -8,7 +8,7 @@ mod endpoint;
 mod engines;
 mod events;
 mod fairness;
-mod fuse;
+pub mod fuse;
 pub mod hang;
 pub mod libraries;
 mod memory;

@@ -9,8 +9,8 @@ use crate::vendors;
 use nvidia_ml::scenario::Scenario;
 use nvidia_ml::scenario::health::Pcie;
 use std::fmt;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Instant;
@@ -64,6 +64,24 @@ pub struct Host {
 
 /// Generations of PCIe by what the kernel writes of their speed.
 const SPEEDS: [&str; 6] = ["2.5", "5.0", "8.0", "16.0", "32.0", "64.0"];
+
+/// Writes a file, unless it has this content already. It changes in place, as a driver's does: a reader
+/// may keep it open.
+pub fn put(path: &Path, content: &[u8]) -> io::Result<()> {
+    match fs::read(path) {
+        Ok(known) if known == content => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::create_dir_all(path.parent().unwrap_or(path))?;
+            fs::write(path, content)
+        }
+        _ => {
+            let mut file = File::options().write(true).open(path)?;
+            // No reader finds it empty.
+            file.write_all(content)?;
+            file.set_len(u64::try_from(content.len()).unwrap_or(u64::MAX))
+        }
+    }
+}
 
 /// Makes `sys/kernel` below a folder, unless it is there: the host's, without its groups of devices.
 pub fn kernel(root: &Path) -> io::Result<()> {

@@ -1,11 +1,13 @@
 //! Devices of Gaudi, Tenstorrent, Google, Intel and AWS without any: the trees that their drivers make in
 //! sysfs, of a scenario in the language of the fake NVIDIA library, and for Gaudi what `hl-smi` or the fake
 //! of its library answers ([`gaudi`]). The layouts are those that the agent's readers name
-//! (`drivers/accel/habanalabs`, tt-kmd, tpu-info, xe, aws-neuron-driver); the values are the scenario's.
+//! (`drivers/accel/habanalabs`, tt-kmd, tpu-info, xe, i915, aws-neuron-driver); none of them is recorded but
+//! what `hl-smi` prints of Gaudi3. The values are the scenario's.
 //!
 //! A device's node has the device's index in its name; what a worker's script calls it is [`BASES`].
 
 pub mod gaudi;
+mod intel;
 
 use crate::agent::Config;
 use crate::fakes::{self, Fake, FakeVendor};
@@ -37,7 +39,7 @@ pub fn node_of(number: u32) -> Option<String> {
 
 /// A row of a vendor: its name, its place in [`BASES`], its driver on the bus, and what writes a device.
 macro_rules! vendor {
-    ($name:literal, $place:literal, $driver:literal, $write:path) => {
+    ($name:literal, $place:literal, $driver:expr, $write:path) => {
         FakeVendor {
             name: $name,
             nodes: |scenario| {
@@ -61,15 +63,15 @@ macro_rules! vendor {
     };
 }
 /// Intel's Gaudi.
-pub const GAUDI: FakeVendor = vendor!("gaudi", 0, "habanalabs", gaudi::write);
+pub const GAUDI: FakeVendor = vendor!("gaudi", 0, |_| "habanalabs", gaudi::write);
 /// Tenstorrent.
-pub const TENSTORRENT: FakeVendor = vendor!("tenstorrent", 1, "tenstorrent", tenstorrent);
+pub const TENSTORRENT: FakeVendor = vendor!("tenstorrent", 1, |_| "tenstorrent", tenstorrent);
 /// Google's TPU.
-pub const TPU: FakeVendor = vendor!("tpu", 2, "vfio-pci", tpu);
+pub const TPU: FakeVendor = vendor!("tpu", 2, |_| "vfio-pci", tpu);
 /// Intel's GPUs.
-pub const INTEL: FakeVendor = vendor!("intel", 3, "xe", intel);
+pub const INTEL: FakeVendor = vendor!("intel", 3, intel::driver, intel::write);
 /// AWS Neuron.
-pub const NEURON: FakeVendor = vendor!("neuron", 4, "neuron-driver", neuron);
+pub const NEURON: FakeVendor = vendor!("neuron", 4, |_| "neuron-driver", neuron);
 
 /// Writes the files of a device as they are at a second.
 type Write = fn(&Files, &Device<'_>, f64) -> io::Result<()>;
@@ -80,7 +82,8 @@ struct Files {
     root: PathBuf,
     scenario: Scenario,
     place: usize,
-    driver: &'static str,
+    /// The driver of a device.
+    driver: fn(&Device<'_>) -> &'static str,
     write: Write,
     /// How often the scenario was shown.
     plays: AtomicU64,
@@ -92,10 +95,11 @@ impl Files {
         fakes::kernel(&self.root)?;
         for device in self.scenario.devices() {
             let address = device.text(&device.group.pci);
-            for folder in ["devices".to_owned(), format!("drivers/{}", self.driver)] {
+            let driver = (self.driver)(&device);
+            for folder in ["devices".to_owned(), format!("drivers/{driver}")] {
                 self.link(&self.folder(&device), &format!("sys/bus/pci/{folder}/{address}"))?;
             }
-            let driver = self.root.join("sys/bus/pci/drivers").join(self.driver);
+            let driver = self.root.join("sys/bus/pci/drivers").join(driver);
             self.link(&driver, &format!("sys/devices/pci0000:00/{address}/driver"))?;
         }
         Ok(())
@@ -107,19 +111,7 @@ impl Files {
 
     /// Writes a file of the device's folder.
     fn put(&self, device: &Device<'_>, file: &str, text: &str) -> io::Result<()> {
-        self.write(&self.folder(device).join(file), text)
-    }
-
-    /// Writes a file with the line end that sysfs gives; nobody sees a half of it.
-    fn write(&self, path: &Path, text: &str) -> io::Result<()> {
-        let text = format!("{text}\n");
-        if fs::read(path).is_ok_and(|known| known == text.as_bytes()) {
-            return Ok(());
-        }
-        fs::create_dir_all(path.parent().unwrap_or(&self.root))?;
-        let new = path.with_extension("new");
-        fs::write(&new, text)?;
-        fs::rename(new, path)
+        put_text(&self.folder(device).join(file), text)
     }
 
     /// Writes the files of a device.
@@ -150,7 +142,7 @@ impl Files {
     /// Its folder in a class, with its node's number and a link to the device.
     fn class(&self, device: &Device<'_>, class: &str, name: &str) -> io::Result<()> {
         let folder = format!("sys/class/{class}/{name}");
-        self.write(&self.root.join(&folder).join("dev"), &self.number(device))?;
+        put_text(&self.root.join(&folder).join("dev"), &self.number(device))?;
         self.link(&self.folder(device), &format!("{folder}/device"))
     }
 }
@@ -181,6 +173,11 @@ impl Fake for Files {
     }
 }
 
+/// Writes a file with the line end that sysfs gives.
+fn put_text(path: &Path, text: &str) -> io::Result<()> {
+    fakes::put(path, format!("{text}\n").as_bytes())
+}
+
 /// A curve at a second, times a factor, as a whole number.
 fn whole(device: &Device<'_>, curve: Option<&Curve>, seconds: f64, factor: f64) -> Option<String> {
     curve.map(|curve| format!("{:.0}", device.value(curve, seconds) * factor))
@@ -204,6 +201,9 @@ fn tenstorrent(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<(
     put("dev", &files.number(device))?;
     put("tt_asic_id", &device.text(&group.uuid))?;
     put("tt_card_type", &device.text(&group.name))?;
+    if group.name.starts_with('p') {
+        put("tt_therm_trip_count", "2")?;
+    }
     // It beats while the scenario is played.
     let plays = files.plays.load(Ordering::Relaxed);
     if plays > 1 {
@@ -269,64 +269,18 @@ fn vfio(files: &Files, device: &Device<'_>, group: &str) -> io::Result<()> {
     files.class(device, "vfio", group)
 }
 
-/// A Battlemage of xe's: files of the PCI device, `hwmon` and DRM's nodes.
-fn intel(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
-    let group = device.group;
-    let put = |file: &str, text: &str| files.put(device, file, text);
-    put("vendor", "0x8086")?;
-    put("device", &device.text(&group.name))?;
-    put("power/runtime_status", "active")?;
-    let render = format!("renderD16{}", device.index);
-    put(&format!("drm/{render}/dev"), &files.number(device))?;
-    files.class(device, "drm", &render)?;
-    let card = format!("sys/class/drm/card{}/device", device.index);
-    files.link(&files.folder(device), &card)?;
-    let limits = group.power_limits.as_ref();
-    let micro = |number: Option<f64>| number.map(|number| format!("{:.0}", number * 1e6));
-    let held = |curve: &Option<Curve>| {
-        let is_held = curve.as_ref().is_some_and(|curve| device.value(curve, seconds) > 0.0);
-        Some(u8::from(is_held).to_string())
-    };
-    put("tile0/physical_vram_size_bytes", &group.memory.total.to_string())?;
-    let throttle = "tile0/gt0/freq0/throttle/reason_";
-    for (file, text) in [
-        ("hwmon/hwmon2/energy1_input".to_owned(), micro(joules(device, seconds))),
-        ("hwmon/hwmon2/power1_max".to_owned(), micro(group.power_limit)),
-        ("hwmon/hwmon2/power1_rated_max".to_owned(), micro(limits.map(|limits| limits.default))),
-        (
-            "hwmon/hwmon2/temp2_input".to_owned(),
-            whole(device, group.temperature.as_ref(), seconds, 1e3),
-        ),
-        (
-            "hwmon/hwmon2/temp3_input".to_owned(),
-            whole(device, group.memory_temperature.as_ref(), seconds, 1e3),
-        ),
-        (
-            "tile0/gt0/freq0/act_freq".to_owned(),
-            whole(device, group.clocks.graphics.as_ref(), seconds, 1.0),
-        ),
-        ("tile0/gt0/freq0/rp0_freq".to_owned(), highest(device).map(|mhz| format!("{mhz:.0}"))),
-        (format!("{throttle}pl1"), held(&group.held.power_cap)),
-        (format!("{throttle}thermal"), held(&group.held.thermal)),
-    ] {
-        if let Some(text) = text {
-            put(&file, &text)?;
-        }
-    }
-    Ok(())
-}
-
 /// The driver's own tree; there is nothing of it in the PCI device's folder.
 fn neuron(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
     let group = device.group;
     let chip = files.root.join(format!("sys/devices/virtual/neuron_device/neuron{}", device.index));
-    let put = |file: &str, text: &str| files.write(&chip.join(file), text);
+    let put = |file: &str, text: &str| put_text(&chip.join(file), text);
     put("dev", &files.number(device))?;
     put("info/architecture/device_name", &device.text(&group.name))?;
     let serial = group.serial.as_deref().map(|text| device.text(text));
     put("info/serial_number", &serial.unwrap_or_default())?;
-    let used = device.value(&group.memory.used, seconds) / f64::from(CORES);
-    for core in 0..CORES {
+    let cores = if group.name == "Trainium1" { 2 } else { 8 };
+    let used = device.value(&group.memory.used, seconds) / f64::from(cores);
+    for core in 0..cores {
         let file = format!("neuron_core{core}/stats/memory_usage/device_mem/present");
         put(&file, &format!("{used:.0}"))?;
     }
@@ -344,6 +298,3 @@ fn neuron(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
     }
     Ok(())
 }
-
-/// Cores of a Trainium 2.
-const CORES: u32 = 8;

@@ -186,6 +186,9 @@ fn state(
         let hides = reading.unidentified() > 0 || may_hide(owner_id, reading, ownership);
         return if hides { AllocationState::Unknown } else { AllocationState::Unused };
     }
+    if let Some(instances) = reading.gpu_instances() {
+        return state_in_instances(owner_id, &instances);
+    }
     match (reading.busy, reading.occupancy()) {
         (Some(0), _) => AllocationState::Idle,
         (Some(_), Occupancy::One(only)) if only == owner_id => AllocationState::Active,
@@ -194,14 +197,12 @@ fn state(
         (Some(_), Occupancy::Several) if reading.sampled() > 0 && !reading.is_served() => {
             AllocationState::Idle
         }
-        (None, _) => state_in_instances(owner_id, reading),
         _ => AllocationState::Unknown,
     }
 }
 
-/// The state on a device in MIG mode, from the instances in which the owner has processes.
-fn state_in_instances(owner_id: OwnerId, reading: &Reading) -> AllocationState {
-    let Some(instances) = reading.gpu_instances() else { return AllocationState::Unknown };
+/// The state on a partitioned device, from the partitions in which the owner has processes.
+fn state_in_instances(owner_id: OwnerId, instances: &[GpuInstance]) -> AllocationState {
     let mut busy = instances.iter().filter(|instance| instance.busy > 0);
     if busy.clone().any(|instance| instance.occupancy == Occupancy::One(owner_id)) {
         return AllocationState::Active;

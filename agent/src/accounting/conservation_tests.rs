@@ -1,7 +1,7 @@
 //! Random sequences of readings of two devices: in every case the shares add up, no counter falls,
 //! and no time is counted in which a device was not read.
 //!
-//! Devices are whole, in MIG mode, time-sliced (several owners with samples or replicas) or behind an MPS
+//! Devices are whole, in MIG mode or in AMD's partitions, time-sliced (several owners with samples or replicas) or behind an MPS
 //! server. The wall clock is set forward and back. The agent restarts, orderly and killed: the receipts of
 //! all owners, what nobody had, and what the kill lost are together price times time, to the last unit.
 
@@ -59,8 +59,8 @@ struct Reads {
     unidentified: i64,
     /// The first process is an MPS server, the others are its clients.
     is_served: bool,
-    /// In MIG mode: each value counted for one of [`SLICES`]; a process is in the slice that its
-    /// number selects.
+    /// In partitions: each value counted for one of [`SLICES`]; a process is in the slice that its
+    /// number selects. Beside a value of the device they are AMD's, without one NVIDIA's in MIG mode.
     cut: Option<Vec<Option<f64>>>,
 }
 
@@ -108,17 +108,19 @@ fn step() -> impl Strategy<Value = Step> {
         0_i64..2,
         prop::bool::weighted(0.3),
         prop::option::weighted(
-            0.3,
+            0.4,
             prop::collection::vec(prop::option::weighted(0.9, fraction()), SLICES.len()),
         ),
+        prop::bool::ANY,
     );
-    let reads =
-        reads.prop_map(|(busy, used, joules, mut processes, unidentified, is_served, cut)| {
+    let reads = reads.prop_map(
+        |(busy, used, joules, mut processes, unidentified, is_served, cut, is_amd)| {
             processes.sort_by_key(|(pid, ..)| *pid);
             processes.dedup_by_key(|(pid, ..)| *pid);
-            let busy = busy.filter(|_| cut.is_none());
+            let busy = busy.filter(|_| cut.is_none() || is_amd);
             Step::Read(Reads { busy, used, joules, processes, unidentified, is_served, cut })
-        });
+        },
+    );
     prop_oneof![8 => reads, 1 => Just(Step::Missed)]
 }
 
@@ -251,11 +253,15 @@ impl Model {
             SLICES.map(|slices| self.rig.instance(&format!("MIG-{index}-{slices}"), gpu, slices));
         let places = || processes.clone().map(|(pid, ..)| instances[*pid as usize % SLICES.len()]);
         let counted = reads.cut.iter().flat_map(|counted| instances.into_iter().zip(counted));
+        let counted = counted.filter_map(|(on, busy)| Some((on, (*busy)?))).collect();
+        let (counted, utilized) =
+            if reads.busy.is_some() { (Vec::new(), counted) } else { (counted, Vec::new()) };
         Read {
             // The last process may have no instance.
             inside: reads.cut.iter().flat_map(|_| places()).take(4).collect(),
             instances: reads.cut.iter().flat_map(|_| instances).collect(),
-            counted: counted.filter_map(|(on, busy)| Some((on, (*busy)?))).collect(),
+            counted,
+            utilized,
             busy: reads.busy,
             used: reads.used,
             joules: counter,

@@ -104,13 +104,10 @@ impl Device {
         self.missed = false;
         self.accounted_ns += ns;
         self.accounts.begin(at);
-        let busy = match reading.busy {
-            Some(busy) => {
-                divide::busy(reading, parts);
-                Some(busy)
-            }
-            None => divide::busy_instances(reading, parts),
-        };
+        let busy = divide::busy_instances(reading, parts).or_else(|| {
+            divide::busy(reading, parts);
+            reading.busy
+        });
         if let Some(busy) = busy {
             self.share(Resource::Busy, u128::from(busy) * ns / u128::from(WHOLE), ns, parts);
         }

@@ -95,9 +95,9 @@ pub(super) fn busy(reading: &Reading, parts: &mut Vec<Part>) {
     }
 }
 
-/// Divides a MIG device's busy time over the owners in its GPU instances and returns the busy
-/// fraction of the device, of [`WHOLE`]. A GPU instance's work belongs to its only owner. `None` if
-/// an instance that may be in use reports no utilisation.
+/// Divides a partitioned device's busy time over the owners in its partitions (GPU instances, AMD's
+/// partitions) and returns the busy fraction of the device, of [`WHOLE`]. A partition's work belongs to
+/// its only owner. `None` if one that may be in use reports no utilisation.
 pub(super) fn busy_instances(reading: &Reading, parts: &mut Vec<Part>) -> Option<u64> {
     parts.clear();
     let instances = reading.gpu_instances()?;
@@ -140,7 +140,7 @@ pub(super) fn memory(reading: &Reading, used: u64, parts: &mut Vec<Part>) {
 /// Divides the energy.
 pub(super) fn energy(reading: &Reading, allocations: &[Bound], parts: &mut Vec<Part>) {
     match (reading.busy, reading.occupancy()) {
-        (None, _) if !reading.instances.is_empty() => instances(reading, allocations, parts),
+        _ if !reading.instances.is_empty() => instances(reading, allocations, parts),
         (None, Occupancy::Several) => {
             parts.clear();
             parts.push(Part::unsplittable(1_u8));
@@ -181,7 +181,7 @@ fn idle(reading: &Reading, allocations: &[Bound], parts: &mut Vec<Part>) {
     }
 }
 
-/// Divides the energy of a device in MIG mode: an instance's part is its share of the compute
+/// Divides the energy of a partitioned device: an instance's part is its share of the compute
 /// slices of all instances. It goes to the only owner in the instance; that of an instance without
 /// processes to the owner of its allocation.
 fn instances(reading: &Reading, allocations: &[Bound], parts: &mut Vec<Part>) {

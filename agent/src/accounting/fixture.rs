@@ -49,6 +49,8 @@ pub(super) struct Read {
     pub(super) instances: Vec<InstanceId>,
     /// Busy fraction of the instances with performance counters.
     pub(super) counted: Vec<(InstanceId, f64)>,
+    /// Utilisation of AMD's partitions.
+    pub(super) utilized: Vec<(InstanceId, f64)>,
     /// The processes that are MPS servers.
     pub(super) servers: Vec<ProcKey>,
     /// Unidentified processes on the driver's list.
@@ -231,6 +233,9 @@ pub(super) fn push(batch: &mut Batch, gpu: GpuId, at: SystemTime, read: &Read) {
         let counted = read.counted.iter().filter(|(counted, _)| counted == instance);
         for (_, busy) in counted {
             batch.at(at, gpm::INSTANCE_GR_ENGINE_ACTIVE.sample(*instance, (), *busy));
+        }
+        for (_, busy) in read.utilized.iter().filter(|(utilized, _)| utilized == instance) {
+            batch.at(at, instance::UTILIZATION.sample(*instance, (), *busy));
         }
     }
     for (place, (process, memory, sampled)) in read.processes.iter().enumerate() {

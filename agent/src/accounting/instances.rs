@@ -1,6 +1,6 @@
-//! The MIG instances of a device in a reading: how busy each GPU instance was, and its owners. The
-//! driver has no utilisation in MIG mode; from Hopper on, the performance counters of a GPU
-//! instance provide it.
+//! The partitions of a device in a reading (MIG instances, AMD's partitions): how busy each was, and
+//! its owners. NVIDIA's driver has no utilisation in MIG mode; from Hopper on, the performance counters
+//! of a GPU instance provide it. AMD's driver has it of each partition, beside the device's own.
 
 use super::reading::{Occupancy, Reading, WHOLE, fraction};
 use crate::attribute::owner::OwnerId;
@@ -53,26 +53,31 @@ impl Slice {
             (u64::from(slices) * WHOLE).checked_div(of.into()).map(|part| part.min(WHOLE))
         });
         let size = extent.compute_slices.or(extent.gpu_slices).unwrap_or(0);
-        let busy = value(gpm::INSTANCE_GR_ENGINE_ACTIVE.def()).and_then(fraction);
+        let counted = value(gpm::INSTANCE_GR_ENGINE_ACTIVE.def());
+        let busy = counted.or_else(|| value(instance::UTILIZATION.def())).and_then(fraction);
         Some((info.gpu, Self { instance, size, gpu_instance, part, busy }))
     }
 }
 
 impl Reading {
-    /// The occupancy of some of the MIG instances. A process that the driver lists without an
-    /// instance may be in any.
+    /// The occupancy of some of the instances. A process that the driver lists without an instance may
+    /// be in any: nothing is known of one that has no other process, unless all on the device is one
+    /// owner's.
     pub(super) fn occupancy_of(&self, is_in: impl Fn(InstanceId) -> bool) -> Occupancy {
-        let is_placed = self.processes.iter().all(|on| on.instance.is_some());
-        let hides = !is_placed || self.unidentified() > 0;
-        let inside = self.processes.iter().filter(|on| on.instance.is_some_and(&is_in));
-        let mut owner_ids = inside.map(|on| on.owner);
-        match (owner_ids.next(), hides) {
-            (None, false) => Occupancy::Idle,
-            (None, true) => Occupancy::Unidentified,
-            (Some(first), false) if owner_ids.all(|owner_id| owner_id == first) => {
+        let hides = self.unidentified() > 0;
+        let is_inside = self.processes.iter().any(|on| on.instance.is_some_and(&is_in));
+        let may_be = self.processes.iter().filter(|on| on.instance.is_none_or(&is_in));
+        let mut owner_ids = may_be.map(|on| on.owner);
+        match (owner_ids.next(), is_inside) {
+            (None, _) if !hides => Occupancy::Idle,
+            (Some(first), true) if !hides && owner_ids.all(|owner_id| owner_id == first) => {
                 Occupancy::One(first)
             }
-            _ => Occupancy::Several,
+            (Some(first), false) if self.occupancy() == Occupancy::One(first) => {
+                Occupancy::One(first)
+            }
+            (_, true) => Occupancy::Several,
+            (_, false) => Occupancy::Unidentified,
         }
     }
 
@@ -110,7 +115,8 @@ impl Reading {
             let counted = same.iter().find_map(|slice| Some((slice.busy?, slice.part?)));
             let busy = match (counted, occupancy) {
                 (Some((busy, part)), _) => u128::from(busy) * u128::from(part) / u128::from(WHOLE),
-                (None, Occupancy::Idle) => 0,
+                // The device's own value covers work in it, of a process that has ended for example.
+                (None, Occupancy::Idle) if self.busy.is_none() => 0,
                 (None, _) => return None,
             };
             let inside = self.processes.iter().filter(|on| on.instance.is_some_and(is_in));

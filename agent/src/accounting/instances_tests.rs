@@ -1,9 +1,10 @@
-//! MIG instances: their energy, memory and busy time go to the owners in them.
+//! MIG instances and AMD's partitions: their energy, memory and busy time go to the owners in them.
 
 use super::fixture::{Read, Reported, Rig, rows};
 use super::tests::{BUSY, ENERGY, MEMORY, interval, read};
 use crate::attribute::allocations::DeviceName;
 use crate::ids::{GpuUuid, InstanceId};
+use crate::inventory::{InstanceExtent, InstanceInfo};
 
 #[test]
 fn an_instance_s_slices_of_energy_and_its_bytes_are_its_owner_s() {
@@ -146,4 +147,105 @@ fn an_instance_s_energy_is_unattributed_with_two_owners_or_an_unidentified_proce
     let split = [("job 9", "instance", 400.0), ("unattributed", "unsplittable", 600.0)];
     assert_eq!(reported(0), rows(split));
     assert_eq!(reported(1), rows([("unattributed", "unsplittable", 1000.0)]));
+}
+
+/// AMD's CPX: eight partitions of a slice each, with the device's own utilisation beside theirs, and
+/// one job each in the first two.
+fn cpx(rig: &mut Rig) -> (Read, Vec<InstanceId>) {
+    let gpu = rig.gpu(0);
+    let part = |number: u32| {
+        rig.inventory.put_instance(InstanceInfo {
+            uuid: GpuUuid::new(&format!("GPU-0-xcp{number}")),
+            gpu,
+            gpu_instance: number,
+            compute_instance: None,
+            profile: Some("cpx".to_owned()),
+            extent: InstanceExtent {
+                device_slices: Some(8),
+                gpu_slices: Some(1),
+                compute_slices: Some(1),
+                ..InstanceExtent::default()
+            },
+        })
+    };
+    let parts: Vec<_> = (0..8).map(part).collect();
+    let processes = [(rig.process(1, 7), 500, 0.0), (rig.process(2, 8), 100, 0.0)];
+    let read = Read {
+        busy: Some(0.2),
+        joules: Some(8000.0),
+        inside: parts[..2].to_vec(),
+        utilized: [0.8, 0.4, 0.16, 0.0, 0.0, 0.0, 0.0, 0.0]
+            .into_iter()
+            .enumerate()
+            .map(|(n, busy)| (parts[n], busy))
+            .collect(),
+        instances: parts.clone(),
+        ..read(&processes)
+    };
+    (read, parts)
+}
+
+#[test]
+fn an_amd_partition_s_work_energy_and_state_are_its_owner_s_beside_the_device_s_own_value() {
+    let rig = || {
+        let mut rig = Rig::new();
+        rig.allocation(&[
+            (DeviceName::Uuid(GpuUuid::new("GPU-0-xcp0")), 7),
+            (DeviceName::Uuid(GpuUuid::new("GPU-0-xcp1")), 8),
+            (DeviceName::Uuid(GpuUuid::new("GPU-0-xcp2")), 9),
+        ]);
+        let (read, _) = cpx(&mut rig);
+        (rig, read)
+    };
+    let (mut first, read) = rig();
+    let busy = rows([
+        ("job 7", "instance", 1.0),
+        ("job 8", "instance", 0.5),
+        ("unattributed", "none", 0.2),
+    ]);
+    is_nearly(&interval(&mut first, &read, BUSY), &busy);
+    let batch = first.read(20, &read);
+    is_nearly(&first.reported(&batch, "gpu.busy.time"), &rows([("", "", 3.4)]));
+    let states = first.reported(&batch, "gpu.allocation.time");
+    let active: Vec<_> = states.iter().filter(|(_, seconds)| **seconds > 0.0).collect();
+    let expected = [("job 7", "active"), ("job 8", "active"), ("job 9", "unused")];
+    let expected = expected.map(|(job, state)| (job.to_owned(), state.to_owned()));
+    assert_eq!(active.iter().map(|(key, _)| (*key).clone()).collect::<Vec<_>>(), expected);
+    let (mut second, read) = rig();
+    let energy = rows([
+        ("job 7", "instance", 125.0),
+        ("job 8", "instance", 125.0),
+        ("job 9", "allocated", 125.0),
+        ("unattributed", "none", 625.0),
+    ]);
+    is_nearly(&interval(&mut second, &read, ENERGY), &energy);
+}
+
+#[test]
+fn partitions_without_values_leave_the_device_s_own_which_several_owners_do_not_split() {
+    for left in [0, 1] {
+        let mut rig = Rig::new();
+        let (mut read, _) = cpx(&mut rig);
+        // A table of the driver that has none, and one that lacks an idle partition.
+        let lacks = if left == 0 { 0..8 } else { 7..8 };
+        read.utilized.drain(lacks);
+        let reported = interval(&mut rig, &read, BUSY);
+        assert_eq!(reported, rows([("unattributed", "unsplittable", 2.0)]), "{left}");
+        let mut rig = Rig::new();
+        let (mut read, _) = cpx(&mut rig);
+        read.utilized.clear();
+        read.processes.pop();
+        assert_eq!(interval(&mut rig, &read, BUSY), rows([("job 7", "exclusive", 2.0)]));
+    }
+}
+
+#[test]
+fn a_process_that_no_partition_is_known_of_hides_nothing_from_its_own_owner() {
+    let mut rig = Rig::new();
+    let (mut read, _) = cpx(&mut rig);
+    // A process of the first job that has opened the nodes of all partitions; the second job is gone.
+    read.processes[1] = (rig.process(3, 7), Some(1), None);
+    read.inside.truncate(1);
+    let reported = interval(&mut rig, &read, BUSY);
+    is_nearly(&reported, &rows([("job 7", "instance", 1.7)]));
 }

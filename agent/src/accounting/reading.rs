@@ -24,7 +24,7 @@ pub(super) struct Reading {
     pub(super) gpu: GpuId,
     /// When it was read; `None` if this batch has no reading of it.
     pub(super) at: Option<SystemTime>,
-    /// Busy fraction, of [`WHOLE`]; `None` in MIG mode.
+    /// Busy fraction, of [`WHOLE`]; `None` in MIG mode. AMD's driver has it of partitioned devices too.
     pub(super) busy: Option<u64>,
     /// Bytes used.
     pub(super) memory: Option<u64>,
@@ -39,7 +39,7 @@ pub(super) struct Reading {
     previous: Vec<OnDevice>,
     /// The ownership table's version when the entries were made.
     version: Version,
-    /// The device's MIG instances.
+    /// The device's MIG instances, or AMD's partitions of it.
     pub(super) instances: Vec<Slice>,
 }
 

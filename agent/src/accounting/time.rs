@@ -56,7 +56,7 @@ impl TimeDivision {
     ) {
         self.weights.clear();
         self.granted.clear();
-        if is_read && reading.busy.is_none() && !reading.instances.is_empty() {
+        if is_read && !reading.instances.is_empty() {
             self.instances(reading, allocations);
         } else {
             self.device(reading, is_read, allocations);
@@ -114,7 +114,7 @@ impl TimeDivision {
         }
     }
 
-    /// The GPU instances of a device in MIG mode, and the part that no instance takes.
+    /// The partitions of a device, and the part that none takes.
     fn instances(&mut self, reading: &Reading, allocations: &[Bound]) {
         let counted = reading.gpu_instances();
         let mut left = WHOLE;

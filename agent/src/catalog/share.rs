@@ -21,7 +21,7 @@ dims! {
     GrantKind: attr::GRANT_KIND {
         /// The whole device to one owner.
         Exclusive = "exclusive",
-        /// A MIG instance of it.
+        /// A MIG instance or another partition of it.
         Instance = "instance",
         /// A replica of a device that is shared by time slicing or MPS.
         Replica = "replica",
@@ -34,7 +34,7 @@ dims! {
         Exclusive = "exclusive",
         /// By the driver's values of each process: samples of multiprocessor time, bytes of memory.
         Sampled = "sampled",
-        /// By the MIG instances that the owners' processes are in.
+        /// By the MIG instances, or AMD's partitions, that the owners' processes are in.
         Instance = "instance",
         /// For an idle device: by allocation where no process is on it, otherwise by memory held.
         Allocated = "allocated",
@@ -88,10 +88,10 @@ metrics! {
         from "the driver's process lists; openings of device nodes";
     /// An owner's share of `gpu.busy.time`; the shares of all owners add up to it. Split by the
     /// driver's samples of multiprocessor time, scaled to the device's own value. The samples do
-    /// not show how many multiprocessors a kernel used, nor other engines. With MIG on, the time of
-    /// a GPU instance belongs to its only owner.
+    /// not show how many multiprocessors a kernel used, nor other engines. The time of a GPU
+    /// instance (MIG) or of a partition (AMD) belongs to its only owner.
     OWNER_BUSY_TIME: Counter<f64> of GpuOwner, by ShareMethod = "gpu.owner.busy.time" ["s"]
-        from "gpu.utilization, gpu.process.utilization and gpu.instance.gr_engine.active";
+        from "gpu.utilization, gpu.process.utilization, gpu.instance.gr_engine.active and gpu.instance.utilization";
     /// An owner's share of `gpu.memory.byte_seconds`; the shares of all owners add up to it: the bytes that
     /// its processes hold, times the time. The driver's own memory is unattributed.
     OWNER_MEMORY_TIME: Counter<f64> of GpuOwner, by ShareMethod = "gpu.owner.memory.byte_seconds" ["{By.s}"]
@@ -99,7 +99,8 @@ metrics! {
     /// An owner's share of `gpu.accounted.energy`; the shares of all owners add up to it. The
     /// energy of a busy device is split by busy time. That of an idle device goes to the only owner
     /// on it, otherwise by memory held, otherwise to the owners to which it is allocated, otherwise
-    /// it is unattributed. That of a device with MIG instances is split by compute slices.
+    /// it is unattributed. That of a device with MIG instances or AMD's partitions is split by
+    /// compute slices.
     OWNER_ENERGY: Counter<f64> of GpuOwner, by ShareMethod = "gpu.owner.energy" ["J"]
         from "increases of gpu.energy";
     /// Time for which a device's use was accounted: between two consecutive readings. Time in which
@@ -107,12 +108,13 @@ metrics! {
     ACCOUNTED_TIME: Counter<f64> of GpuId = "gpu.accounted.time" ["s"]
         from "times of the readings";
     /// Time during which a device was busy: `gpu.utilization` (general) at the end of each
-    /// accounted interval, times its length. While MIG is on and the driver has no utilisation, it
-    /// is the sum of its GPU instances' performance counters (`gpu.instance.gr_engine.active`),
-    /// each weighted by its part of the device's compute slices; absent where an instance with a
-    /// process has no value.
+    /// accounted interval, times its length. Of a partitioned device it is the sum of its
+    /// partitions' times, each weighted by its part of the device's compute slices: GPU instances'
+    /// performance counters (`gpu.instance.gr_engine.active`), AMD's partitions'
+    /// `gpu.instance.utilization`. Where a partition has no value it is the device's own again,
+    /// and absent with MIG on, where the driver has none.
     BUSY_TIME: Counter<f64> of GpuId = "gpu.busy.time" ["s"]
-        from "gpu.utilization; gpu.instance.gr_engine.active";
+        from "gpu.utilization; gpu.instance.gr_engine.active; gpu.instance.utilization";
     /// Busy time of a device without a known owner: the part of `gpu.busy.time` of the owner
     /// `unattributed`.
     UNATTRIBUTED_TIME: Counter<f64> of GpuId = "gpu.unattributed.time" ["s"]

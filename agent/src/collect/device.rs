@@ -123,7 +123,7 @@ impl Vendor {
 pub struct Supplement {
     /// The library.
     pub library: Library,
-    /// Returns what completes the identities of devices.
+    /// Returns what completes the identities of devices, and adds the handle that closes its process.
     pub start: fn(&Context, &reader::Settings) -> CompleteIdentity,
 }
 

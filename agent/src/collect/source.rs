@@ -108,7 +108,7 @@ pub struct Context {
     pub nodes: device_users::Settings,
     /// The device readers.
     pub readers: Readers,
-    /// Those that hold devices open: readers of files hold none.
+    /// Those that hold devices open: a process with a vendor's library; readers of files hold none.
     pub holding: Readers,
     /// Who is told of processes that come and go.
     pub processes: ProcessListeners,

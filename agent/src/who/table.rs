@@ -341,8 +341,21 @@ fn nodes(all: &[String]) -> String {
     let is_device = |node: &&String| node.ends_with(|last: char| last.is_ascii_digit());
     let names: Vec<&String> = all.iter().filter(is_device).collect();
     let names = if names.is_empty() { all.iter().collect() } else { names };
-    let short = |node: &&String| node.rsplit('/').next().unwrap_or(node).to_owned();
-    clean(&names.iter().map(short).collect::<Vec<_>>().join(" ")).into_owned()
+    let mut short: Vec<String> = Vec::new();
+    let mut last_folder = "";
+    for node in names {
+        let (before, name) = node.rsplit_once('/').unwrap_or(("", node));
+        // The folder, too, where the name is a number alone: `vfio/0,1`.
+        let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
+        let folder = before.rsplit('/').next().filter(|_| is_number).unwrap_or_default();
+        match short.last_mut().filter(|_| is_number && folder == last_folder) {
+            Some(last) => *last = format!("{last},{name}"),
+            None if folder.is_empty() => short.push(name.to_owned()),
+            None => short.push(format!("{folder}/{name}")),
+        }
+        last_folder = folder;
+    }
+    clean(&short.join(" ")).into_owned()
 }
 
 /// Memory and time of a process.

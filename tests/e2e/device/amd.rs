@@ -2,6 +2,7 @@
 //! OpenTelemetry Collector, and a vendor that is missing or hangs takes nothing from the other.
 
 mod library;
+mod partitions;
 
 use crate::device::reader::rig::shipped;
 use crate::fixture::TRAINER;

@@ -6,7 +6,7 @@
 )]
 #![expect(clippy::float_cmp, reason = "readings are exact: whole numbers and one division")]
 
-mod amd;
+pub(super) mod amd;
 mod broken;
 mod cost;
 mod fields;

@@ -84,7 +84,7 @@ impl Host {
 }
 
 /// The processes of a tree, as folders of procfs.
-fn below(root: u32) -> Vec<PathBuf> {
+pub(super) fn below(root: u32) -> Vec<PathBuf> {
     let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
         .unwrap()
         .flatten()

@@ -1,24 +1,26 @@
-//! One node with two devices of each vendor whose processes are known by the nodes that they open, Gaudi's
-//! by its library: what is read of them and whose they are arrives at the real OpenTelemetry Collector.
+//! One node with devices of every vendor but NVIDIA, Gaudi's read by its library, the others' by files: what
+//! is read of them and whose they are arrives at the real OpenTelemetry Collector.
 
 mod failures;
 mod gaudi;
-mod grants;
+pub(super) mod grants;
 mod intel;
+mod release;
 mod truth;
 
-use crate::fixture::TRAINER;
+use crate::fixture::{SEEN_WITHIN, TRAINER, ended, owner, without_kernel};
 use gpuwho_tests::agent::{Agent, Config, Otlp};
+use gpuwho_tests::amd::{On, Tree};
 use gpuwho_tests::collector::Collector;
 use gpuwho_tests::collector::received::{ReceivedPoint, of};
 use gpuwho_tests::fakes::{FAKES, Fake, load};
-use gpuwho_tests::or_skip;
 use gpuwho_tests::program;
 use gpuwho_tests::stage::{Group, PodSpec, Stage};
 use gpuwho_tests::vendors::gaudi as fake_gaudi;
 use gpuwho_tests::worker::Worker;
 use gpuwho_tests::worker::nodes::{host_nodes, number_of};
 use gpuwho_tests::worker::script::Script;
+use gpuwho_tests::{or_skip, skip};
 use nvidia_ml::scenario::Scenario;
 use serde_json::Value;
 use std::fs;
@@ -30,17 +32,21 @@ use std::time::Duration;
 const WITHIN: Duration = Duration::from_secs(90);
 /// The scenario.
 const SCENARIO: &str = "accelerators";
-/// The second of the scenario that the trees show.
+/// The second of the scenario that the trees show, and a later one.
 const NOW: f64 = 100.0;
+const LATER: f64 = 110.0;
 /// The vendors, each with what a worker's script calls its first device, and whose driver names the
 /// processes on it: those of Intel's by the clients of DRM, which a node that stands for one has not.
-const VENDORS: [(&str, u32, bool); 5] = [
+const VENDORS: [(&str, u32, bool); 6] = [
+    ("amd", 128, false),
     ("gaudi", 1000, false),
     ("tenstorrent", 2000, false),
     ("tpu", 3000, false),
     ("intel", 4000, true),
     ("neuron", 5000, false),
 ];
+/// Shorter than any scan of `/proc` could be.
+const FLASH: Duration = Duration::from_millis(30);
 /// What a script calls a processor's neural unit and what a virtual machine has of a network card.
 const OTHERS: [u32; 2] = [1009, 3009];
 
@@ -75,7 +81,11 @@ impl Host {
 
     /// What Gaudi's library answers.
     fn answers(&self) -> String {
-        fake_gaudi::answers(&self.scenario.clone().only("gaudi"), NOW)
+        self.answers_at(NOW)
+    }
+
+    fn answers_at(&self, seconds: f64) -> String {
+        fake_gaudi::answers(&self.scenario.clone().only("gaudi"), seconds)
     }
 
     fn answer(&self, text: &str) {
@@ -88,6 +98,23 @@ impl Host {
     /// Shows the same second again; the firmware's heart beats.
     fn play(&self) {
         self.fakes.iter().for_each(|fake| fake.play(NOW).unwrap());
+    }
+
+    /// Shows another second, in Gaudi's library too.
+    fn show(&self, seconds: f64) {
+        self.answer(&self.answers_at(seconds));
+        self.fakes.iter().for_each(|fake| fake.play(seconds).unwrap());
+    }
+
+    /// Puts a process on its device, where the driver lists processes.
+    fn list(&self, number: u32, pid: u32) {
+        let fakes = self.fakes.iter().filter(|fake| fake.numbers().contains(&number));
+        fakes.for_each(|fake| fake.set_processes(number, &[pid]).unwrap());
+        if number == VENDORS[0].1 {
+            // Half of the compute units.
+            let on = On { pid, render: number, bytes: 0 };
+            Tree::made(&self.root).statistics(&on, 152, 1500).unwrap();
+        }
     }
 
     /// The same of all vendors but one, whose files a test has changed.
@@ -117,7 +144,7 @@ impl Host {
 
     fn config(&self, stage: &Stage) -> Config {
         let below = |name: &str| stage.folder().join("dev").join(name).display().to_string();
-        let nodes = ["accel/accel*", "tenstorrent/*", "dri/renderD16*", "neuron*"];
+        let nodes = ["kfd", "dri/renderD1[26]*", "accel/accel*", "tenstorrent/*", "neuron*"];
         Config {
             interval: Some("500ms".to_owned()),
             pod_logs: Some(stage.pod_logs()),
@@ -133,13 +160,14 @@ impl Host {
 }
 
 /// A process on the first device of each vendor, each in a pod of its own.
-fn workers(stage: &mut Stage) -> Vec<(&'static str, Group, Worker)> {
+fn workers(stage: &mut Stage, host: &Host) -> Vec<(&'static str, Group, Worker)> {
     let mut begin = |(vendor, number, _): (&'static str, u32, bool)| {
         let name = pod_of(vendor);
         let group = stage.pod(&PodSpec { name: &name, ..TRAINER }).unwrap();
         let libtpu = (vendor == "tpu").then(|| SCENARIO.to_owned());
         let script = Script { gpus: vec![number], libtpu, ..Script::default() };
         let worker = Worker::start(Some(&group), &script).unwrap();
+        host.list(number, worker.pid());
         (vendor, group, worker)
     };
     VENDORS.into_iter().map(&mut begin).collect()
@@ -170,7 +198,7 @@ fn who_opens_a_vendors_node_is_its_owner_and_a_virtual_machine_is_nobody() {
     // Before the others, so that it would be seen before them.
     let machine = stage.pod(&PodSpec { name: "machine", ..TRAINER }).unwrap();
     let machine = Worker::on(&machine, &OTHERS).unwrap();
-    let workers = workers(&mut stage);
+    let workers = workers(&mut stage, &host);
     let otlp = Some(Otlp { endpoint: collector.http_endpoint(), protocol: None });
     let config = Config { otlp, ..host.config(&stage) };
     let agent = Agent::start(stage.folder(), &config, None).unwrap();
@@ -201,4 +229,27 @@ fn who_opens_a_vendors_node_is_its_owner_and_a_virtual_machine_is_nobody() {
     assert!(holders.iter().all(|holder| holder["pid"] != machine.pid()), "{holders:#?}");
     let strange = of(&points, "gpu.owner.processes", &[("k8s.pod.name", "machine")]);
     assert!(strange.is_empty(), "{strange:#?}");
+    // Every reading is of its own tick.
+    host.show(LATER);
+    let fresh =
+        collector.wait_for(WITHIN, |points| truth::stale(points).is_empty().then_some(())).unwrap();
+    let stale = || truth::stale(&collector.points().unwrap());
+    assert!(fresh.is_some(), "{:#?} {:#?}", stale(), agent.log());
+}
+
+#[test]
+fn a_process_that_exits_within_50_ms_is_owned_whichever_vendors_node_it_opened() {
+    let mut stage = or_skip!(Stage::new());
+    let host = Host::new(&stage);
+    let agent = Agent::start(stage.folder(), &host.config(&stage), None).unwrap();
+    if let Some(reason) = without_kernel(&agent) {
+        skip!("{reason}");
+    }
+    for (vendor, number, _) in VENDORS {
+        let group = stage.pod(&PodSpec { name: &pod_of(vendor), ..TRAINER }).unwrap();
+        let pid = Worker::flash(&group, &[number], FLASH).unwrap();
+        let what = format!("the end of a short process on {vendor}");
+        let found = agent.wait_for(&what, SEEN_WITHIN, |who| ended(who, pid).cloned()).unwrap();
+        assert_eq!(owner(&found), group.expected, "{vendor}: {found:#}");
+    }
 }

@@ -1,18 +1,21 @@
 //! What changes in the files of a device, as a scenario has it at a second.
 
 use super::table::Table;
-use super::{Tree, address, parts};
-use crate::fakes::link_files;
+use super::{Tree, address, models, parts};
+use crate::fakes::{self, link_files};
 use nvidia_ml::curve::Curve;
 use nvidia_ml::scenario::health::Errors;
 use nvidia_ml::scenario::{Device, Scenario};
-use std::fs;
 use std::io;
 
 /// Lanes of an XGMI link, and bytes a second of a Gbit/s.
 const LANES: u32 = 16;
 /// Bytes of a KiB.
 const KIB: f64 = 1024.0;
+/// Degrees by which the hottest spot of a die is above its edge.
+const HOTSPOT: f64 = 8.0;
+/// Largest value of a fan's setting.
+const MAX_PWM: f64 = 255.0;
 
 impl Tree {
     /// Shows a scenario as it is at a second.
@@ -46,33 +49,41 @@ impl Tree {
             .temperature_limits
             .degrees
             .map_or([None; 4], |all| all.map(|degrees| Some(f64::from(degrees) * 1e3)));
+        let is_old = models::of(device).is_before_mi300;
+        let power = if is_old { "power1_average" } else { "power1_input" };
+        let [edge, hotspot] = [0.0, if is_old { HOTSPOT } else { 0.0 }]
+            .map(|above| value(&group.temperature).map(|degrees| (degrees + above) * 1e3));
+        let fan = group.fans.first().map(|fan| device.value(fan, seconds) / 100.0);
         let hwmon = [
-            ("power1_input", value(&group.power).map(|watts| watts * 1e6)),
+            (power, value(&group.power).map(|watts| watts * 1e6)),
             ("power1_cap", group.power_limit.map(|watts| watts * 1e6)),
             ("power1_cap_default", limits.map(|limits| limits.default * 1e6)),
             ("power1_cap_min", limits.map(|limits| limits.minimum * 1e6)),
             ("power1_cap_max", limits.map(|limits| limits.maximum * 1e6)),
-            ("temp2_input", value(&group.temperature).map(|degrees| degrees * 1e3)),
+            ("temp1_input", edge.filter(|_| is_old)),
+            ("temp2_input", hotspot),
             ("temp2_emergency", shutdown),
             ("temp2_crit", slowdown),
             ("temp3_input", value(&group.memory_temperature).map(|degrees| degrees * 1e3)),
             ("temp3_crit", memory),
             ("freq1_input", value(&group.clocks.graphics).map(|mhz| mhz * 1e6)),
             ("freq2_input", value(&group.clocks.memory).map(|mhz| mhz * 1e6)),
+            ("pwm1", fan.map(|ratio| ratio * MAX_PWM)),
         ];
         for (file, number) in hwmon {
             if let Some(number) = number {
                 put(&format!("hwmon/hwmon{}/{file}", device.index), &whole(number))?;
             }
         }
+        if let Some([graphics, _, memory, _]) = group.clocks.highest {
+            for (file, mhz) in [("pp_dpm_sclk", graphics), ("pp_dpm_mclk", memory)] {
+                put(file, &format!("0: 500Mhz *\n1: {mhz:.0}Mhz"))?;
+            }
+        }
         self.links(device, seconds, &folder)?;
         self.memory_errors(device, seconds, &folder)?;
-        let table = if group.name.contains("MI210") {
-            mi210(device, seconds)
-        } else {
-            mi300(device, seconds)
-        };
-        fs::write(self.path(&format!("{folder}/gpu_metrics")), table.bytes())
+        let table = if is_old { mi210(device, seconds) } else { mi300(device, seconds) };
+        fakes::put(&self.path(&format!("{folder}/gpu_metrics")), table.bytes())
     }
 
     fn links(&self, device: &Device<'_>, seconds: f64, folder: &str) -> io::Result<()> {

@@ -10,6 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
+use std::thread;
 
 const LOOKUP: u32 = 1;
 const FORGET: u32 = 2;
@@ -31,7 +32,7 @@ const ROOT: u64 = 1;
 const FILE: u64 = 2;
 const SIZE: u64 = 4096;
 
-/// Mounts the file system at a directory that only this process and its children see; needs root.
+/// Mounts the file system at a directory that only this thread and its children see; needs root.
 /// Everybody who comes by a process may use it.
 pub(super) fn mount_at(directory: &Path) -> io::Result<File> {
     crate::sys::own_namespaces(UnshareFlags::NEWNS)?;
@@ -44,8 +45,20 @@ pub(super) fn mount_at(directory: &Path) -> io::Result<File> {
     Ok(device)
 }
 
+/// Mounts the file system for this thread alone and refuses every read as a driver does that is busy.
+pub fn refuse_reads(directory: &Path) -> io::Result<()> {
+    let device = mount_at(directory)?;
+    thread::spawn(move || serve_with(device, &[], Some(Errno::BUSY)));
+    Ok(())
+}
+
 /// Answers until the mount is gone, but never the requests in `silent`.
-pub(super) fn serve(mut device: File, silent: &[u32]) -> io::Result<()> {
+pub(super) fn serve(device: File, silent: &[u32]) -> io::Result<()> {
+    serve_with(device, silent, None)
+}
+
+/// The same; reads are refused with an error, if there is one.
+fn serve_with(mut device: File, silent: &[u32], refusal: Option<Errno>) -> io::Result<()> {
     let mut request = vec![0; 256 * 1024];
     loop {
         let length = match device.read(&mut request) {
@@ -72,7 +85,10 @@ pub(super) fn serve(mut device: File, silent: &[u32]) -> io::Result<()> {
             OPEN | OPENDIR => Ok(vec![0; 16]),
             WRITE => Ok([request.get(56..60).unwrap_or(&[0; 4]), &[0; 4]].concat()),
             // Whole: after a short answer the kernel takes the file to end there.
-            READ => Ok(vec![0; number(56).map_or(0, |bytes| u32::from_ne_bytes(*bytes)) as usize]),
+            READ => refusal.map_or_else(
+                || Ok(vec![0; number(56).map_or(0, |bytes| u32::from_ne_bytes(*bytes)) as usize]),
+                Err,
+            ),
             FLUSH | RELEASE => Ok(Vec::new()),
             _ => Err(Errno::NOSYS),
         };

@@ -62,6 +62,7 @@ fn of(
     for (render, pid) in (FIRST_RENDER..FIRST_RENDER + processes).zip(pids.into_iter().cycle()) {
         let on = On { pid, render, bytes: 1 << 30 };
         tree.compute(&on).map_err(BenchError::os(&folder))?;
+        tree.statistics(&on, 19, 1500).map_err(BenchError::os(&folder))?;
     }
     let config = Config {
         default_metrics: true,

@@ -27,7 +27,8 @@ pub fn program(root: &Path) -> PathBuf {
 pub(super) fn write(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
     let group = device.group;
     files.put(device, "status", "Operational")?;
-    files.put(device, "device_type", "GAUDI3")?;
+    let generation = if group.name == "HL-225" { "GAUDI2" } else { "GAUDI3" };
+    files.put(device, "device_type", generation)?;
     files.put(device, "module_id", &device.index.to_string())?;
     let node = format!("accel{}", device.index);
     files.put(device, &format!("accel/{node}/dev"), &files.number(device))?;

@@ -211,7 +211,7 @@ impl Kubelet {
         }
         let settings = self.context.settings();
         let extra = &settings.kubernetes.resources;
-        let devices = devices::NameContext { sys: &settings.paths.sys, extra };
+        let devices = devices::NameContext::new(&settings.paths, extra);
         state.outcome = state.binding.bind(list.clone(), &devices, &self.ownership);
         (state.list, state.names) = (list, names);
         self.ownership.allocations().replace(SOURCE, state.outcome.allocations.clone());
@@ -259,7 +259,7 @@ impl Kubelet {
             Ok(answer) => {
                 let settings = self.context.settings();
                 let extra = &settings.kubernetes.resources;
-                let names = devices::NameContext { sys: &settings.paths.sys, extra };
+                let names = devices::NameContext::new(&settings.paths, extra);
                 let all = answer.devices.iter().flat_map(|devices| names.plugin(devices));
                 let all: Vec<_> = all.collect();
                 self.node.known = Some(all.len());

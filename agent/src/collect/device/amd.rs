@@ -21,9 +21,9 @@ mod throttle;
 use super::fdinfo::Clients;
 use super::files::Files;
 use super::sysfs;
-use super::wire::{InstanceIdentity, InstanceReading, Outcome, Place, Reading, push};
+use super::wire::{InstanceIdentity, InstanceReading, Outcome, Place, Reading, WireValue, push};
 use super::{DeviceRead, OpenError, OpenLibrary, OpenOptions, Supplement, Vendor};
-use crate::catalog::device as metric;
+use crate::catalog::device::{self as metric, MemoryState};
 use crate::catalog::instance;
 use crate::ids::GpuUuid;
 use crate::inventory::facts::Fact;
@@ -224,7 +224,9 @@ impl AmdDevice {
         let out = &mut reading.processes;
         if let Some(known) = &mut self.known {
             let (device, at_ns) = (self.index, reading.asked_ns);
-            let asked = Asked { device, at_ns, paths: &self.paths, list: &self.list };
+            let of = |value: &WireValue| value.int(&metric::MEMORY_USAGE, MemoryState::Used);
+            let used = reading.values.iter().find_map(of);
+            let asked = Asked { device, at_ns, used, paths: &self.paths, list: &self.list };
             known.processes.read(&asked, parts, &mut self.files, out);
         }
         if self.clients.refresh(&self.paths, openers, reading.asked_ns, &mut self.files) {

@@ -1,16 +1,19 @@
-//! Reads the small kernel files behind a vendor's metrics without trusting them: each is opened and
-//! read once, up to a bound; invalid content is left out and counted.
+//! Reads the small kernel files behind a vendor's metrics without trusting them: each is read once, up
+//! to a bound; invalid content is left out and counted. Most are opened for that and closed again.
 
 use super::in_flight;
 use super::wire::Cost;
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// A sysfs attribute has at most one page; a longer file is not an attribute.
 const MAX_LEN: usize = 4096;
+/// Bytes of a number; a longer text is none.
+const MAX_NUMBER: usize = 32;
 /// Limit on the directory entries that are read.
 const MAX_ENTRIES: usize = 4096;
 
@@ -59,6 +62,17 @@ impl Files {
         }
     }
 
+    /// The number in a file that is open, as it is now; `None` also if the kernel has removed the file. `place`
+    /// is what a reading that hangs is reported with.
+    pub(super) fn number_again(&mut self, file: &File, place: &Path) -> Option<u64> {
+        let (begun, mut room) = (Instant::now(), [0; MAX_NUMBER]);
+        let read = in_flight::call(place, || file.read_at(&mut room, 0));
+        self.count_call(begun.elapsed(), false);
+        let text = room.get(..read.ok().filter(|length| *length > 0)?)?;
+        let number = str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());
+        self.count_implausible(number.filter(is_value))
+    }
+
     /// A file's text, trimmed.
     pub(super) fn text(&mut self, path: &Path) -> Option<String> {
         self.long_text(path, MAX_LEN)
@@ -74,9 +88,7 @@ impl Files {
     /// A file's number; all ones means no value.
     pub(super) fn number(&mut self, path: &Path) -> Option<u64> {
         let number = self.text(path)?.parse().ok();
-        self.count_implausible(
-            number.filter(|number| ![u64::MAX, u64::from(u32::MAX)].contains(number)),
-        )
+        self.count_implausible(number.filter(is_value))
     }
 
     /// A file's signed number.
@@ -98,6 +110,11 @@ impl Files {
         self.cost.implausible += u32::from(value.is_none());
         value
     }
+}
+
+/// Whether a number is one: all ones mean no value.
+fn is_value(number: &u64) -> bool {
+    ![u64::MAX, u64::from(u32::MAX)].contains(number)
 }
 
 /// Whether the error means that the device or the driver has no such reading.

@@ -65,6 +65,7 @@ pub(super) const VENDOR: Vendor = Vendor {
 const MODELS: &[(&str, &str)] = &[
     ("0x0bd5", "Intel Data Center GPU Max 1550"),
     ("0x0bda", "Intel Data Center GPU Max 1100"),
+    ("0x56a0", "Intel Arc A770"),
     ("0x56c0", "Intel Data Center GPU Flex 170"),
     ("0x56c1", "Intel Data Center GPU Flex 140"),
     ("0xe20b", "Intel Arc B580"),
@@ -382,6 +383,7 @@ mod tests {
     use crate::collect::device::sysfs::fake::{Tree, expected, values};
     use crate::collect::device::wire::Outcome;
     use std::collections::BTreeMap;
+    use std::fs;
 
     const ADDRESS: &str = "0000:03:00.0";
 
@@ -524,6 +526,36 @@ mod tests {
         let reading = &tree.read(&VENDOR)[0];
         assert_eq!((&reading.outcome, reading.cost.calls), (&Outcome::Ok, 5), "{reading:#?}");
         assert_eq!(values(&reading.values).into_keys().collect::<Vec<_>>(), ["gpu.info"]);
+    }
+
+    #[test]
+    fn files_that_are_empty_or_nonsense_cost_only_their_own_value() {
+        let tree = Tree::new();
+        let folder = battlemage(&tree);
+        let whole = values(&tree.read(&VENDOR)[0].values);
+        for (file, metric, text) in [
+            ("hwmon/hwmon2/energy1_input", "gpu.energy", "1234500000"),
+            ("hwmon/hwmon2/temp3_input", "gpu.temperature{memory}", "48000"),
+            ("hwmon/hwmon2/power1_max", "gpu.power.limit{management}", "190000000"),
+            ("tile0/gt0/freq0/throttle/reason_thermal", "gpu.throttle.active{thermal}", "0"),
+        ] {
+            for bad in ["", "\n", "warm\n", "\u{0}\u{1}\n"] {
+                fs::write(tree.at(&format!("{folder}/{file}")), bad).unwrap();
+                let mut rest = values(&tree.read(&VENDOR)[0].values);
+                assert_eq!(rest.insert(metric.to_owned(), whole[metric]), None, "{file} {bad:?}");
+                assert_eq!(rest, whole);
+            }
+            tree.put(&format!("{folder}/{file}"), text);
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_unbound_is_lost() {
+        let tree = Tree::new();
+        let folder = battlemage(&tree);
+        let mut device = tree.open(&VENDOR).devices.remove(0);
+        fs::remove_file(tree.at(&format!("{folder}/driver"))).unwrap();
+        assert!(matches!(device.read(&[]).outcome, Outcome::Lost(why) if why.contains(ADDRESS)));
     }
 
     #[test]

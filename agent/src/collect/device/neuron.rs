@@ -266,6 +266,37 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_file_costs_only_its_own_value() {
+        let tree = Tree::new();
+        trainium(&tree);
+        let whole = values(&tree.read(&VENDOR)[0].values);
+        for (file, gone) in [
+            ("neuron_core7/stats/memory_usage/device_mem/present", "gpu.memory.usage{used}"),
+            (
+                "stats/hardware/sram_ecc_uncorrected",
+                "gpu.ecc.location.errors.volatile{uncorrected,sram}",
+            ),
+        ] {
+            for bad in ["", "\n", "none\n"] {
+                fs::write(tree.at(&format!("{CHIP}/{file}")), bad).unwrap();
+                let rest = values(&tree.read(&VENDOR)[0].values);
+                let mut expected = whole.clone();
+                // With a location its sum is gone, too.
+                let is_sum =
+                    |name: &str| gone.contains("ecc") && name.starts_with("gpu.ecc.errors");
+                expected.retain(|name, _| name != gone && !is_sum(name));
+                assert_eq!(rest, expected, "{file} {bad:?}");
+            }
+            trainium(&tree);
+        }
+        for file in ["info/serial_number", "info/architecture/device_name"] {
+            fs::write(tree.at(&format!("{CHIP}/{file}")), "").unwrap();
+        }
+        let info = tree.read(&VENDOR)[0].identity.clone().unwrap();
+        assert_eq!((info.uuid.as_str(), info.model.as_deref()), ("NEURON-0", Some("AWS Neuron")));
+    }
+
+    #[test]
     fn an_error_that_a_reload_repairs_counts_once_and_is_pending() {
         let tree = Tree::new();
         trainium(&tree);

@@ -194,8 +194,9 @@ impl Control {
         self.lock().hangup = Some(hangup);
     }
 
-    pub(super) fn forget_child(&self) {
-        self.lock().hangup = None;
+    /// Drops the close handle of a child; false if a release has used it.
+    pub(super) fn forget_child(&self) -> bool {
+        self.lock().hangup.take().is_some()
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {

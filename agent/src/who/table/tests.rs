@@ -252,6 +252,11 @@ fn a_holder_without_work_on_the_driver_s_list_is_shown_with_the_devices_it_has_o
         names,
         [["-", "alice", "7", "idle", "nvidia0"], ["-", "alice", "8", "idle", "nvidia0"]]
     );
+    let nodes = ["tenstorrent/2", "vfio/0", "vfio/1", "dri/renderD129", "kfd"];
+    let nodes = nodes.map(|node| format!("/dev/{node}")).to_vec();
+    let held = Holder { owner: person(8, "idle"), nodes, ..Holder::default() };
+    let table = at(132, &HostReport { holders: vec![held], ..node() });
+    assert!(table.contains(" tenstorrent/2 vfio/0,1 renderD129\n"), "{table}");
 }
 
 fn source(name: &str, state: &str) -> Source {

@@ -4,16 +4,19 @@
 
 use super::{NO_NVIDIA, WITHIN, config, line, run, tree};
 use crate::device::reader::rig::shipped;
+use crate::device::release::below;
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::amd::{Tree, address};
 use gpuwho_tests::collector::Collector;
 use gpuwho_tests::collector::received::{ReceivedPoint, of};
 use gpuwho_tests::stage::Stage;
+use gpuwho_tests::until::until;
 use gpuwho_tests::{or_skip, program};
 use nvidia_ml::scenario::Scenario;
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// A device that the agent's table does not name: a Radeon RX 7900 XTX.
 const NUMBER: &str = "0x744c";
@@ -186,4 +189,31 @@ fn a_structure_of_ones_is_no_name_and_doctor_says_what_a_library_is_refused_for(
     let doctor = run(&["doctor", "--all", "--config", &file]);
     let about = line(&doctor, "amd");
     assert!(about.contains("libamd_smi.so: version 28 of the library is not known"), "{doctor}");
+}
+
+#[test]
+fn a_release_closes_the_process_that_is_inside_the_library_and_it_is_asked_again_afterwards() {
+    let node = Node::new(or_skip!(Stage::new()));
+    node.answer(27, "amdsmi_get_gpu_asic_info hang");
+    let agent = Agent::start(node.stage.folder(), &node.config(), None).unwrap();
+    let has_library = || {
+        let maps =
+            below(agent.pid()).into_iter().map(|process| fs::read_to_string(process.join("maps")));
+        maps.flatten().any(|maps| maps.contains("libamd_smi"))
+    };
+    assert!(until(WITHIN, || has_library().then_some(())).is_some(), "{:#?}", agent.log());
+    let begun = Instant::now();
+    let socket = agent.socket().display().to_string();
+    let said = run(&["release", "--for", "4s", "--socket", &socket]);
+    let took = begun.elapsed();
+    assert!(said.contains("every device handle is closed"), "{said}");
+    // A second, and the start of the command on a busy machine.
+    assert!(!has_library() && took < Duration::from_millis(2500), "{took:?}");
+    node.answer(27, "");
+    let seen = agent.wait_for("the library's words", WITHIN, |who| {
+        let mut devices = who["devices"].as_array()?.iter();
+        devices.all(|device| device["model"] != UNNAMED).then(|| reason(who))
+    });
+    assert!(!seen.unwrap().contains("libamd_smi"), "a release is no failure");
+    assert!(begun.elapsed() > Duration::from_secs(4), "asked during the release");
 }

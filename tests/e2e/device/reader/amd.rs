@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// The second of a scenario that the trees show.
 const NOW: f64 = 100.0;
 /// Metric and dimension.
-type Key = (&'static str, String);
+pub(in crate::device) type Key = (&'static str, String);
 
 struct Rig {
     tree: Tree,
@@ -58,7 +58,7 @@ impl Rig {
     }
 }
 
-fn values(values: &[WireValue]) -> BTreeMap<Key, f64> {
+pub(in crate::device) fn values(values: &[WireValue]) -> BTreeMap<Key, f64> {
     values.iter().map(key).collect()
 }
 
@@ -101,32 +101,36 @@ fn every_value_of_eight_mi300x_is_the_scenarios() {
         assert_eq!(info.driver_version.as_deref(), Some("6.12.12"));
         let render = amd::FIRST_RENDER + index;
         assert_eq!(info.nodes, [format!("dri/renderD{render}"), format!("226:{render}")]);
-        let i = f64::from(index);
-        let used = 34_359_738_368.0 + i * 1_073_741_824.0;
-        let watts = 420.25 + i * 20.5;
-        // The counter's step is 2^-16 J; the scenario's energy is of whole millijoules.
-        let joules = (watts * NOW * 65536.0).round() / 65536.0;
-        let expected = BTreeMap::from([
-            (("gpu.info", String::new()), 1.0),
-            (("gpu.utilization", "general".into()), (20.0 + 7.0 * i) / 100.0),
-            (("gpu.memory.bandwidth.utilization", String::new()), (10.0 + 3.0 * i) / 100.0),
-            (("gpu.memory.limit", String::new()), 206_141_652_992.0),
-            (("gpu.memory.usage", "used".into()), used),
-            (("gpu.memory.usage", "free".into()), 206_141_652_992.0 - used),
-            (("gpu.power", String::new()), watts),
-            (("gpu.clock.speed", "graphics".into()), (1900.0 + 10.0 * i) * 1e6),
-            (("gpu.clock.speed", "memory".into()), 1300e6),
-            (("gpu.temperature", "gpu".into()), 51.0 + 2.0 * i),
-            (("gpu.temperature", "hotspot".into()), 51.0 + 2.0 * i),
-            (("gpu.temperature", "memory".into()), 44.0 + 2.0 * i),
-            (("gpu.energy", String::new()), joules),
-            (("gpu.process.count", String::new()), 0.0),
-        ]);
-        let rest = board(i).into_iter().map(|(name, dims, value)| ((name, dims.to_owned()), value));
-        let expected: BTreeMap<Key, f64> = expected.into_iter().chain(rest).collect();
+        let all = truth(f64::from(index)).into_iter();
+        let expected = all.map(|(name, dims, value)| ((name, dims.to_owned()), value)).collect();
         assert_eq!(values(&reading.values), expected, "device {index}");
         assert!(reader.read(&[]).identity.is_none(), "told once");
     }
+}
+
+/// Every value of a MI300X of the scenario without processes, by its number: metric, dimensions, value.
+pub(in crate::device) fn truth(i: f64) -> Vec<(&'static str, &'static str, f64)> {
+    let used = 34_359_738_368.0 + i * 1_073_741_824.0;
+    let watts = 420.25 + i * 20.5;
+    // The counter's step is 2^-16 J; the scenario's energy is of whole millijoules.
+    let joules = (watts * NOW * 65536.0).round() / 65536.0;
+    let load = [
+        ("gpu.info", "", 1.0),
+        ("gpu.utilization", "general", (20.0 + 7.0 * i) / 100.0),
+        ("gpu.memory.bandwidth.utilization", "", (10.0 + 3.0 * i) / 100.0),
+        ("gpu.memory.limit", "", 206_141_652_992.0),
+        ("gpu.memory.usage", "used", used),
+        ("gpu.memory.usage", "free", 206_141_652_992.0 - used),
+        ("gpu.power", "", watts),
+        ("gpu.clock.speed", "graphics", (1900.0 + 10.0 * i) * 1e6),
+        ("gpu.clock.speed", "memory", 1300e6),
+        ("gpu.temperature", "gpu", 51.0 + 2.0 * i),
+        ("gpu.temperature", "hotspot", 51.0 + 2.0 * i),
+        ("gpu.temperature", "memory", 44.0 + 2.0 * i),
+        ("gpu.energy", "", joules),
+        ("gpu.process.count", "", 0.0),
+    ];
+    load.into_iter().chain(board(i)).collect()
 }
 
 /// A board's links by number, and the times of its throttle reasons.

@@ -4,19 +4,16 @@ use super::{Host, VENDORS, WITHIN, arrived, pod_of, workers};
 use crate::fixture::TRAINER;
 use fake_kubelet::{Allocation, Container, Devices, Kubelet, Pod};
 use gpuwho_tests::agent::{Agent, Config, Otlp};
-use gpuwho_tests::amd;
 use gpuwho_tests::collector::Collector;
 use gpuwho_tests::collector::received::ReceivedPoint;
-use gpuwho_tests::fakes::load;
 use gpuwho_tests::or_skip;
-use gpuwho_tests::stage::{Group, PodSpec, Stage};
-use gpuwho_tests::worker::Worker;
+use gpuwho_tests::stage::{Group, Stage};
 
 /// Vendor, resource, the plugin's name of the device, the device, and what kind of grant it is.
 type Grant = (&'static str, &'static str, &'static str, &'static str, &'static str);
 
 const GRANTS: [Grant; 6] = [
-    ("amd", "amd.com/gpu", "0000:15:00.0", "GPU-e3a98f4e6c9d0101", "exclusive"),
+    ("amd", "amd.com/gpu", "0000:05:00.0", "GPU-e3a98f4e6c9d0100", "exclusive"),
     ("gaudi", "habana.ai/gaudi", "AN50012340", "01P4-HL3090A0-18-U4V193-22-07-00", "exclusive"),
     ("tenstorrent", "tenstorrent.com/n300", "0", "TT-00112233aabbcc00", "exclusive"),
     ("tpu", "google.com/tpu", "0", "TPU-0000:80:00.0", "exclusive"),
@@ -24,7 +21,7 @@ const GRANTS: [Grant; 6] = [
     ("neuron", "aws.amazon.com/neuron", "0", "NEURON-0123456789abcde0", "exclusive"),
 ];
 
-fn pod(name: &str, group: &Group, resource: &str, device: &str) -> Pod {
+pub(in crate::device) fn pod(name: &str, group: &Group, resource: &str, device: &str) -> Pod {
     let expected = &group.expected;
     let mut pod = Pod::new(TRAINER.namespace, name, expected.pod_uid.as_deref().unwrap());
     let id = format!("containerd://{}", expected.container_id.as_deref().unwrap());
@@ -54,23 +51,14 @@ fn each_vendors_grants_are_bound_to_its_own_device_and_to_the_pod_that_uses_it()
     let mut stage = or_skip!(Stage::new());
     let collector = or_skip!(Collector::start(&stage.folder().join("collector")));
     let host = Host::new(&stage);
-    let tree = (amd::VENDOR.install)(&host.root, load("mi300x8").unwrap()).unwrap();
     let kubelet = Kubelet::start(&stage.folder().join("kubelet")).unwrap();
-    let mut workers = workers(&mut stage);
-    let group = stage.pod(&PodSpec { name: &pod_of("amd"), ..TRAINER }).unwrap();
-    let worker = Worker::on(&group, &[129]).unwrap();
-    tree.set_processes(129, &[worker.pid()]).unwrap();
-    workers.push(("amd", group, worker));
+    let workers = workers(&mut stage, &host);
     for (vendor, resource, device, _, _) in GRANTS {
         let (_, group, _) = workers.iter().find(|(known, _, _)| *known == vendor).unwrap();
         kubelet.set_pod(pod(&pod_of(vendor), group, resource, device));
     }
     let own = host.config(&stage);
-    let below = |name: &str| stage.folder().join("dev").join(name).display().to_string();
-    let mut nodes = own.nodes.clone().unwrap();
-    nodes.extend([below("kfd"), below("dri/renderD129")]);
     let config = Config {
-        nodes: Some(nodes),
         otlp: Some(Otlp { endpoint: collector.http_endpoint(), protocol: None }),
         more: format!(
             "{}[kubernetes]\ncri = []\npods_api = \"{}\"\npod_resources = \"{}\"\n\

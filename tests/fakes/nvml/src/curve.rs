@@ -17,18 +17,18 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected a number, { first, device, slot }, { ramp = … }, { sine = … } or { steps = … }"
+    expecting = "expected a number, { first, device, slot, second }, { ramp = … }, { sine = … } or { steps = … }"
 )]
 pub enum Curve {
     /// Always the same.
     Constant(f64),
-    /// Always the same, but another one for each device and process.
+    /// Another one for each device and process, which may grow evenly.
     Spread(Spread),
     /// Changing.
     Shaped(Shape),
 }
 
-/// `first + device × index + slot × slot`.
+/// `first + device × index + slot × slot + second × time`.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spread {
@@ -40,6 +40,9 @@ pub struct Spread {
     /// Added for each process before this one.
     #[serde(default)]
     pub slot: f64,
+    /// Added for each second.
+    #[serde(default)]
+    pub second: f64,
 }
 
 /// How a value changes.
@@ -74,7 +77,7 @@ impl Curve {
     pub fn at(&self, seconds: f64, place: Place) -> f64 {
         match self {
             Self::Constant(value) => *value,
-            Self::Spread(spread) => spread.at(place),
+            Self::Spread(spread) => spread.at(place) + spread.second * seconds,
             Self::Shaped(shape) => shape.at(seconds),
         }
     }
@@ -83,7 +86,7 @@ impl Curve {
     pub fn integral(&self, seconds: f64, place: Place) -> f64 {
         match self {
             Self::Constant(value) => value * seconds,
-            Self::Spread(spread) => spread.at(place) * seconds,
+            Self::Spread(spread) => (spread.at(place) + spread.second * seconds / 2.0) * seconds,
             Self::Shaped(shape) => shape.integral(seconds),
         }
     }
@@ -159,7 +162,7 @@ mod tests {
     fn a_counter_is_the_sum_of_its_rate() {
         let curves = [
             Curve::Constant(7.0),
-            Curve::Spread(Spread { first: 1.0, device: 10.0, slot: 100.0 }),
+            Curve::Spread(Spread { first: 1.0, device: 10.0, slot: 100.0, second: 0.5 }),
             Curve::Shaped(Shape::Ramp { from: 2.0, to: 8.0, seconds: 3.0 }),
             Curve::Shaped(Shape::Sine { mean: 5.0, amplitude: 4.0, period: 3.3 }),
             Curve::Shaped(Shape::Steps(vec![[0.0, 1.0], [2.0, 5.0], [4.0, 0.5]])),
@@ -174,8 +177,9 @@ mod tests {
 
     #[test]
     fn each_device_and_process_has_its_own_value() {
-        let spread = Curve::Spread(Spread { first: 1.0, device: 10.0, slot: 100.0 });
-        assert!((spread.at(99.0, HERE) - 321.0).abs() < 1e-9);
+        let spread = Curve::Spread(Spread { first: 1.0, device: 10.0, slot: 100.0, second: 0.5 });
+        assert!((spread.at(0.0, HERE) - 321.0).abs() < 1e-9);
+        assert!((spread.at(99.0, HERE) - 370.5).abs() < 1e-9);
     }
 
     #[test]

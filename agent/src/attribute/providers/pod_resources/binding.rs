@@ -147,7 +147,7 @@ impl Outcome {
             ..Pod::unnamed(facts.uid.clone())
         };
         let workload = Workload { pod: Some(pod), facts: runs, ..Workload::default() };
-        if is_exclusive(allocated.kind) {
+        if is_exclusive(allocated.kind, &device) {
             self.exclusive.entry(device.clone()).or_default().insert(facts.uid.clone());
         }
         self.allocations.push(Allocation {
@@ -165,7 +165,7 @@ impl Outcome {
         let before = self.allocations.len();
         let exclusive = &self.exclusive;
         self.allocations.retain(|allocation| {
-            !is_exclusive(allocation.kind)
+            !is_exclusive(allocation.kind, &allocation.device)
                 || exclusive.get(&allocation.device).is_none_or(|pods| pods.len() == 1)
         });
         self.contested = before - self.allocations.len();
@@ -173,9 +173,10 @@ impl Outcome {
 }
 
 /// Whether a device of this kind can belong to one pod only. Its init container and its main one
-/// may both have it.
-fn is_exclusive(kind: GrantKind) -> bool {
-    matches!(kind, GrantKind::Exclusive | GrantKind::Instance)
+/// may both have it. A part may have no name of its own (a core of a Neuron device): its device can
+/// belong to several.
+fn is_exclusive(kind: GrantKind, device: &DeviceName) -> bool {
+    kind == GrantKind::Exclusive || (kind == GrantKind::Instance && device.is_part())
 }
 
 /// The accelerators of a pod, each with its container.

@@ -5,9 +5,12 @@
 use super::wire::{ClaimResource, ContainerDevices, TopologyInfo};
 use crate::attribute::allocations::{AllocationDetails, DeviceName, DraDevice};
 use crate::catalog::share::GrantKind;
+use crate::collect::device::partitions::PartitionNodes;
 use crate::ids::GpuUuid;
+use crate::paths::Paths;
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::fs;
 use std::sync::Arc;
 
 /// An allocated accelerator, as its name identifies it.
@@ -51,13 +54,14 @@ impl Unnamed {
 type Naming = fn(&NameContext<'_>, &str) -> Named;
 type Named = (Result<DeviceName, Unnamed>, GrantKind, Option<Arc<str>>);
 
-/// What the parsing of names uses.
+/// What the parsing of one answer's names uses.
 pub(super) struct NameContext<'a> {
-    /// sysfs.
-    pub(super) sys: &'a Path,
+    paths: &'a Paths,
     /// Further resources that are accelerators by configuration; a `*` at the end matches any
     /// suffix.
-    pub(super) extra: &'a [String],
+    extra: &'a [String],
+    /// Read when the first name may be a partition's.
+    partitions: OnceCell<PartitionNodes>,
 }
 
 /// Device plugin resources that are accelerators, by prefix.
@@ -66,7 +70,8 @@ const RESOURCES: &[(&str, Naming)] = &[
     // (time slicing and MPS). GKE's (container-engine-accelerators pkg/gpu/nvidia): `nvidiaMINOR`,
     // `/giN` for a MIG instance, `/vgpuN` for a replica.
     ("nvidia.com/", nvidia),
-    // ROCm/k8s-device-plugin internal/pkg/amdgpu: the PCI address, or `amdgpu_xcp_N`.
+    // ROCm/k8s-device-plugin internal/pkg/amdgpu: the PCI address, which is also that of a device's
+    // first partition, or `amdgpu_xcp_N`, the platform device of another one.
     ("amd.com/", amd),
     // HabanaAI/habanalabs-k8s-device-plugin habanalabs.go: the serial number.
     ("habana.ai/", habana),
@@ -76,7 +81,7 @@ const RESOURCES: &[(&str, Naming)] = &[
     ("google.com/tpu", |_, id| counted("tpu", id)),
     ("tenstorrent.com/", |_, id| counted("tenstorrent", id)),
     // AWS's plugin counts devices, or the cores of all devices.
-    ("aws.amazon.com/neuroncore", part),
+    ("aws.amazon.com/neuroncore", neuron_core),
     ("aws.amazon.com/neuron", |_, id| counted("neuron", id)),
 ];
 
@@ -92,7 +97,11 @@ const DRIVERS: &[(&str, Naming)] = &[
     ("gaudi.intel.com/", intel_claim),
 ];
 
-impl NameContext<'_> {
+impl<'a> NameContext<'a> {
+    pub(super) fn new(paths: &'a Paths, extra: &'a [String]) -> Self {
+        Self { paths, extra, partitions: OnceCell::new() }
+    }
+
     /// The devices that a plugin allocated; empty for a resource that is not an accelerator.
     pub(super) fn plugin(&self, devices: &ContainerDevices) -> Vec<AllocatedDevice> {
         let resource = devices.resource_name.as_str();
@@ -147,10 +156,54 @@ impl NameContext<'_> {
 
     /// The PCI address of a DRM node, if the node belongs to a whole PCI device.
     fn drm(&self, node: &str) -> Result<DeviceName, Unnamed> {
-        let link = self.sys.join("class/drm").join(node).join("device");
-        let device = std::fs::read_link(link).map_err(|_| Unnamed::Form)?;
-        let device = device.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        pci(device).ok_or(Unnamed::Partition)
+        let device = self.drm_device(node).ok_or(Unnamed::Form)?;
+        pci(&device).ok_or(Unnamed::Partition)
+    }
+
+    /// The name of the device that a DRM node belongs to.
+    fn drm_device(&self, node: &str) -> Option<String> {
+        let link = self.paths.sys.join("class/drm").join(node).join("device");
+        Some(fs::read_link(link).ok()?.file_name()?.to_str()?.to_owned())
+    }
+
+    /// The partition of an AMD device, by the name that the plugin has for it: its platform device, or
+    /// the PCI address, which is the first partition's. `None` for the address of a whole device.
+    fn partition(&self, id: &str) -> Option<DeviceName> {
+        let (folder, is_pci) = match pci(id) {
+            Some(_) => (self.paths.sys.join("bus/pci/devices").join(id).join("drm"), true),
+            None => (self.paths.sys.join("class/drm"), false),
+        };
+        let names = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.file_name());
+        let mut renders = names.filter_map(|name| name.into_string().ok());
+        // Kernels name the platform device `amdgpu_xcp_3` or `amdgpu_xcp.3` (`amdgpu_xcp_drv.c`).
+        let is_its = |node: &str| {
+            is_pci || self.drm_device(node).is_some_and(|device| device.replace('.', "_") == id)
+        };
+        self.partition_of(&renders.find(|node| is_node("renderD", node) && is_its(node))?)
+    }
+
+    /// The partition of an AMD device that a render node opens.
+    fn partition_of(&self, render: &str) -> Option<DeviceName> {
+        let partitions = self.partitions.get_or_init(|| PartitionNodes::of_all(self.paths));
+        let opened = partitions.devices_of(&[format!("dri/{render}").into()]);
+        opened.into_iter().find(DeviceName::is_part)
+    }
+
+    /// How many cores each Neuron device has; `None` if they differ, or if each has so many that the
+    /// plugin may count pairs of them (logical cores, since Trainium 2 with its eight).
+    fn neuron_cores(&self) -> Option<u32> {
+        let cores = |folder: fs::DirEntry| {
+            let names = fs::read_dir(folder.path()).ok()?.flatten().map(|entry| entry.file_name());
+            let cores =
+                names.filter(|name| name.to_str().is_some_and(|n| is_node("neuron_core", n)));
+            u32::try_from(cores.count()).ok()
+        };
+        let devices = fs::read_dir(self.paths.sys.join("devices/virtual/neuron_device")).ok()?;
+        let devices = devices
+            .flatten()
+            .filter(|entry| entry.file_name().to_str().is_some_and(|name| is_node("neuron", name)));
+        let counts: BTreeSet<u32> = devices.filter_map(cores).collect();
+        counts.first().copied().filter(|count| counts.len() == 1 && (1..8).contains(count))
     }
 }
 
@@ -173,11 +226,14 @@ fn nvidia(_: &NameContext<'_>, id: &str) -> Named {
     (device, kind, replica.map(Into::into))
 }
 
-fn amd(_: &NameContext<'_>, id: &str) -> Named {
-    let partition = id.starts_with("amdgpu_xcp_");
-    let why = if partition { Unnamed::Partition } else { Unnamed::Form };
-    let kind = if partition { GrantKind::Instance } else { GrantKind::Exclusive };
-    (pci(id).ok_or(why), kind, None)
+fn amd(names: &NameContext<'_>, id: &str) -> Named {
+    let partition = names.partition(id);
+    let is_partition = partition.is_some() || id.starts_with("amdgpu_xcp_");
+    let (why, kind) = match is_partition {
+        true => (Unnamed::Partition, GrantKind::Instance),
+        false => (Unnamed::Form, GrantKind::Exclusive),
+    };
+    (partition.or_else(|| pci(id)).ok_or(why), kind, None)
 }
 
 fn habana(_: &NameContext<'_>, id: &str) -> Named {
@@ -207,9 +263,11 @@ fn counted(vendor: &'static str, id: &str) -> Named {
     (device.ok_or(Unnamed::Form), GrantKind::Exclusive, None)
 }
 
-/// A part of a device, by a number that does not name the device.
-fn part(_: &NameContext<'_>, _: &str) -> Named {
-    (Err(Unnamed::Partition), GrantKind::Instance, None)
+/// A core of a Neuron device, counted through all devices: the device it is on.
+fn neuron_core(names: &NameContext<'_>, id: &str) -> Named {
+    let device = number(id).and_then(|core| core.checked_div(names.neuron_cores()?));
+    let device = device.map(|index| DeviceName::IndexOf("neuron", index));
+    (device.ok_or(Unnamed::Partition), GrantKind::Instance, None)
 }
 
 fn nvidia_claim(_: &NameContext<'_>, name: &str) -> Named {
@@ -225,7 +283,9 @@ fn nvidia_claim(_: &NameContext<'_>, name: &str) -> Named {
 fn amd_claim(names: &NameContext<'_>, name: &str) -> Named {
     let render = name.strip_prefix("gpu-").and_then(|rest| rest.split_once('-'));
     let render = render.and_then(|(card, render)| number(card).and(number(render)));
-    let device = render.ok_or(Unnamed::Form).and_then(|n| names.drm(&format!("renderD{n}")));
+    let render = render.map(|number| format!("renderD{number}")).ok_or(Unnamed::Form);
+    let device =
+        render.and_then(|node| names.partition_of(&node).map_or_else(|| names.drm(&node), Ok));
     (device, GrantKind::Claim, None)
 }
 

@@ -47,33 +47,20 @@ pub(super) fn unique_id(folder: &Path) -> Option<u64> {
     u64::from_str_radix(&text, 16).ok().filter(|id| ![0, u64::MAX].contains(id))
 }
 
-/// The parts of a device in KFD's order: one if it is not partitioned. Partitions have the device's
-/// PCI address, except that on some kernels the function is the partition's number, and they have
-/// its unique id.
-pub(super) fn parts(paths: &Paths, folder: &Path, address: &str) -> Vec<Part> {
-    let unique = unique_id(folder);
+/// A node of KFD's topology: its folder and what it says.
+type Node = (PathBuf, BTreeMap<String, u64>);
+
+fn topology(paths: &Paths) -> Vec<Node> {
     let mut files = Files::default();
-    let mut parts = Vec::new();
-    for (_, node) in numbered(&root(paths).join("topology/nodes"), "") {
-        let keys = properties(&mut files, &node.join("properties"));
-        let key = |name: &str| keys.get(name).copied().filter(|number| *number > 0);
-        let Some(id) = files.number(&node.join("gpu_id")).filter(|id| *id > 0) else { continue };
-        let location = key("location_id").unwrap_or_default();
-        let domain = key("domain").unwrap_or_default();
-        let [bus, slot, function] = [location >> 8 & 0xff, location >> 3 & 0x1f, location & 7];
-        let is_here = format!("{domain:04x}:{bus:02x}:{slot:02x}.{function}") == address;
-        let is_part = unique.is_some() && key("unique_id") == unique;
-        let render = key("drm_render_minor").and_then(|minor| u32::try_from(minor).ok());
-        let (true, Some(render)) = (is_here || is_part, render) else { continue };
-        let units = key("simd_count").zip(key("simd_per_cu")).map(|(all, per)| all / per);
-        let bank = properties(&mut files, &node.join("mem_banks/0/properties"));
-        parts.push(Part {
-            id: Some(id),
-            render,
-            units: units.and_then(|units| u32::try_from(units).ok()),
-            memory: bank.get("size_in_bytes").copied().filter(|size| *size > 0),
-        });
-    }
+    let nodes = numbered(&root(paths).join("topology/nodes"), "").into_iter();
+    nodes
+        .map(|(_, node)| (node.clone(), properties(&mut files, &node.join("properties"))))
+        .collect()
+}
+
+/// The parts of a device in KFD's order: one if it is not partitioned.
+pub(super) fn parts(paths: &Paths, folder: &Path, address: &str) -> Vec<Part> {
+    let mut parts = parts_in(&topology(paths), folder, address);
     if parts.is_empty() {
         // KFD is not built, or does not list the device: graphics only.
         let nodes = numbered(&folder.join("drm"), "renderD");
@@ -81,6 +68,33 @@ pub(super) fn parts(paths: &Paths, folder: &Path, address: &str) -> Vec<Part> {
         parts.extend(nodes.into_iter().map(part).take(1));
     }
     parts
+}
+
+/// The nodes of a device. Partitions have the device's PCI address, except that on some kernels the
+/// function is the partition's number, and they have its unique id.
+fn parts_in(topology: &[Node], folder: &Path, address: &str) -> Vec<Part> {
+    let unique = unique_id(folder);
+    let mut files = Files::default();
+    let part = |(node, keys): &Node| {
+        let key = |name: &str| keys.get(name).copied().filter(|number| *number > 0);
+        let location = key("location_id").unwrap_or_default();
+        let domain = key("domain").unwrap_or_default();
+        let [bus, slot, function] = [location >> 8 & 0xff, location >> 3 & 0x1f, location & 7];
+        let is_here = format!("{domain:04x}:{bus:02x}:{slot:02x}.{function}") == address;
+        let is_part = unique.is_some() && key("unique_id") == unique;
+        let render = key("drm_render_minor").and_then(|minor| u32::try_from(minor).ok());
+        let (true, Some(render)) = (is_here || is_part, render) else { return None };
+        let id = files.number(&node.join("gpu_id")).filter(|id| *id > 0)?;
+        let units = key("simd_count").zip(key("simd_per_cu")).map(|(all, per)| all / per);
+        let bank = properties(&mut files, &node.join("mem_banks/0/properties"));
+        Some(Part {
+            id: Some(id),
+            render,
+            units: units.and_then(|units| u32::try_from(units).ok()),
+            memory: bank.get("size_in_bytes").copied().filter(|size| *size > 0),
+        })
+    };
+    topology.iter().filter_map(part).collect()
 }
 
 /// Parses lines of a name and a number.
@@ -93,10 +107,11 @@ fn properties(files: &mut Files, path: &Path) -> BTreeMap<String, u64> {
 /// The render nodes of the partitions of every partitioned device.
 pub(super) fn partition_nodes(paths: &Paths) -> PartitionNodes {
     let mut nodes = Vec::new();
+    let topology = topology(paths);
     for address in sysfs::bound(paths, &[super::DRIVER]) {
         let address = address.to_string_lossy();
         let folder = sysfs::pci_folder(paths, &address);
-        let parts = parts(paths, &folder, &address);
+        let parts = parts_in(&topology, &folder, &address);
         let [first, _, ..] = parts.as_slice() else { continue };
         let [device, _] = first.nodes();
         let device: Arc<str> = device.into();

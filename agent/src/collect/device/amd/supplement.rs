@@ -5,7 +5,8 @@
 //! minutes, gives it half a minute, and closes it. A reading never waits for it, except outside the agent,
 //! where nothing comes later. The files win: only what they do not have is taken. A library that is missing,
 //! hangs, crashes or answers nonsense thus costs its own words. What comes from the process is a vendor's
-//! code's: texts have a bound and no control characters.
+//! code's: texts have a bound and no control characters. The process has the devices open: a release of the
+//! devices closes it too, and the library is asked again after it.
 
 use super::super::link::{Link, LinkError, Program};
 use super::super::reader::{CompleteIdentity, Settings};
@@ -14,6 +15,7 @@ use super::super::{library, sysfs};
 use super::{DRIVER, UNNAMED, smi};
 use crate::collect::device::files::Files;
 use crate::collect::device::link::ExitingChild;
+use crate::collect::device::snapshot::Control;
 use crate::collect::source::Context;
 use crate::ids::GpuUuid;
 use crate::inventory::GpuInfo;
@@ -59,6 +61,8 @@ enum SupplementError {
     Late,
     #[error("an earlier process is still inside a call")]
     StillThere,
+    #[error("the devices are released")]
+    Released,
 }
 
 /// What the library has of each board.
@@ -89,18 +93,24 @@ impl Shared {
 /// What a run needs.
 struct Runner {
     settings: Settings,
+    control: Control,
     /// The last process, if it did not end.
     leaving: Mutex<Option<ExitingChild>>,
 }
 
 /// Begins without a process.
 pub(super) fn start(context: &Context, settings: &Settings) -> CompleteIdentity {
-    let runner = Arc::new(Runner { settings: settings.clone(), leaving: Mutex::default() });
+    let control = Control::default();
+    context.readers.push(control.clone());
+    context.holding.push(control.clone());
+    let settings = settings.clone();
+    let runner = Arc::new(Runner { settings, control, leaving: Mutex::default() });
     let shared = Arc::new(Shared::default());
     let mut may_wait = !context.is_agent;
     Box::new(move |info, note| {
         let mut latest = shared.lock();
         let is_due = latest.begun.is_none_or(|begun| begun.elapsed() >= EVERY);
+        let is_due = is_due && !runner.control.released();
         if is_due && !latest.is_running && !latest.known.contains_key(info.uuid.as_str()) {
             latest.begun = Some(Instant::now());
             latest.is_running = begin(&runner, &shared);
@@ -133,6 +143,8 @@ fn begin(runner: &Arc<Runner>, shared: &Arc<Shared>) -> bool {
                 let room = MAX_DEVICES.saturating_sub(latest.known.len());
                 latest.known.extend(known.into_iter().take(room));
             }
+            // Due again when the devices are read again.
+            Err(SupplementError::Released) => latest.begun = None,
             Err(error) => {
                 let text = format!("libamd_smi.so: {error}");
                 let clean = text.chars().filter(|char| !char.is_control()).take(MAX_PROBLEM);
@@ -176,11 +188,19 @@ impl Runner {
             confined: self.settings.confined,
             stall: STALL,
         })?;
-        let answered = ask(&mut link, Instant::now() + TIMEOUT);
+        self.control.hold(link.hangup()?);
+        // A release before this has found nothing to close.
+        let is_released = self.control.released();
+        let answered = match is_released {
+            true => Err(SupplementError::Released),
+            false => ask(&mut link, Instant::now() + TIMEOUT),
+        };
+        let is_closed = !self.control.forget_child();
         let mut ended = link.close();
         let status = ended.ended(EXIT_TIMEOUT);
         *leaving = status.is_none().then_some(ended);
         match (answered, status) {
+            (Err(_), _) if is_closed => Err(SupplementError::Released),
             (Err(SupplementError::Link(_)), Some(status)) => {
                 Err(SupplementError::Refused(format!("its process ended early: {status}")))
             }
@@ -287,7 +307,8 @@ mod tests {
             let mut settings = Settings::new(program, Duration::from_secs(10));
             settings.paths = crate::paths::Paths::under(root.path());
             settings.library = Some(library.to_owned());
-            let answered = Runner { settings, leaving: Mutex::default() }.run();
+            let control = Control::default();
+            let answered = Runner { settings, control, leaving: Mutex::default() }.run();
             answered.map_err(|error| error.to_string())
         };
         assert_eq!(run(Path::new("libnone.so.7"), "active"), Ok(None));

@@ -86,6 +86,15 @@ fn the_drivers_status_decides_whether_a_device_is_lost_or_failing() {
 }
 
 #[test]
+fn a_device_that_is_unbound_is_lost() {
+    let tree = Tree::new();
+    let folder = gaudi3(&tree);
+    let mut device = tree.open(&VENDOR).devices.remove(0);
+    fs::remove_file(tree.at(&format!("{folder}/driver"))).unwrap();
+    assert!(matches!(device.read(&[]).outcome, Outcome::Lost(why) if why.contains(ADDRESS)));
+}
+
+#[test]
 fn a_library_that_is_none_is_refused() {
     let tree = Tree::new();
     gaudi3(&tree);

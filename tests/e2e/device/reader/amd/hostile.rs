@@ -7,10 +7,12 @@ use gpuwho::collect::device::{OpenOptions, vendor};
 use gpuwho::inventory::facts::Fact;
 use gpuwho::paths::Paths;
 use gpuwho_tests::amd::table::Table;
+use gpuwho_tests::attacker::fuse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::thread;
 use tempfile::TempDir;
 
 /// The driver has these ready; reading any other file wakes the device.
@@ -102,7 +104,8 @@ fn a_file_that_is_no_reading_costs_that_reading_only() {
     ];
     for (file, metrics) in files {
         for (bad, [failed, implausible]) in &all {
-            let rig = Rig::new("mi300x8");
+            // Two boards: fewer files to make.
+            let rig = Rig::new("mi300x2-cpx");
             let mut expected = values(&rig.read(0).values);
             let of_sclk = |key: &Key| key.0 != "gpu.clock.speed" || key.1 == "graphics";
             expected.retain(|key, _| !(metrics.contains(&key.0) && of_sclk(key)));
@@ -114,6 +117,32 @@ fn a_file_that_is_no_reading_costs_that_reading_only() {
             assert_eq!(cost, [*failed, *implausible], "{file}: {:#?}", reading.cost);
         }
     }
+}
+
+#[test]
+fn a_file_that_the_driver_refuses_as_busy_costs_that_reading_only() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        println!("skipped: needs root and /dev/fuse");
+        return;
+    }
+    // On a thread of its own, which alone sees the mount.
+    let on_its_own = || {
+        let rig = Rig::new("mi300x8");
+        let mut expected = values(&rig.read(0).values);
+        let busy = rig.folder.path().join("busy");
+        fs::create_dir(&busy).unwrap();
+        fuse::refuse_reads(&busy).unwrap();
+        let file = rig.at(0).join("gpu_busy_percent");
+        fs::remove_file(&file).unwrap();
+        symlink(busy.join("percent"), &file).unwrap();
+        let errno = fs::read(&file).unwrap_err().raw_os_error();
+        assert_eq!(errno, Some(rustix::io::Errno::BUSY.raw_os_error()));
+        let reading = rig.read(0);
+        expected.remove(&("gpu.utilization", "general".to_owned()));
+        assert_eq!((&reading.outcome, reading.cost.failed), (&Outcome::Ok, 1), "{reading:#?}");
+        assert_eq!(values(&reading.values), expected);
+    };
+    thread::spawn(on_its_own).join().unwrap();
 }
 
 #[test]

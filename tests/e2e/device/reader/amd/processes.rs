@@ -1,8 +1,8 @@
 //! Which of KFD's files of processes are read, and when what they say is found.
 
 use super::{Rig, processes, values};
-use gpuwho::collect::device::OpenLibrary;
 use gpuwho::collect::device::wire::{Outcome, Reading};
+use gpuwho::collect::device::{DeviceRead, OpenLibrary};
 use gpuwho_tests::amd::{self, On};
 
 /// Readings in which each file of a process without memory is read once, as the reader documents.
@@ -33,7 +33,7 @@ fn files_of_processes_without_memory_are_read_in_turns() {
         assert_eq!(processes(reading), processes(&first), "what has memory is in each reading");
     }
     let most = |all: &[Reading]| all.iter().map(|reading| reading.cost.calls).max().unwrap();
-    // Of 128 files 8 have memory, and 16 are read in a turn.
+    // Of 128 files 8 have memory, and 16 are read in a turn: fewer once the memory in use does not grow.
     assert!(most(&next) + 80 < first.cost.calls, "{} of {}", most(&next), first.cost.calls);
     let empty = Rig::new("mi300x2-cpx");
     let mut alone = empty.device(1);
@@ -42,15 +42,20 @@ fn files_of_processes_without_memory_are_read_in_turns() {
     // A look at each of sixteen processes, and three files for each of the eight on this board.
     let more = most(&next) - most(&alone);
     assert!(more <= 16 + 8 * 3 + 16, "{more}");
+    let steady: Vec<_> = (0..ROUND).map(|_| device.read(&[])).collect();
+    assert!(most(&next) >= most(&steady) + 14, "{} and {}", most(&next), most(&steady));
 }
 
 #[test]
 fn memory_that_a_process_takes_later_is_found_within_a_round() {
     let rig = crowded();
     let mut device = rig.device(1);
-    device.read(&[]);
+    (0..=ROUND).for_each(|_| drop(device.read(&[])));
     // Its first memory on this board, on the last partition, and no queue.
     rig.tree.compute(&On { pid: 1000, render: 143, bytes: 7 << 20 }).unwrap();
+    let used = rig.at(1).join("mem_info_vram_used");
+    let before: u64 = std::fs::read_to_string(&used).unwrap().trim().parse().unwrap();
+    std::fs::write(&used, (before + (7 << 20)).to_string()).unwrap();
     let mut readings = (0..ROUND).map(|_| device.read(&[]));
     let found = readings.find(|reading| !on_second(reading, 1000).is_empty());
     let expected = [(Some(7), "compute 7340032".to_owned())];
@@ -115,4 +120,32 @@ fn a_board_whose_partitions_change_forgets_which_files_had_memory() {
     let folder = rig.at(1);
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(matches!(device.read(&[]).outcome, Outcome::Lost(_) | Outcome::Failing(_)));
+}
+
+#[test]
+fn a_process_s_files_stay_open_and_say_what_they_say_now() {
+    let rig = crowded();
+    let mut device = rig.device(1);
+    let on = On { pid: 1015, render: 143, bytes: 5 << 20 };
+    let numbers = |device: &mut Box<dyn DeviceRead>| {
+        let reading = device.read(&[]);
+        let own = reading.processes.iter().filter(|on| on.pid == 1015);
+        values(&own.map(|on| on.value.clone()).collect::<Vec<_>>())
+            .into_values()
+            .collect::<Vec<_>>()
+    };
+    rig.tree.statistics(&on, 19, 1500).unwrap();
+    assert_eq!(numbers(&mut device), [1.5, (1_u64 << 30) as f64, 0.5]);
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let own = || open().filter_map(|fd| std::fs::read_link(fd.path()).ok());
+    let own = || {
+        own().filter(|path| path.starts_with(rig.folder.path()) && path.iter().any(|n| n == "1015"))
+    };
+    assert_eq!(own().count(), 3);
+    rig.tree.compute(&on).unwrap();
+    rig.tree.statistics(&on, 38, 2500).unwrap();
+    assert_eq!(numbers(&mut device), [2.5, (5_u64 << 20) as f64, 1.0]);
+    rig.tree.end(1015).unwrap();
+    assert_eq!(numbers(&mut device), [0.0; 0]);
+    assert_eq!(own().count(), 0, "closed with the process");
 }

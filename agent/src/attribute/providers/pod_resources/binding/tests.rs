@@ -7,12 +7,14 @@ use crate::catalog::attributes::AttrSet;
 use crate::ids::GpuUuid;
 use crate::paths::Paths;
 use std::path::Path;
+use std::sync::LazyLock;
 
 const GPU: &str = "GPU-11111111-2222-3333-4444-555555555555";
 const OTHER: &str = "GPU-aaaaaaaa-2222-3333-4444-555555555555";
 const MIG: &str = "MIG-0f3a1b2c-3d4e-5f60-7182-93a4b5c6d7e8";
 fn names() -> NameContext<'static> {
-    NameContext { sys: Path::new("/nowhere"), extra: &[] }
+    static NOWHERE: LazyLock<Paths> = LazyLock::new(|| Paths::under(Path::new("/nowhere")));
+    NameContext::new(&NOWHERE, &[])
 }
 
 fn ownership() -> Ownership {

@@ -1,5 +1,6 @@
 use super::super::wire::CdiDevice;
 use super::*;
+use std::path::Path;
 
 const GPU: &str = "GPU-11111111-2222-3333-4444-555555555555";
 const MIG: &str = "MIG-0f3a1b2c-3d4e-5f60-7182-93a4b5c6d7e8";
@@ -7,8 +8,12 @@ const MIG: &str = "MIG-0f3a1b2c-3d4e-5f60-7182-93a4b5c6d7e8";
 fn plugin(resource: &str, id: &str) -> Option<Named> {
     let dir = tempfile::tempdir().unwrap();
     drm(dir.path(), "card1", "0000:4d:00.0");
-    let names =
-        NameContext { sys: dir.path(), extra: &["example.com/npu".into(), "corp/*".into()] };
+    plugin_on(dir.path(), resource, id)
+}
+
+fn plugin_on(root: &Path, resource: &str, id: &str) -> Option<Named> {
+    let (paths, extra) = (Paths::under(root), ["example.com/npu".into(), "corp/*".into()]);
+    let names = NameContext::new(&paths, &extra);
     let devices = ContainerDevices {
         resource_name: resource.into(),
         device_ids: vec![id.into()],
@@ -26,7 +31,17 @@ fn claim(driver: &str, device: &str, cdi: &[&str]) -> Option<Result<DeviceName, 
     let dir = tempfile::tempdir().unwrap();
     drm(dir.path(), "renderD128", "0000:c1:00.0");
     drm(dir.path(), "renderD129", "amdgpu_xcp_3");
-    let names = NameContext { sys: dir.path(), extra: &["npu.example.com".into()] };
+    claim_on(dir.path(), driver, device, cdi)
+}
+
+fn claim_on(
+    root: &Path,
+    driver: &str,
+    device: &str,
+    cdi: &[&str],
+) -> Option<Result<DeviceName, Unnamed>> {
+    let (paths, extra) = (Paths::under(root), ["npu.example.com".into()]);
+    let names = NameContext::new(&paths, &extra);
     let resource = ClaimResource {
         cdi_devices: cdi.iter().map(|name| CdiDevice { name: (*name).into() }).collect(),
         driver_name: driver.into(),
@@ -51,9 +66,9 @@ fn claim(driver: &str, device: &str, cdi: &[&str]) -> Option<Result<DeviceName, 
 }
 
 /// Links a DRM node to a device, as in sysfs.
-fn drm(sys: &Path, node: &str, device: &str) {
-    let dir = sys.join("class/drm").join(node);
-    std::fs::create_dir_all(&dir).unwrap();
+fn drm(root: &Path, node: &str, device: &str) {
+    let dir = root.join("sys/class/drm").join(node);
+    fs::create_dir_all(&dir).unwrap();
     std::os::unix::fs::symlink(format!("../../../{device}"), dir.join("device")).unwrap();
 }
 
@@ -88,11 +103,95 @@ fn every_plugins_ids_are_read_in_its_own_form() {
         ("google.com/tpu", "3", (Ok(DeviceName::IndexOf("tpu", 3)), Exclusive, None)),
         ("tenstorrent.com/n150", "0", (Ok(DeviceName::IndexOf("tenstorrent", 0)), Exclusive, None)),
         ("aws.amazon.com/neuron", "2", (Ok(DeviceName::IndexOf("neuron", 2)), Exclusive, None)),
+        (
+            "aws.amazon.com/neurondevice",
+            "2",
+            (Ok(DeviceName::IndexOf("neuron", 2)), Exclusive, None),
+        ),
         ("aws.amazon.com/neuroncore", "2", (Err(Unnamed::Partition), Instance, None)),
         ("example.com/npu", "1", (Ok(DeviceName::Index(1)), Exclusive, None)),
         ("corp/any-thing", GPU, (Ok(by_uuid(GPU)), Exclusive, None)),
     ] {
         assert_eq!(plugin(resource, id), Some(wanted), "{resource} {id}");
+    }
+}
+
+/// Writes AMD's two boards, the second of them in two partitions, as sysfs and KFD have them.
+fn boards(root: &Path, separator: char) {
+    let put = |path: &str, text: &str| {
+        let path = root.join("sys").join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    for (address, unique) in [("0000:05:00.0", "11"), ("0000:15:00.0", "12")] {
+        put(&format!("bus/pci/drivers/amdgpu/{address}/unique_id"), unique);
+        put(&format!("bus/pci/devices/{address}/unique_id"), unique);
+    }
+    let xcp = format!("amdgpu_xcp{separator}0");
+    for (node, (render, device, location, unique)) in [
+        (128, "0000:05:00.0", 0x500, 0x11),
+        (129, "0000:15:00.0", 0x1500, 0x12),
+        (130, xcp.as_str(), 0x1501, 0x12),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        drm(root, &format!("renderD{render}"), device);
+        if device != xcp {
+            put(&format!("bus/pci/devices/{device}/drm/renderD{render}/dev"), "");
+        }
+        let folder = format!("class/kfd/kfd/topology/nodes/{}", node + 1);
+        put(&format!("{folder}/gpu_id"), &(500 + node).to_string());
+        let text = format!("location_id {location}\ndrm_render_minor {render}\nunique_id {unique}");
+        put(&format!("{folder}/properties"), &text);
+    }
+}
+
+#[test]
+fn a_partition_of_amds_is_named_by_its_platform_device_and_the_first_by_the_board() {
+    let part = |gpu_instance| {
+        let device = "dri/renderD129".into();
+        Ok(DeviceName::Instance { device, gpu_instance, compute_instance: None })
+    };
+    for separator in ['_', '.'] {
+        let dir = tempfile::tempdir().unwrap();
+        boards(dir.path(), separator);
+        for (id, wanted, kind) in [
+            ("0000:05:00.0", Ok(by_pci("0000:05:00.0")), GrantKind::Exclusive),
+            ("0000:15:00.0", part(0), GrantKind::Instance),
+            ("amdgpu_xcp_0", part(1), GrantKind::Instance),
+            ("amdgpu_xcp_1", Err(Unnamed::Partition), GrantKind::Instance),
+        ] {
+            let named = plugin_on(dir.path(), "amd.com/gpu", id);
+            assert_eq!(named, Some((wanted, kind, None)), "{id}");
+        }
+        for (device, wanted) in [
+            ("gpu-0-128", Ok(by_pci("0000:05:00.0"))),
+            ("gpu-1-129", part(0)),
+            ("gpu-1-130", part(1)),
+        ] {
+            assert_eq!(claim_on(dir.path(), "gpu.amd.com", device, &[]), Some(wanted), "{device}");
+        }
+    }
+}
+
+#[test]
+fn a_neuron_core_names_its_device_if_all_devices_have_as_many_and_none_has_pairs() {
+    let named = |counts: &[u32], core: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        for (device, cores) in counts.iter().enumerate() {
+            for core in 0..*cores {
+                let folder = format!("sys/devices/virtual/neuron_device/neuron{device}");
+                let folder = dir.path().join(folder).join(format!("neuron_core{core}/stats"));
+                fs::create_dir_all(folder).unwrap();
+            }
+        }
+        plugin_on(dir.path(), "aws.amazon.com/neuroncore", core).unwrap().0
+    };
+    let device = |index| Ok(DeviceName::IndexOf("neuron", index));
+    assert_eq!(["0", "1", "2", "5"].map(|core| named(&[2, 2, 2], core)), [0, 0, 1, 2].map(device));
+    for (counts, core) in [(&[2, 4][..], "0"), (&[8, 8], "0"), (&[2, 2], "x"), (&[], "0")] {
+        assert_eq!(named(counts, core), Err(Unnamed::Partition), "{counts:?} {core}");
     }
 }
 
