@@ -70,7 +70,7 @@ impl Files {
         self.count_call(begun.elapsed(), false);
         let text = room.get(..read.ok().filter(|length| *length > 0)?)?;
         let number = str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());
-        self.count_implausible(number.filter(is_value))
+        self.count_implausible(number.filter(|number| is_value(*number)))
     }
 
     /// A file's text, trimmed.
@@ -88,7 +88,7 @@ impl Files {
     /// A file's number; all ones means no value.
     pub(super) fn number(&mut self, path: &Path) -> Option<u64> {
         let number = self.text(path)?.parse().ok();
-        self.count_implausible(number.filter(is_value))
+        self.count_implausible(number.filter(|number| is_value(*number)))
     }
 
     /// A file's signed number.
@@ -113,8 +113,8 @@ impl Files {
 }
 
 /// Whether a number is one: all ones mean no value.
-fn is_value(number: &u64) -> bool {
-    ![u64::MAX, u64::from(u32::MAX)].contains(number)
+fn is_value(number: u64) -> bool {
+    ![u64::MAX, u64::from(u32::MAX)].contains(&number)
 }
 
 /// Whether the error means that the device or the driver has no such reading.

@@ -229,9 +229,10 @@ fn nvidia(_: &NameContext<'_>, id: &str) -> Named {
 fn amd(names: &NameContext<'_>, id: &str) -> Named {
     let partition = names.partition(id);
     let is_partition = partition.is_some() || id.starts_with("amdgpu_xcp_");
-    let (why, kind) = match is_partition {
-        true => (Unnamed::Partition, GrantKind::Instance),
-        false => (Unnamed::Form, GrantKind::Exclusive),
+    let (why, kind) = if is_partition {
+        (Unnamed::Partition, GrantKind::Instance)
+    } else {
+        (Unnamed::Form, GrantKind::Exclusive)
     };
     (partition.or_else(|| pci(id)).ok_or(why), kind, None)
 }

@@ -114,7 +114,7 @@ pub(super) struct Processes {
     /// The last file of the last turn.
     last: (u32, usize),
     /// Bytes that were in use, and how many turns are left since they grew.
-    used: i64,
+    used: Option<i64>,
     left: usize,
 }
 
@@ -194,8 +194,9 @@ impl Processes {
     fn turn(&mut self, used: Option<i64>) -> Vec<(u32, usize)> {
         let all =
             self.known.values().flat_map(|known| &known.uses).filter(|on| !on.is_used).count();
-        let has_grown = used.is_none_or(|used| used > self.used);
-        self.used = used.unwrap_or_default();
+        // At the first reading every process is new, so that all its files are read.
+        let has_grown = used.is_none_or(|used| self.used.is_some_and(|before| used > before));
+        self.used = used;
         self.left = if has_grown { ROUND } else { self.left.saturating_sub(1) };
         let slower = if self.left == 0 && all > MIN_TURN { SLOWER } else { 1 };
         let many = all.div_ceil(ROUND).clamp(MIN_TURN, MAX_TURN) / slower;

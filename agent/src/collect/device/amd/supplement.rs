@@ -190,10 +190,10 @@ impl Runner {
         })?;
         self.control.hold(link.hangup()?);
         // A release before this has found nothing to close.
-        let is_released = self.control.released();
-        let answered = match is_released {
-            true => Err(SupplementError::Released),
-            false => ask(&mut link, Instant::now() + TIMEOUT),
+        let answered = if self.control.released() {
+            Err(SupplementError::Released)
+        } else {
+            ask(&mut link, Instant::now() + TIMEOUT)
         };
         let is_closed = !self.control.forget_child();
         let mut ended = link.close();
