@@ -136,9 +136,7 @@ fn a_process_s_files_stay_open_and_say_what_they_say_now() {
     let numbers = |device: &mut Box<dyn DeviceRead>| {
         let reading = device.read(&[]);
         let own = reading.processes.iter().filter(|on| on.pid == 1015);
-        values(&own.map(|on| on.value).collect::<Vec<_>>())
-            .into_values()
-            .collect::<Vec<_>>()
+        values(&own.map(|on| on.value).collect::<Vec<_>>()).into_values().collect::<Vec<_>>()
     };
     rig.tree.statistics(&on, 19, 1500).unwrap();
     assert_eq!(numbers(&mut device), [1.5, (1_u64 << 30) as f64, 0.5]);
