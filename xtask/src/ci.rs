@@ -141,7 +141,31 @@ fn cargo_deny(arguments: &[&str]) -> Result<Command> {
 #[cfg(test)]
 mod tests {
     use super::row;
+    use crate::place;
+    use std::fs;
     use std::time::Duration;
+
+    #[test]
+    fn workflows_have_the_pinned_toolchain_and_actions_by_their_commits() {
+        let root = place::root();
+        let pinned: toml::Table =
+            fs::read_to_string(root.join("rust-toolchain.toml")).unwrap().parse().unwrap();
+        let image = format!("rust:{}-bookworm", pinned["toolchain"]["channel"].as_str().unwrap());
+        let mut images = 0;
+        for entry in fs::read_dir(root.join(".github/workflows")).unwrap() {
+            let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+            for (key, value) in text.lines().filter_map(|line| line.trim().split_once(": ")) {
+                if key.ends_with("image") {
+                    images += 1;
+                    assert_eq!(value, image);
+                } else if key.ends_with("uses") {
+                    let commit = value.split(['@', ' ']).nth(1).unwrap();
+                    assert!(commit.len() == 40 && value.contains(" # v"), "{value}");
+                }
+            }
+        }
+        assert_eq!(images, 3);
+    }
 
     #[test]
     fn a_step_that_ran_has_its_time_and_its_last_word() {
