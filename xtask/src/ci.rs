@@ -1,7 +1,7 @@
 //! All that a change must pass, with the time each step took.
 
 use crate::compile::{self, Profile};
-use crate::{docs, place, setup, shell, test, tidy, vm};
+use crate::{chart, docs, place, setup, shell, test, tidy, vm};
 use anyhow::{Context as _, Result, bail};
 use std::path::PathBuf;
 use std::process::Command;
@@ -29,6 +29,7 @@ const STEPS: &[Step] = &[
     Step { name: "build", perform: build },
     Step { name: "tidy", perform: || tidy::tidy(&agent()).map(passed) },
     Step { name: "docs", perform: || docs::check(&agent()).map(passed) },
+    Step { name: "chart", perform: chart },
     Step { name: "test", perform: tests },
     Step { name: "vm", perform: kernels },
 ];
@@ -92,6 +93,15 @@ fn build() -> Result<Outcome> {
 /// The agent of that build.
 fn agent() -> PathBuf {
     compile::agent(Profile::Debug)
+}
+
+/// The chart, where Helm is there.
+fn chart() -> Result<Outcome> {
+    Ok(if chart::check_if_built()? {
+        passed(())
+    } else {
+        Outcome::Skipped("needs Helm, which `cargo xtask chart` builds".to_owned())
+    })
 }
 
 fn tests() -> Result<Outcome> {

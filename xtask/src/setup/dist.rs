@@ -158,6 +158,11 @@ fn go_program(program: &GoProgram) -> Result<PathBuf> {
     Ok(place::cache("packaging")?.join(format!("{name}-{key:016x}")))
 }
 
+/// Whether it has been built.
+pub(crate) fn is_built(program: &GoProgram) -> Result<bool> {
+    Ok(go_program(program)?.is_file())
+}
+
 /// Builds a Go program once, and gives its path.
 pub(crate) fn build_go_program(program: &GoProgram) -> Result<PathBuf> {
     let binary = go_program(program)?;
