@@ -142,14 +142,28 @@ fn this_processor() -> Result<&'static Processor> {
 /// without whole-program optimisation: for tests.
 pub(crate) fn deb(out: &Path) -> Result<PathBuf> {
     setup::ensure(&["build", "bpf", "dist"], Want::Must)?;
-    let release = Release::new(out.to_owned())?;
     let processor = this_processor()?;
     let program = processor.compile(&place::target(""), "measure")?;
     binary::check_glibc(&program)?;
     let made = Stage::new(&out.join("made"))?;
     stage_stripped(&made, &program)?;
     stage_licences(&made, processor)?;
-    packages::write(Format::Deb, &release, processor, made.folder())
+    packages::write(Format::Deb, &Release::new(out.to_owned())?, processor, made.folder())
+}
+
+/// The RPM of the program in a Debian package, and the same as a newer version: for tests.
+pub(crate) fn rpms(deb: &Path, out: &Path) -> Result<[PathBuf; 2]> {
+    let processor = this_processor()?;
+    let made = Stage::new(&out.join("made-rpm"))?;
+    let unpacked = out.join("unpacked");
+    shell::run(shell::program("dpkg-deb", ["-x"]).arg(deb).arg(&unpacked))?;
+    made.copy(&unpacked.join("usr/bin/gpuwho"), PROGRAM, 0o755)?;
+    stage_licences(&made, processor)?;
+    let older = Release::new(out.to_owned())?;
+    let newer =
+        Release { version: format!("{}.1", older.version), ..Release::new(out.to_owned())? };
+    let write = |release: &Release| packages::write(Format::Rpm, release, processor, made.folder());
+    Ok([write(&older)?, write(&newer)?])
 }
 
 /// A program without its symbols, as a release's is.
