@@ -44,7 +44,7 @@ pub(super) fn pinned(processor: &Processor) -> Result<PathBuf> {
 
 /// The oldest C library that can be had, glibc 2.31: to start the program, not to publish.
 pub(super) fn oldest(processor: &Processor) -> Result<PathBuf> {
-    let name = format!("{OLDEST_SUITE}-{}", processor.debian);
+    let name = format!("{OLDEST_SUITE}-libraries-{}", processor.debian);
     unpacked(processor, &name, &[(Archive::Main, OLDEST_SUITE)], |apt, to| {
         // Not the version that this machine has installed.
         LIBRARY_PACKAGES
