@@ -79,16 +79,16 @@ fn walk(schema: &Value, path: &str, found: &mut Vec<Leaf>) {
 fn default_of(yaml: &str, path: &str) -> Option<String> {
     let mut lines =
         yaml.lines().filter(|line| !line.trim().is_empty() && !line.trim().starts_with('#'));
-    let mut rest = String::new();
+    let mut rest = "";
     for (level, name) in path.split('.').enumerate() {
         let key = format!("{}{name}:", "  ".repeat(level));
-        rest = lines.find_map(|line| line.strip_prefix(&key))?.trim().to_owned();
+        rest = lines.find_map(|line| line.strip_prefix(&key))?.trim();
     }
-    if rest.is_empty() {
-        let items: Vec<_> = lines.map_while(|line| line.trim().strip_prefix("- ")).collect();
-        rest = format!("[{}]", items.join(", "));
+    if !rest.is_empty() {
+        return Some(rest.to_owned());
     }
-    Some(rest)
+    let items: Vec<_> = lines.map_while(|line| line.trim().strip_prefix("- ")).collect();
+    Some(format!("[{}]", items.join(", ")))
 }
 
 #[cfg(test)]

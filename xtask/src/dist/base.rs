@@ -6,6 +6,7 @@ use super::binary::{PROCESSORS, Processor};
 use crate::apt::{Apt, Archive};
 use crate::place;
 use anyhow::{Context as _, Result, ensure};
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -63,7 +64,8 @@ pub(super) fn renew() -> Result<()> {
         apt.fetch(SUITES)?;
         for package in PACKAGES {
             let [version, sum] = apt.newest(package)?;
-            text += &format!("{} {package} {version} {sum}\n", processor.debian);
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{} {package} {version} {sum}", processor.debian);
         }
     }
     let path = place::root().join(LIST);

@@ -20,8 +20,7 @@ pub(super) fn write_bill_of_materials(program: &Path, to: &Path) -> Result<()> {
     let names: Vec<_> = listed["components"].as_array().into_iter().flatten().collect();
     let has = |name: &&str| names.iter().any(|component| component["name"] == **name);
     ensure!(
-        listed["bomFormat"] == "CycloneDX"
-            && ["aya", "nvml-wrapper", "tokio"].iter().all(|n| has(n)),
+        listed["bomFormat"] == "CycloneDX" && ["aya", "nvml-wrapper", "tokio"].iter().all(has),
         "{} embeds no list of its dependencies",
         program.display()
     );
