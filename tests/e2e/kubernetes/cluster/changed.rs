@@ -47,11 +47,8 @@ impl Tap {
                 let server = TcpStream::connect(to).unwrap();
                 let (from, into) = (client.try_clone().unwrap(), server.try_clone().unwrap());
                 let keep = Arc::clone(&keep);
-                thread::spawn(move || {
-                    hand_on(from, into, |said| {
-                        keep.lock().unwrap().extend_from_slice(said);
-                    })
-                });
+                let keep = move |said: &[u8]| keep.lock().unwrap().extend_from_slice(said);
+                thread::spawn(move || hand_on(from, into, keep));
                 thread::spawn(move || hand_on(server, client, |_| {}));
             }
         });
