@@ -110,7 +110,8 @@ pub struct Cluster {
     pods: String,
     /// The cgroup of its daemons.
     service: Vec<PathBuf>,
-    nvml: FakeNvml,
+    /// The node's driver.
+    pub nvml: FakeNvml,
     stage: Stage,
 }
 

@@ -67,6 +67,17 @@ impl Apt {
         Ok(names.map(str::to_owned).collect())
     }
 
+    /// The newest version of a package that the suites have, and its SHA-256.
+    pub(crate) fn newest(&self, package: &str) -> Result<[String; 2]> {
+        let show = ["show", "--no-all-versions", package];
+        let text = shell::capture(shell::program("apt-cache", self.options()).args(show))?;
+        let field = |name: &str| {
+            let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+            found.map(str::to_owned).with_context(|| format!("{package} has no {name}"))
+        };
+        Ok([field("Version")?, field("SHA256")?])
+    }
+
     /// Downloads a package and unpacks it into a folder.
     pub(crate) fn unpack(&self, package: &str, into: &Path) -> Result<()> {
         let mut command = shell::program("apt-get", self.options());

@@ -1,6 +1,8 @@
-//! `cargo xtask chart`: the Helm chart, linted and rendered by the real Helm, and the plain manifest in
-//! `deploy/kubernetes` that is rendered from it. The manifest has a hash of the chart in it, so that a test
+//! `cargo xtask chart`: the Helm chart, linted and rendered by the real Helm, the page of its values, and the
+//! plain manifest in `deploy/kubernetes` that is rendered from it. The manifest has a hash of the chart in it, so that a test
 //! without Helm knows whether it is the chart's.
+
+pub(crate) mod values;
 
 use crate::dist::archive::{Stage, compress};
 use crate::setup::dist as tools;
@@ -27,130 +29,25 @@ pub(crate) struct Request {
     check: bool,
 }
 
-/// Options of an installation, and what the manifests must then have.
-type Combination = (&'static [&'static str], &'static [&'static str]);
+/// The installations that the values are for: each rendered here, and taken by a real API server in
+/// `cargo xtask kubernetes`.
+const COMBINATIONS: &str = include_str!("../chart-combinations.json");
 
-/// The installations that the values are for.
-const COMBINATIONS: &[Combination] = &[
-    (
-        &[],
-        &[
-            "kind: DaemonSet",
-            "name: test-gpuwho",
-            "priorityClassName: \"system-node-critical\"",
-            "{name: GPUWHO_PATHS_MACHINE_ID, value: /host/etc/machine-id}",
-        ],
-    ),
-    (
-        &["--set", "otlp.endpoint=https://otlp.example:4317,otlp.secretName=otlp"],
-        &["value: \"https://otlp.example:4317\"", "envFrom: [{secretRef: {name: \"otlp\"}}]"],
-    ),
-    (
-        &["--set", "spool.metrics=true,spool.maxBytes=1073741824"],
-        &[
-            "{name: GPUWHO_SPOOL_FOLDER, value: /var/lib/gpuwho/spool}",
-            "{name: GPUWHO_SPOOL_METRICS, value: \"true\"}",
-            "{name: GPUWHO_SPOOL_MAX_BYTES, value: \"1073741824\"}",
-        ],
-    ),
-    (&["--set", "spool.enabled=false"], &["kind: DaemonSet"]),
-    (
-        &["--set", "otlp.names={native,semconv}"],
-        &["{name: GPUWHO_OTLP_NAMES, value: '[\"native\",\"semconv\"]'}"],
-    ),
-    (&["--set", "clusterName=prod-1"], &["\"host.name=$(NODE_NAME),k8s.cluster.name=prod-1\""]),
-    (
-        &["--set-string", "config=[agent]\ninterval = \"30s\"\n"],
-        &[
-            "gpuwho.toml: \"[agent]\\ninterval = \\\"30s\\\"\\n\"",
-            "mountPath: /etc/gpuwho",
-            "gpuwho/config: ",
-        ],
-    ),
-    (
-        &["--set", "runtimeClassName=nvidia,nodeSelector.nvidia\\.com/gpu\\.present=yes"],
-        &["runtimeClassName: \"nvidia\"", "nodeSelector: {\"nvidia.com/gpu.present\":\"yes\"}"],
-    ),
-    // MicroK8s
-    (
-        &[
-            "--set",
-            "runtimeSockets={/var/snap/microk8s/common/run/containerd.sock},\
-             kubeletRoot=/var/snap/microk8s/common/var/lib/kubelet",
-        ],
-        &[
-            "'[\"/host/var/snap/microk8s/common/run/containerd.sock\"]'",
-            "{name: var-snap-microk8s-common-run, mountPath: /host/var/snap/microk8s/common/run, readOnly: true, mountPropagation: HostToContainer}",
-            "hostPath: {path: /var/snap/microk8s/common/var/lib/kubelet/pod-resources, type",
-        ],
-    ),
-    (&["--set-json", "runtimeSockets=[]"], &["value: '[]'"]),
-    (
-        &[
-            "--set",
-            "image.repository=registry.example/gpuwho,image.tag=1.2.3,imagePullSecrets[0].name=pull",
-        ],
-        &["image: \"registry.example/gpuwho:1.2.3\"", "imagePullSecrets: [{\"name\":\"pull\"}]"],
-    ),
-    (
-        &["--set", "prometheusRule.enabled=true,prometheusRule.labels.release=prometheus"],
-        &[
-            "kind: PrometheusRule",
-            "\"release\":\"prometheus\"",
-            "      - alert: GpuLost\n",
-            "{{ with $labels.host_name }}",
-        ],
-    ),
-    (
-        &["--namespace", "gpu", "--set", "openshift.enabled=true"],
-        &[
-            "kind: SecurityContextConstraints",
-            "name: gpu-test-gpuwho",
-            "users: [\"system:serviceaccount:gpu:test-gpuwho\"]",
-            "serviceAccountName: test-gpuwho",
-        ],
-    ),
-    (&["--set", "networkPolicy.enabled=true"], &["kind: NetworkPolicy", "ingress: []"]),
-    (
-        &[
-            "--set",
-            "prometheus.port=9464,prometheus.names={native,dcgm},networkPolicy.enabled=true",
-            "--set-json",
-            "networkPolicy.from=[{\"namespaceSelector\":{}}]",
-        ],
-        &[
-            "{name: GPUWHO_PROMETHEUS_LISTEN, value: \"0.0.0.0:9464\"}",
-            "{name: GPUWHO_PROMETHEUS_NAMES, value: '[\"native\",\"dcgm\"]'}",
-            "ports: [{name: metrics, containerPort: 9464}]",
-            "readinessProbe: {httpGet: {path: /readyz, port: metrics}",
-            "ingress: [{ports: [{port: 9464}], from: [{\"namespaceSelector\":{}}]}]",
-        ],
-    ),
-    (
-        &[
-            "--set",
-            "prometheus.port=9464,prometheus.podMonitor.enabled=true,\
-             prometheus.podMonitor.labels.release=prometheus",
-        ],
-        &["kind: PodMonitor", "\"release\":\"prometheus\"", "honorLabels: true"],
-    ),
-    (
-        &[
-            "--set",
-            "updateStrategy.type=OnDelete,updateStrategy.rollingUpdate=null,priorityClassName=",
-        ],
-        &["updateStrategy: {\"type\":\"OnDelete\"}"],
-    ),
-    (
-        &["--set-json", "tolerations=[]", "--set-json", "affinity={\"nodeAffinity\":{}}"],
-        &["tolerations: []", "affinity: {\"nodeAffinity\":{}}"],
-    ),
-    // Before the field for AppArmor.
-    (
-        &["--kube-version", "1.29.0"],
-        &["container.apparmor.security.beta.kubernetes.io/gpuwho: unconfined\n    spec:"],
-    ),
-];
+/// An installation.
+#[derive(serde::Deserialize)]
+struct Combination {
+    /// What Helm is told.
+    options: Vec<String>,
+    /// What the manifests then have.
+    has: Vec<String>,
+    /// What they do not have.
+    #[serde(default)]
+    lacks: Vec<String>,
+}
+
+fn combinations() -> Result<Vec<Combination>> {
+    serde_json::from_str(COMBINATIONS).context("reading xtask/chart-combinations.json")
+}
 
 /// Values that the schema must refuse.
 const REFUSED: &[&str] = &[
@@ -161,6 +58,9 @@ const REFUSED: &[&str] = &[
     "spool.maxBytes=1",
     "spool.folder=/tmp",
     "runtimeSockets={containerd.sock}",
+    "driverFolders={/usr/lib/x86_64-linux-gnu}",
+    "driverFolders={run/nvidia}",
+    "privileged=maybe",
     "image.pullPolicy=Sometimes",
     "nodeSelector.gpu=true",
     "networkPolicy.enabled=maybe",
@@ -175,15 +75,26 @@ const REFUSED: &[&str] = &[
 /// `cargo xtask chart`.
 pub(crate) fn chart(request: &Request) -> Result<()> {
     let helm = Helm(tools::build_go_program(tools::HELM)?);
-    helm.run(&["lint", CHART, "--strict", "--kube-version", KUBERNETES])?;
-    for (options, wanted) in COMBINATIONS {
-        let rendered = helm.template("test", options)?;
-        if let Some(text) = wanted.iter().find(|text| !rendered.contains(*text)) {
-            bail!("with {options:?} the chart renders no {text:?}:\n{rendered}");
+    for Combination { options, has, lacks } in combinations()? {
+        let options: Vec<_> = options.iter().map(String::as_str).collect();
+        let fixed = ["lint", CHART, "--strict", "--quiet", "--kube-version", KUBERNETES];
+        helm.run(&[&fixed, &options[..]].concat())?;
+        let rendered = helm.template("test", &options)?;
+        let missing = has.iter().find(|text| !rendered.contains(*text));
+        if let Some(text) = missing.or_else(|| lacks.iter().find(|text| rendered.contains(*text))) {
+            bail!(
+                "with {options:?} the chart must have {has:?} and not {lacks:?}; {text:?} is wrong:\n{rendered}"
+            );
         }
     }
     for values in REFUSED {
         ensure!(helm.template("test", &["--set", values]).is_err(), "the schema takes {values}");
+    }
+    if !request.check {
+        // It is a file of the chart.
+        let path = place::root().join(values::README);
+        fs::write(&path, values::readme()?)
+            .with_context(|| format!("writing {}", path.display()))?;
     }
     let rendered = format!("{RENDERED}{:016x}\n{}", hash()?, helm.template("gpuwho", &[])?);
     let path = place::root().join(MANIFEST);
@@ -195,6 +106,15 @@ pub(crate) fn chart(request: &Request) -> Result<()> {
         println!("wrote {}", path.display());
     }
     Ok(())
+}
+
+/// The same with `--check`, where Helm has been built already: that takes minutes.
+pub(crate) fn check_if_built() -> Result<bool> {
+    let is_built = tools::is_built(tools::HELM)?;
+    if is_built {
+        chart(&Request { check: true })?;
+    }
+    Ok(is_built)
 }
 
 /// The real Helm.
@@ -280,21 +200,5 @@ mod tests {
             let line = format!("\n{key}: {}\n", env!("CARGO_PKG_VERSION"));
             assert!(chart.contains(&line), "{key}");
         }
-    }
-
-    #[test]
-    fn every_value_is_in_the_schema_and_the_other_way_round() {
-        let read = |name: &str| fs::read_to_string(place::root().join(CHART).join(name)).unwrap();
-        let schema: serde_json::Value = serde_json::from_str(&read("values.schema.json")).unwrap();
-        let schema = schema["properties"].as_object().unwrap();
-        let mut described: Vec<_> = schema.keys().map(String::as_str).collect();
-        described.retain(|name| *name != "global");
-        let values = read("values.yaml");
-        let is_key = |line: &&str| line.starts_with(|first: char| first.is_ascii_alphabetic());
-        let keys = values.lines().filter(is_key).filter_map(|line| line.split(':').next());
-        let mut keys: Vec<_> = keys.collect();
-        keys.sort_unstable();
-        described.sort_unstable();
-        assert_eq!(keys, described);
     }
 }

@@ -1,7 +1,7 @@
 //! All that a change must pass, with the time each step took.
 
 use crate::compile::{self, Profile};
-use crate::{docs, place, setup, shell, test, tidy, vm};
+use crate::{chart, docs, place, setup, shell, test, tidy, vm};
 use anyhow::{Context as _, Result, bail};
 use std::path::PathBuf;
 use std::process::Command;
@@ -29,6 +29,7 @@ const STEPS: &[Step] = &[
     Step { name: "build", perform: build },
     Step { name: "tidy", perform: || tidy::tidy(&agent()).map(passed) },
     Step { name: "docs", perform: || docs::check(&agent()).map(passed) },
+    Step { name: "chart", perform: chart },
     Step { name: "test", perform: tests },
     Step { name: "vm", perform: kernels },
 ];
@@ -94,6 +95,15 @@ fn agent() -> PathBuf {
     compile::agent(Profile::Debug)
 }
 
+/// The chart, where Helm is there.
+fn chart() -> Result<Outcome> {
+    Ok(if chart::check_if_built()? {
+        passed(())
+    } else {
+        Outcome::Skipped("needs Helm, which `cargo xtask chart` builds".to_owned())
+    })
+}
+
 fn tests() -> Result<Outcome> {
     test::test(&test::Request::everything()).map(|tally| Outcome::Passed(tally.to_string()))
 }
@@ -141,7 +151,31 @@ fn cargo_deny(arguments: &[&str]) -> Result<Command> {
 #[cfg(test)]
 mod tests {
     use super::row;
+    use crate::place;
+    use std::fs;
     use std::time::Duration;
+
+    #[test]
+    fn workflows_have_the_pinned_toolchain_and_actions_by_their_commits() {
+        let root = place::root();
+        let pinned: toml::Table =
+            fs::read_to_string(root.join("rust-toolchain.toml")).unwrap().parse().unwrap();
+        let image = format!("rust:{}-bookworm", pinned["toolchain"]["channel"].as_str().unwrap());
+        let mut images = 0;
+        for entry in fs::read_dir(root.join(".github/workflows")).unwrap() {
+            let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+            for (key, value) in text.lines().filter_map(|line| line.trim().split_once(": ")) {
+                if key.ends_with("image") {
+                    images += 1;
+                    assert_eq!(value, image);
+                } else if key.ends_with("uses") {
+                    let commit = value.split(['@', ' ']).nth(1).unwrap();
+                    assert!(commit.len() == 40 && value.contains(" # v"), "{value}");
+                }
+            }
+        }
+        assert_eq!(images, 3);
+    }
 
     #[test]
     fn a_step_that_ran_has_its_time_and_its_last_word() {

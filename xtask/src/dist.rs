@@ -3,6 +3,7 @@
 //! same bytes every time from one state of the repository at one path.
 
 pub(crate) mod archive;
+mod base;
 mod binary;
 mod contents;
 mod golden;
@@ -34,6 +35,10 @@ pub(crate) struct Request {
     /// Write xtask/dist-contents.txt anew instead of comparing with it
     #[arg(long)]
     accept: bool,
+    /// Only name the newest packages of Debian, security updates included, in xtask/image-packages.txt: the
+    /// image is made of those
+    #[arg(long, exclusive = true)]
+    renew_base: bool,
     /// Make everything twice, each with a build of its own, and compare
     #[arg(long)]
     twice: bool,
@@ -65,6 +70,9 @@ impl Release {
 
 /// `cargo xtask dist`.
 pub(crate) fn dist(request: &Request) -> Result<()> {
+    if request.renew_base {
+        return base::renew();
+    }
     setup::ensure(&["build", "bpf", "dist"], Want::Must)?;
     let work = place::target("dist");
     let version = env!("CARGO_PKG_VERSION");
@@ -113,9 +121,9 @@ fn make(release: &Release, target: &Path, built: Option<&Path>, accept: bool) ->
         }
         let listing = image.add(release, processor, made)?;
         listings.push((format!("image for {}", processor.name), golden::entries(&listing)));
+        start(processor, &made.join("root"))?;
         if processor.name == std::env::consts::ARCH {
-            start(&made.join("root"))?;
-            start(&image::oldest_root(processor, made)?)?;
+            start(processor, &image::oldest_root(processor, made)?)?;
         }
     }
     let archive = release.out.join(format!("gpuwho-{}-oci.tar", release.version));
@@ -142,14 +150,28 @@ fn this_processor() -> Result<&'static Processor> {
 /// without whole-program optimisation: for tests.
 pub(crate) fn deb(out: &Path) -> Result<PathBuf> {
     setup::ensure(&["build", "bpf", "dist"], Want::Must)?;
-    let release = Release::new(out.to_owned())?;
     let processor = this_processor()?;
     let program = processor.compile(&place::target(""), "measure")?;
     binary::check_glibc(&program)?;
     let made = Stage::new(&out.join("made"))?;
     stage_stripped(&made, &program)?;
     stage_licences(&made, processor)?;
-    packages::write(Format::Deb, &release, processor, made.folder())
+    packages::write(Format::Deb, &Release::new(out.to_owned())?, processor, made.folder())
+}
+
+/// The RPM of the program in a Debian package, and the same as a newer version: for tests.
+pub(crate) fn rpms(deb: &Path, out: &Path) -> Result<[PathBuf; 2]> {
+    let processor = this_processor()?;
+    let made = Stage::new(&out.join("made-rpm"))?;
+    let unpacked = out.join("unpacked");
+    shell::run(shell::program("dpkg-deb", ["-x"]).arg(deb).arg(&unpacked))?;
+    made.copy(&unpacked.join("usr/bin/gpuwho"), PROGRAM, 0o755)?;
+    stage_licences(&made, processor)?;
+    let older = Release::new(out.to_owned())?;
+    let newer =
+        Release { version: format!("{}.1", older.version), ..Release::new(out.to_owned())? };
+    let write = |release: &Release| packages::write(Format::Rpm, release, processor, made.folder());
+    Ok([write(&older)?, write(&newer)?])
 }
 
 /// A program without its symbols, as a release's is.
@@ -190,10 +212,18 @@ fn write_tarball(release: &Release, made: &Path, base: &str) -> Result<()> {
     compress(&tar)
 }
 
-/// Starts the program with the C library of a root folder.
-fn start(root: &Path) -> Result<()> {
-    let mut command = shell::program("unshare", ["--map-root-user", "chroot"]);
-    let text = shell::capture(command.arg(root).args(["/usr/bin/gpuwho", "--version"]))?;
+/// Starts the program with the C library of a root folder; that of another processor in QEMU.
+fn start(processor: &Processor, root: &Path) -> Result<()> {
+    let mut command = if processor.name == std::env::consts::ARCH {
+        let mut command = shell::program("unshare", ["--map-root-user", "chroot"]);
+        command.arg(root).arg("/usr/bin/gpuwho");
+        command
+    } else {
+        let mut command = shell::program(format!("qemu-{}", processor.name), ["-L"]);
+        command.arg(root).arg(root.join("usr/bin/gpuwho"));
+        command
+    };
+    let text = shell::capture(command.arg("--version"))?;
     let wanted = format!("gpuwho {}", env!("CARGO_PKG_VERSION"));
     ensure!(text.trim() == wanted, "in {} it prints {text:?}", root.display());
     Ok(())

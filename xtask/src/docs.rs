@@ -1,6 +1,8 @@
 //! The documents made from the program: `agent/METRICS.md` from the metric catalogue, and the sample
-//! configuration from the sections of every component. And the alerts, from their table.
+//! configuration from the sections of every component. The alerts, from their table; and the page of the
+//! chart's values, from their schema.
 
+use crate::chart::values;
 use crate::{alerts, compile, place, shell};
 use anyhow::{Context as _, Result, bail};
 use std::fs;
@@ -29,6 +31,7 @@ const DOCUMENTS: [(&str, &[&str]); 2] = [
 /// Every document with its text of now.
 fn all(agent: &Path) -> Result<Vec<(&'static str, String)>> {
     let mut all = alerts::files()?.to_vec();
+    all.push((values::README, values::readme()?));
     for (name, args) in DOCUMENTS {
         all.push((name, text(agent, args)?));
     }

@@ -1,5 +1,5 @@
 //! `cargo xtask systemd`: the release's Debian package on a host whose first process is systemd: installed,
-//! started, rebooted, upgraded, without each capability in turn, removed, purged.
+//! started, rebooted, upgraded, without each capability in turn, removed, purged; then the RPM by `rpm` itself.
 //!
 //! The host is a virtual machine of Debian's packages (mmdebstrap), with Debian's kernel, under QEMU. It
 //! has no network, and the fake driver library in place of a driver. Slow: not part of `cargo xtask ci`.
@@ -93,14 +93,17 @@ impl Drop for Work {
     }
 }
 
-/// What the guest has beside Debian: two versions of the package, and the fake driver.
+/// What the guest has beside Debian: two versions of each package, and the fake driver.
 fn extra(deb: &Path, work: &Path) -> Result<Extra> {
     let newer = work.join("newer.deb");
     newer_version(deb, &newer, &work.join("newer"))?;
+    let [rpm, newer_rpm] = dist::rpms(deb, work)?;
     Ok(Extra {
         files: vec![
             (deb.to_owned(), "opt/check/gpuwho.deb"),
             (newer, "opt/check/newer.deb"),
+            (rpm, "opt/check/gpuwho.rpm"),
+            (newer_rpm, "opt/check/newer.rpm"),
             (fake_nvml()?, "opt/check/libnvidia-ml.so.1"),
             (
                 place::root().join("tests/fakes/nvml/scenarios/h100x8.toml"),

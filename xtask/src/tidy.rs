@@ -20,7 +20,7 @@ use std::path::Path;
 use tree::Tree;
 
 /// One breach of a rule.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     file: String,
     /// Counted from 1; 0 is the file as a whole.

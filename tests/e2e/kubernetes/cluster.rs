@@ -1,6 +1,7 @@
 //! The chart in a real Kubernetes, from its installation to its removal, and what arrives at a real
 //! Collector meanwhile. Only where `cargo xtask kubernetes` has started it.
 
+mod changed;
 mod collectors;
 mod installed;
 mod traces;
@@ -62,6 +63,8 @@ fn the_chart_in_a_real_cluster() {
     assert!(applied.is_some(), "{:?}", scene.cluster.apply(&workloads, &[]));
     step("the combinations of values are taken by the API server");
     installed::are_taken_by_the_server(&scene.cluster);
+    changed::provide_driver(&scene.cluster);
+    let before = traces::folders();
     step("install");
     let installed = Installed::new(&scene);
     step("owners and grants");
@@ -77,7 +80,7 @@ fn the_chart_in_a_real_cluster() {
     scene.a_pod_that_is_replaced_has_its_successors_name();
     traces::no_mount_of_another_pod_is_kept(&scene);
     step("uninstall");
-    traces::nothing_is_left_by(&scene);
+    traces::nothing_is_left_by(&scene, &before);
     traces::nothing_was_asked_of_the_server(&scene.cluster);
     scene.all_is_of_the_node();
 }

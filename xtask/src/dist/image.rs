@@ -1,30 +1,23 @@
 //! The container image as an OCI archive for all processors, made without pulling anything: the
-//! program, Debian's C library, certificates, no shell.
+//! program, Debian's C library and C++'s, certificates, no shell.
 //!
-//! The driver's own library comes from the host: NVIDIA's container runtime mounts it. It loads the C
-//! library and nothing else.
+//! The driver's own library comes from the host: NVIDIA's container runtime mounts it, or a folder of the host is
+//! mounted. NVIDIA's loads the C library and nothing else.
 
 use super::Release;
 use super::archive::{Stage, checksum, compress};
+use super::base::{self, PACKAGES, SUITE};
 use super::binary::Processor;
 use super::contents::{FILES, Kind, PROGRAM};
-use crate::apt::{Apt, Archive};
-use crate::{place, shell};
+use crate::shell;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The release of Debian that the C library is of.
-const SUITE: &str = "trixie";
-/// The oldest release that the program is started on.
-const OLDEST_SUITE: &str = "bullseye";
-/// The packages of the C library.
-const LIBRARY_PACKAGES: [&str; 2] = ["libc6", "libgcc-s1"];
-/// The packages that the image is made of.
-const PACKAGES: [&str; 3] = ["libc6", "libgcc-s1", "ca-certificates"];
-/// The C library in its parts, and the unwinder that it loads when a thread is cancelled.
+/// The C library in its parts, the unwinder that it loads when a thread is cancelled, and C++'s, which AMD's
+/// and Habana's libraries load.
 const LIBRARIES: &[&str] = &[
     "libc.so.6",
     "libdl.so.2",
@@ -33,6 +26,7 @@ const LIBRARIES: &[&str] = &[
     "libpthread.so.0",
     "libresolv.so.2",
     "librt.so.1",
+    "libstdc++.so.6",
 ];
 /// Where programs look for certificate authorities.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -147,7 +141,7 @@ fn configuration(release: &Release, processor: &Processor, diff: &str) -> Value 
 
 /// The image's root folder.
 fn root(processor: &Processor, made: &Path) -> Result<Stage> {
-    let debian = debian(processor, SUITE, &PACKAGES)?;
+    let debian = base::pinned(processor)?;
     let root = Stage::new(&made.join("root"))?;
     for file in FILES.iter().filter(|file| file.kind == Kind::Everywhere) {
         root.copy(&file.source(made), file.path, file.mode)?;
@@ -190,13 +184,13 @@ fn copy_libraries(processor: &Processor, debian: &Path, root: &Stage) -> Result<
 pub(super) fn oldest_root(processor: &Processor, made: &Path) -> Result<PathBuf> {
     let root = Stage::new(&made.join("oldest"))?;
     root.copy(&made.join(PROGRAM), "usr/bin/gpuwho", 0o755)?;
-    copy_libraries(processor, &debian(processor, OLDEST_SUITE, &LIBRARY_PACKAGES)?, &root)?;
+    copy_libraries(processor, &base::oldest(processor)?, &root)?;
     Ok(root.folder().to_owned())
 }
 
 /// What scanners of images read about a package, and its licence.
 fn describe(root: &Stage, debian: &Path, package: &str) -> Result<()> {
-    let file = deb(debian, package)?;
+    let file = base::deb(debian, package)?;
     let control = shell::capture(shell::program("dpkg-deb", ["--field"]).arg(&file))?;
     root.write(control.as_bytes(), &format!("var/lib/dpkg/status.d/{package}"), 0o644)?;
     let copyright = format!("usr/share/doc/{package}/copyright");
@@ -205,16 +199,6 @@ fn describe(root: &Stage, debian: &Path, package: &str) -> Result<()> {
         Ok(text) => root.write(&text, &copyright, 0o644),
         Err(_) => Ok(()),
     }
-}
-
-fn deb(folder: &Path, package: &str) -> Result<PathBuf> {
-    let start = format!("{package}_");
-    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
-    let mut paths = entries.flatten().map(|entry| entry.path());
-    let found = paths.find(|path| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&start))
-    });
-    found.with_context(|| format!("no package {package} in {}", folder.display()))
 }
 
 /// Debian's certificate authorities in one file, as `update-ca-certificates` writes them.
@@ -233,27 +217,6 @@ fn certificates(debian: &Path) -> Result<Vec<u8>> {
         bail!("no certificates in {}", folder.display());
     }
     Ok(all)
-}
-
-/// Packages of a release of Debian for a processor, unpacked in the cache.
-fn debian(processor: &Processor, suite: &str, packages: &[&str]) -> Result<PathBuf> {
-    let cache = place::cache("image")?;
-    let name = format!("{suite}-{}", processor.debian);
-    let kept = cache.join(&name);
-    if kept.is_dir() {
-        return Ok(kept);
-    }
-    let apt = Apt::of(&cache.join(format!("apt-{name}")), processor.debian);
-    apt.fetch(&[(Archive::Main, suite)])?;
-    // Unpacked beside the final name and moved, so that an interrupted one is never used.
-    let unfinished = Stage::new(&cache.join(format!("unpack-{name}")))?;
-    for package in packages {
-        // Not the version that this machine has installed.
-        apt.unpack(&format!("{package}/{suite}"), unfinished.folder())?;
-    }
-    fs::rename(unfinished.folder(), &kept)
-        .with_context(|| format!("moving to {}", kept.display()))?;
-    Ok(kept)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::setup::dist as tools;
 use crate::shell;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,6 +16,14 @@ const LICENCE_FILES: [&str; 5] = ["licen", "copying", "copyright", "notice", "un
 pub(super) fn write_bill_of_materials(program: &Path, to: &Path) -> Result<()> {
     let mut command = shell::program("auditable2cdx", [program]);
     let text = shell::capture(command.env("PATH", tools::search_path()?))?;
+    let listed: Value = serde_json::from_str(&text).context("reading the dependency list")?;
+    let names: Vec<_> = listed["components"].as_array().into_iter().flatten().collect();
+    let has = |name: &&str| names.iter().any(|component| component["name"] == **name);
+    ensure!(
+        listed["bomFormat"] == "CycloneDX" && ["aya", "nvml-wrapper", "tokio"].iter().all(has),
+        "{} embeds no list of its dependencies",
+        program.display()
+    );
     fs::write(to, text).with_context(|| format!("writing {}", to.display()))
 }
 

@@ -37,9 +37,15 @@ const CRATES: [(&str, &str); 2] = [("cargo-auditable", "0.7.7"), ("auditable2cdx
 /// Installs a program from a release's tarball: tries what agent/Cargo.toml says of them.
 const BINSTALL: (&str, &str) = ("cargo-binstall", "1.18.0");
 
-/// Reads what the writer of packages wrote.
-const TOOLS: &[Tool] =
-    &[Tool { program: "rpm", package: "rpm" }, Tool { program: "dpkg-deb", package: "dpkg" }];
+/// Reads what the writer of packages wrote, and starts the other processor's program.
+const TOOLS: &[Tool] = &[
+    Tool { program: "rpm", package: "rpm" },
+    Tool { program: "dpkg-deb", package: "dpkg" },
+    #[cfg(not(target_arch = "aarch64"))]
+    Tool { program: "qemu-aarch64", package: "qemu-user" },
+    #[cfg(target_arch = "aarch64")]
+    Tool { program: "qemu-x86_64", package: "qemu-user" },
+];
 
 /// Writes feeds, and signs and copies what is in them.
 pub(super) const FEED_TOOLS: &[Tool] = &[
@@ -175,6 +181,11 @@ fn go_program(program: &GoProgram) -> Result<PathBuf> {
     let name = program.package.rsplit('/').next().unwrap_or(program.package);
     let key = place::fnv1a(place::FNV_OFFSET, &sums);
     Ok(place::cache("packaging")?.join(format!("{name}-{key:016x}")))
+}
+
+/// Whether it has been built.
+pub(crate) fn is_built(program: &GoProgram) -> Result<bool> {
+    Ok(go_program(program)?.is_file())
 }
 
 /// Builds a Go program once, and gives its path.

@@ -45,11 +45,13 @@ const STEPS: &[Step] = &[
     ("without CAP_DAC_READ_SEARCH", |guest| without(guest, "CAP_DAC_READ_SEARCH")),
     ("without CAP_SYSLOG", |guest| without(guest, "CAP_SYSLOG")),
     ("started again when it is killed", killed),
+    ("started again when it gives no sign of life", stuck),
     ("up after a reboot, and knows a missing device", reboot),
     ("upgraded, the configuration kept", upgrade),
     ("removed", remove),
     ("installed again", again),
     ("purged without a trace", purge),
+    ("the RPM installed, upgraded and erased", rpm),
 ];
 
 /// Takes every step; prints what each found.
@@ -81,7 +83,12 @@ fn host(guest: &mut Guest) -> Result<String> {
 fn install(guest: &mut Guest) -> Result<String> {
     guest.run("DEBIAN_FRONTEND=noninteractive apt-get install -y /opt/check/gpuwho.deb")?;
     ensure!(guest.run("systemctl is-enabled gpuwho")?.trim() == "enabled", "not enabled");
-    is_up(guest)
+    let up = is_up(guest)?;
+    let score = "cat /proc/$(systemctl show gpuwho --value -p MainPID)/oom_score_adj; \
+        stat -c '%U %a' /var/log/gpuwho";
+    let score = guest.run(score)?;
+    ensure!(score == "-500\nroot 750\n", "OOMScoreAdjust and LogsDirectory: {score}");
+    Ok(up)
 }
 
 /// Active only after READY=1, since the unit is of the type `notify`; and it has sent WATCHDOG=1 since.
@@ -207,6 +214,23 @@ fn killed(guest: &mut Guest) -> Result<String> {
     Ok(format!("{} restart", count.trim()))
 }
 
+/// The agent is told of an hour, and systemd waits for ten seconds: as if the agent were stuck.
+fn stuck(guest: &mut Guest) -> Result<String> {
+    let file = "/etc/systemd/system/gpuwho.service.d/stuck.conf";
+    guest.run(&format!(
+        "printf '[Service]\\nWatchdogSec=10s\\nExecStart=\\n\
+         ExecStart=/usr/bin/env WATCHDOG_USEC=3600000000 /usr/bin/gpuwho agent\\n' > {file} \
+         && systemctl daemon-reload && systemctl restart gpuwho"
+    ))?;
+    let said = "journalctl -u gpuwho --no-pager -o cat | grep -m1 'Watchdog timeout'";
+    let said = until(guest, said, |text| !text.is_empty())?;
+    let count = "systemctl show gpuwho --value -p NRestarts";
+    let count = until(guest, count, |text| text.trim().parse().is_ok_and(|count: u32| count > 0))?;
+    guest.run(&format!("rm {file} && systemctl daemon-reload && systemctl restart gpuwho"))?;
+    who_until(guest, "eight devices", |who| devices(who) == 8)?;
+    Ok(format!("{}: {} restart", said.trim(), count.trim()))
+}
+
 fn reboot(guest: &mut Guest) -> Result<String> {
     let known = guest.run("cat /var/lib/gpuwho/devices.json")?;
     ensure!(known.matches("GPU-4f6b1c1e").count() >= 8, "{known}");
@@ -262,7 +286,7 @@ fn again(guest: &mut Guest) -> Result<String> {
 
 /// Everything that an installation may leave: files of its name, users, groups, units, BPF programs, pins.
 const TRACES: &str = "(find / -xdev -iname '*gpuwho*' -not -path '/proc/*' -not -path '/opt/check/*' \
-    -not -path '/var/log/*' -not -path '/var/lib/dpkg/info/gpuwho.list'; find /run /sys/fs/bpf /sys/fs/cgroup \
+    -not -path '/var/lib/dpkg/info/gpuwho.list'; find /run /sys/fs/bpf /sys/fs/cgroup \
     -iname '*gpuwho*'; grep -i gpuwho /etc/hostname /etc/passwd /etc/group /var/lib/dpkg/status; bpftool prog list | grep -E 'name (opened|nccl)'; \
     systemctl list-units --all --plain --no-legend 'gpuwho*'; systemctl list-unit-files --no-legend 'gpuwho*') 2>/dev/null | sort";
 
@@ -275,6 +299,36 @@ fn purge(guest: &mut Guest) -> Result<String> {
     ))?;
     ensure!(left.trim().is_empty(), "left after purging:\n{left}");
     Ok("no file, user, unit, BPF program or cgroup".to_owned())
+}
+
+/// Debian's rpm runs the scripts as every other does. It knows no installed package, so nothing is asked of them.
+const RPM: &str = "rpm --nodeps --force-debian";
+
+/// The presets say whether it is enabled, and nothing starts it; an upgrade restarts it; erasing leaves what the
+/// admin wrote.
+fn rpm(guest: &mut Guest) -> Result<String> {
+    let pid = "systemctl show gpuwho --value -p MainPID";
+    guest.run(&format!("{RPM} -i /opt/check/gpuwho.rpm"))?;
+    // Debian has no presets, which means that everything is enabled.
+    let state = guest.run("systemctl is-enabled gpuwho; systemctl is-active gpuwho; true")?;
+    ensure!(state == "enabled\ninactive\n", "after installing: {state}");
+    let admin = "echo '# mine' >> /etc/gpuwho/gpuwho.toml; echo A=1 > /etc/gpuwho/environment; \
+        systemctl start gpuwho && touch /var/log/gpuwho/points.jsonl";
+    guest.run(admin)?;
+    let up = is_up(guest)?;
+    let old = guest.run(pid)?;
+    guest.run(&format!("{RPM} -U /opt/check/newer.rpm"))?;
+    is_up(guest)?;
+    ensure!(guest.run(pid)? != old, "the old program still runs after the upgrade");
+    guest.run("grep -q '# mine' /etc/gpuwho/gpuwho.toml && test -d /var/lib/gpuwho")?;
+    let version = guest.run("rpm -q gpuwho")?;
+    ensure!(version.lines().count() == 1 && version.contains(".1-"), "after upgrading: {version}");
+    guest.run(&format!("{RPM} -e gpuwho"))?;
+    let left = guest.run(&format!("{TRACES} | diff /opt/check/before - | grep '^[<>]'; true"))?;
+    let kept = "> /etc/gpuwho\n> /etc/gpuwho/gpuwho.toml.rpmsave\n";
+    ensure!(left == kept, "left after erasing:\n{left}");
+    guest.run("test -f /etc/gpuwho/environment && rm -r /etc/gpuwho")?;
+    Ok(format!("{up}; {} restarted it, erasing left what the admin wrote", version.trim()))
 }
 
 /// What the agent says once it says what is wanted.

@@ -30,7 +30,7 @@ pub(super) const SUITES: &[Suite] = &[
 
 /// What a host has. The cloud kernel is a quarter of the usual one.
 const PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,init-system-helpers,linux-image-cloud-amd64,\
-    initramfs-tools,procps,kmod,bpftool";
+    initramfs-tools,procps,kmod,bpftool,rpm";
 
 /// After so long a release has newer packages.
 const WEEK: Duration = Duration::from_hours(7 * 24);

@@ -36,24 +36,34 @@ pub(super) fn alerts(tree: &Tree) -> Vec<Finding> {
 }
 
 const QUERIES: &str = "agent/docs/queries.md";
+const NOTES: &str = "deploy/helm/gpuwho/templates/NOTES.txt";
 const TRIED: &str = "dashboards/queries.test.yaml";
 
-/// Each query of the page is in the tests of `promtool`.
+/// Each query of the page, and of what Helm says after an installation, is in the tests of `promtool`.
 pub(super) fn queries(tree: &Tree) -> Vec<Finding> {
-    let (Some(page), Some(tried)) = (tree.text(QUERIES), tree.text(TRIED)) else {
-        return Vec::new();
+    let Some(tried) = tree.text(TRIED) else { return Vec::new() };
+    let of_page = |line: &str| {
+        let row = line.strip_prefix("| ")?;
+        row.split_once('`')?.1.rsplit_once('`').map(|(query, _)| query.to_owned())
     };
-    let rows = (1..).zip(page.lines()).filter(|(_, line)| line.starts_with("| "));
-    let query = |line: &str| line.split_once('`')?.1.rsplit_once('`').map(|(it, _)| it.to_owned());
-    let queries = rows.filter_map(|(line, row)| Some((line, query(row)?)));
-    let missing = queries.filter(|(_, query)| !tried.contains(&format!("expr: count({query})\n")));
-    let finding = |(line, query)| Finding {
-        file: QUERIES.to_owned(),
-        line,
-        rule: "each of the first queries is tried against Prometheus",
-        remedy: format!("add count({query}) to {TRIED}"),
+    // Indented, as commands are.
+    let of_notes = |line: &str| {
+        line.strip_prefix("  ").filter(|text| !text.starts_with("kubectl ")).map(str::to_owned)
     };
-    missing.map(finding).collect()
+    let missing = |file: &str, query_of: &dyn Fn(&str) -> Option<String>| {
+        let lines = (1..).zip(tree.text(file).unwrap_or_default().lines());
+        let queries = lines.filter_map(|(line, text)| Some((line, query_of(text)?)));
+        let missing =
+            queries.filter(|(_, query)| !tried.contains(&format!("expr: count({query})\n")));
+        let finding = |(line, query)| Finding {
+            file: file.to_owned(),
+            line,
+            rule: "each of the first queries is tried against Prometheus",
+            remedy: format!("add count({query}) to {TRIED}"),
+        };
+        missing.map(finding).collect::<Vec<_>>()
+    };
+    [missing(QUERIES, &of_page), missing(NOTES, &of_notes)].concat()
 }
 
 #[cfg(test)]
@@ -64,8 +74,9 @@ mod tests {
     fn a_query_that_was_not_tried_is_found() {
         let page = "| question | query |\n|---|---|\n| Who? | `gpu_info` |\n| Up? | `gpu_up` |\n";
         let tried = "      - expr: count(gpu_info)\n        eval_time: 1m\n";
-        let found = queries(&Tree::of([(QUERIES, page), (TRIED, tried)]));
-        assert_eq!(found.iter().map(|finding| finding.line).collect::<Vec<_>>(), [4]);
+        let notes = "Queries:\n\n  kubectl get pods\n  gpu_info\n  gpu_up_ratio\n";
+        let found = queries(&Tree::of([(QUERIES, page), (NOTES, notes), (TRIED, tried)]));
+        assert_eq!(found.iter().map(|finding| finding.line).collect::<Vec<_>>(), [4, 5]);
     }
 
     #[test]

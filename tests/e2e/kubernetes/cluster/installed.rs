@@ -1,6 +1,7 @@
 //! The chart, installed, upgraded and rolled back by the real Helm.
 
 use super::Scene;
+use super::changed::{self, Tap};
 use gpuwho_tests::cluster::Cluster;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -12,37 +13,8 @@ const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm/gpuwho"
 pub(super) const NAMESPACE: &str = "monitoring";
 const NAME: &str = "gpuwho";
 
-/// Values beside the chart's own that the documentation names.
-const COMBINATIONS: &[&[&str]] = &[
-    &[],
-    &["--set=runtimeClassName=nvidia,clusterName=a"],
-    &["--set=otlp.secretName=headers,otlp.names={native,semconv}"],
-    &["--set=spool.enabled=false"],
-    &["--set=config=interval = \"5s\""],
-    &["--set=runtimeSockets={/run/k3s/containerd/containerd.sock}"],
-    &["--set=kubeletRoot=/var/lib/k0s/kubelet,runtimeSockets={/run/k0s/containerd.sock}"],
-    &[
-        "--set=kubeletRoot=/var/snap/microk8s/common/var/lib/kubelet",
-        "--set=runtimeSockets={/var/snap/microk8s/common/run/containerd.sock}",
-    ],
-    &["--set-json=runtimeSockets=[]"],
-    &["--set=prometheus.port=9464,prometheus.names={native,dcgm}"],
-    &["--set=prometheus.port=9464,networkPolicy.enabled=true"],
-    &[
-        "--set=prometheus.port=9464,networkPolicy.enabled=true",
-        "--set-json=networkPolicy.from=[{\"namespaceSelector\":{}}]",
-    ],
-    &[
-        "--set=prometheus.port=9464,prometheus.podMonitor.enabled=true",
-        "--set=prometheus.podMonitor.labels.release=prometheus,prometheus.podMonitor.interval=1m",
-    ],
-    &["--set=prometheusRule.enabled=true,prometheusRule.labels.release=prometheus"],
-    &["--set=openshift.enabled=true"],
-    &["--set=updateStrategy.type=OnDelete,updateStrategy.rollingUpdate=null,priorityClassName="],
-    &["--set-json=tolerations=[]", "--set-json=affinity={\"nodeAffinity\":{}}"],
-    &["--set=imagePullSecrets[0].name=registry,image.pullPolicy=Always"],
-    &["--set-json=nodeSelector={\"nvidia.com/gpu.present\":\"true\"}"],
-];
+/// The installations that `cargo xtask chart` renders.
+const COMBINATIONS: &str = include_str!("../../../../xtask/chart-combinations.json");
 
 /// A kind that the chart can make and Kubernetes does not have, and what its definition refuses.
 const KINDS: &[(&str, &str, &str)] = &[
@@ -63,10 +35,13 @@ pub(super) fn are_taken_by_the_server(cluster: &Cluster) {
     let wait = ["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"];
     cluster.kubectl(&wait).unwrap();
     let mut kinds = BTreeSet::new();
-    for options in COMBINATIONS {
-        // With the version of the cluster.
+    let combinations: Vec<Value> = serde_json::from_str(COMBINATIONS).unwrap();
+    for combination in &combinations {
+        let options = combination["options"].as_array().unwrap().iter();
+        let options: Vec<_> = options.map(|option| option.as_str().unwrap()).collect();
+        // With the version of the cluster, whatever an option says.
         let fixed = ["template", "try", CHART, "--namespace=research", "--validate"];
-        let text = cluster.helm(&[&fixed, *options].concat()).unwrap();
+        let text = cluster.helm(&[&fixed, &options[..]].concat()).unwrap();
         let dry = ["--dry-run=server", "--namespace=research", "--validate=strict"];
         let said =
             cluster.apply(&text, &dry).unwrap_or_else(|error| panic!("{options:?}: {error}"));
@@ -86,7 +61,7 @@ pub(super) fn are_taken_by_the_server(cluster: &Cluster) {
     let dry =
         ["apply", "--dry-run=server", "--namespace=research", "--validate=strict", "--filename"];
     cluster.kubectl(&[&dry[..], &[&manifest.display().to_string()]].concat()).unwrap();
-    println!("  {} combinations; {kinds:?} against their definitions", COMBINATIONS.len());
+    println!("  {} combinations; {kinds:?} against their definitions", combinations.len());
 }
 
 /// An installation.
@@ -104,14 +79,15 @@ impl Installed {
             format!("--set=otlp.endpoint={}", scene.collector.http_endpoint()),
         ];
         let installed = Self { values };
-        installed.run(scene, &["install", NAME, CHART, "--create-namespace"], "first");
+        installed.run(scene, &["install", NAME, CHART, "--create-namespace"], "first", &[]);
         installed
     }
 
-    fn run(&self, scene: &Scene, command: &[&str], cluster_name: &str) {
+    fn run(&self, scene: &Scene, command: &[&str], cluster_name: &str, more: &[String]) {
         let name = format!("--set=clusterName={cluster_name}");
         let fixed = ["--namespace", NAMESPACE, "--wait", "--timeout=90s", &name];
-        let values = self.values.iter().map(String::as_str);
+        // Of a value that is set twice the last counts.
+        let values = self.values.iter().chain(more).map(String::as_str);
         let all: Vec<_> = command.iter().copied().chain(fixed).chain(values).collect();
         let failed = |error| panic!("{error}\n{}", describe(&scene.cluster));
         scene.cluster.helm(&all).unwrap_or_else(failed);
@@ -140,10 +116,13 @@ impl Installed {
         });
     }
 
-    /// Another value, and back.
+    /// Other values, and back.
     pub(super) fn is_upgraded_and_rolled_back(&self, scene: &Scene) {
         let first = pod(&scene.cluster);
-        self.run(scene, &["upgrade", NAME, CHART], "second");
+        let tap = Tap::start(&scene.collector.http_endpoint());
+        let values = changed::values(scene, &tap);
+        self.run(scene, &["upgrade", NAME, CHART], "second", &values);
+        changed::is_in_force(scene, &tap);
         let second = pod(&scene.cluster);
         let rollback =
             ["rollback", NAME, "1", "--namespace", NAMESPACE, "--wait", "--timeout=180s"];
@@ -165,12 +144,17 @@ impl Installed {
 
 /// The name of the agent's pod.
 fn pod(cluster: &Cluster) -> String {
+    agent_pod(cluster)["metadata"]["name"].as_str().unwrap().to_owned()
+}
+
+/// The agent's pod, as the API server has it.
+pub(super) fn agent_pod(cluster: &Cluster) -> Value {
     let pods = cluster.get(&["pods", "--namespace", NAMESPACE]).unwrap();
-    let names = pods["items"].as_array().unwrap().iter();
-    let living = names.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
-    let names: Vec<&Value> = living.map(|pod| &pod["metadata"]["name"]).collect();
-    assert_eq!(names.len(), 1, "{names:?}");
-    names[0].as_str().unwrap().to_owned()
+    let pods = pods["items"].as_array().unwrap().iter();
+    let living = pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+    let living: Vec<&Value> = living.collect();
+    assert_eq!(living.len(), 1, "{living:#?}");
+    living[0].clone()
 }
 
 /// Why a pod does not start.

@@ -19,6 +19,11 @@ const FREED_WITHIN: Duration = Duration::from_secs(30);
 /// on with.
 const STAYS: [&str; 2] = ["/run/gpuwho", "/var/lib/gpuwho"];
 
+/// What the kubelet makes for volumes that the node does not have, and stays empty
+/// (deploy/kubernetes/README.md).
+const EMPTY: [&str; 4] =
+    ["/run/crio", "/run/k3s", "/run/k3s/containerd", "/var/lib/kubelet/pods-api"];
+
 /// Where the chart shows the runtime's folder to the agent.
 const SHOWN: &str = "/host";
 const RUNTIME: &str = "/run/containerd/";
@@ -46,12 +51,25 @@ fn mounts(pid: u32, start: &str) -> BTreeSet<String> {
     places.filter(|place| place.starts_with(start)).map(str::to_owned).collect()
 }
 
-/// Uninstalls it and looks for programs, maps, pins, processes and files.
-pub(super) fn nothing_is_left_by(scene: &Scene) {
+/// The node's folders in the places that the chart's volumes are in.
+pub(super) fn folders() -> BTreeSet<PathBuf> {
+    let below = |folder: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let paths = entries.map(|entry| entry.path());
+        paths.filter(|path| path.is_dir() && !path.is_symlink()).collect()
+    };
+    let tops = ["/run", "/var/lib"].map(|top| below(Path::new(top))).concat();
+    let within: Vec<_> = tops.iter().flat_map(|top| below(top)).collect();
+    tops.into_iter().chain(within).collect()
+}
+
+/// Uninstalls it and looks for programs, maps, pins, processes, files, and folders that the node did not
+/// have before.
+pub(super) fn nothing_is_left_by(scene: &Scene, before: &BTreeSet<PathBuf>) {
     let pids = agents(&scene.cluster);
     let objects = bpf_objects(&pids);
     assert!(!pids.is_empty());
-    let programs = objects.iter().filter(|(kind, _)| *kind == BpfObject::Program).count();
+    let programs = programs(&pids);
     println!(
         "  {} processes with {programs} BPF programs, {} maps",
         pids.len(),
@@ -70,6 +88,12 @@ pub(super) fn nothing_is_left_by(scene: &Scene) {
     assert!(size < 1 << 20, "{size} bytes in {files:?}");
     let is_socket = |file: &&PathBuf| file.extension().is_some_and(|extension| extension == "sock");
     assert_eq!(files.iter().find(is_socket), None);
+    let is_new = |path: &PathBuf| {
+        !before.contains(path) && !STAYS.iter().any(|known| path.starts_with(known))
+    };
+    let new: BTreeSet<_> = folders().into_iter().filter(is_new).collect();
+    assert_eq!(new, EMPTY.map(PathBuf::from).into());
+    assert!(new.iter().all(|folder| self::files(folder).is_empty()), "{new:?}");
     let all = scene.cluster.kubectl(&["get", "all,configmaps,secrets", "--namespace", NAMESPACE]);
     assert!(!all.as_ref().unwrap().contains("gpuwho"), "{all:?}");
 }
@@ -98,7 +122,7 @@ pub(super) fn nothing_was_asked_of_the_server(cluster: &Cluster) {
 }
 
 /// The agent's processes in the cluster's pods.
-fn agents(cluster: &Cluster) -> BTreeSet<u32> {
+pub(super) fn agents(cluster: &Cluster) -> BTreeSet<u32> {
     let pids = fs::read_dir("/proc").unwrap().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| {
@@ -107,6 +131,12 @@ fn agents(cluster: &Cluster) -> BTreeSet<u32> {
         read("cgroup").contains(cluster.pods()) && read("comm").starts_with("gpuwho")
     })
     .collect()
+}
+
+/// The BPF programs that these processes hold.
+pub(super) fn programs(pids: &BTreeSet<u32>) -> usize {
+    let objects = bpf_objects(pids);
+    objects.iter().filter(|(kind, _)| *kind == BpfObject::Program).count()
 }
 
 fn bpf_objects(pids: &BTreeSet<u32>) -> BTreeSet<(BpfObject, u32)> {
