@@ -45,8 +45,8 @@ pub struct Options {
     pub only: Option<String>,
     /// Compare with the budgets instead of printing the whole table.
     pub check: bool,
-    /// The page whose table is replaced by this one.
-    pub page: Option<PathBuf>,
+    /// The pages whose table is replaced by this one.
+    pub pages: Vec<PathBuf>,
     /// Only the agent beside the exporters that this file lists.
     pub peers: Option<PathBuf>,
 }
@@ -137,7 +137,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         let rows = peers::measure(list, options.watch)?;
         println!("{}", table::render(&rows));
         let mark = "<!-- measured by cargo xtask bench --peers -->";
-        return options.page.as_deref().map_or(Ok(()), |page| write(page, mark, &rows));
+        return options.pages.iter().try_for_each(|page| write(page, mark, &rows));
     }
     let mut all = Measured { options, parts: Vec::new() };
     let mut section = |name: &str, measure: &dyn Fn() -> Result<Vec<Row>, BenchError>| {
@@ -186,12 +186,12 @@ impl Measured<'_> {
         }
     }
 
-    /// Prints everything, and puts what has a place in the page there.
+    /// Prints everything, and puts what has a place in the pages there.
     fn show(&self) -> Result<(), BenchError> {
         let all: Vec<Row> = self.parts.iter().flat_map(|(_, rows)| rows).cloned().collect();
         println!("{}", table::render(&all));
-        let Some(page) = &self.options.page else { return Ok(()) };
-        for (part, rows) in &self.parts {
+        let places = |page| self.parts.iter().map(move |part| (page, part));
+        for (page, (part, rows)) in self.options.pages.iter().flat_map(places) {
             match write(page, &mark(part), rows) {
                 Err(error @ BenchError::NoPlace(..)) => eprintln!("bench: {error}"),
                 written => written?,

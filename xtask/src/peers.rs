@@ -88,6 +88,7 @@ impl Package {
                     shell::run(go.env("GOBIN", folder.join("bin")))?;
                 }
                 From::Crates => {
+                    install_libdrm()?;
                     let mut install = shell::program("cargo", ["install", "--locked", name]);
                     install.args(["--version", version, "--root"]).arg(&folder);
                     install.env("PROTOC", protoc()?);
@@ -109,6 +110,15 @@ impl Package {
 fn install_python(folder: &Path, package: &str) -> Result<()> {
     shell::run(shell::program("python3", ["-m", "venv"]).arg(folder))?;
     shell::run(&mut shell::program(folder.join("bin/pip"), ["install", "--quiet", package]))
+}
+
+/// The library of AMD's devices that all-smi is linked with.
+fn install_libdrm() -> Result<()> {
+    if Path::new("/usr/include/libdrm/drm.h").is_file() {
+        return Ok(());
+    }
+    let install = ["install", "-y", "--no-install-recommends", "libdrm-dev"];
+    shell::run(&mut shell::program("apt-get", install))
 }
 
 /// Protobuf's compiler, which all-smi is built with.

@@ -26,9 +26,9 @@ struct Arguments {
     /// Compare CPU, memory, threads and the rest with agent/docs/budgets.json; fails where one is above.
     #[arg(long)]
     check: bool,
-    /// Put the table into this page, between its two marks.
+    /// Put each table into this page, between its two marks; more than one page may be named.
     #[arg(long, value_name = "FILE")]
-    page: Option<PathBuf>,
+    page: Vec<PathBuf>,
     /// Measure the agent beside the exporters that this file lists, and nothing else.
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
@@ -58,7 +58,7 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         encoder: !arguments.no_encoder,
         only: arguments.only.clone(),
         check: arguments.check,
-        page: arguments.page.clone(),
+        pages: arguments.page.clone(),
         peers: arguments.peers.clone(),
     })
 }
