@@ -97,18 +97,7 @@ pub async fn run(options: &Options) -> Result<(), DemoError> {
         println!("{note}");
     }
     let pids = if has_nodes || is_listed { cast.pids() } else { Vec::new() };
-    let seen = agent.wait_for("every process in the table", ALL_SEEN_WITHIN, |who| {
-        let has_devices = who["devices"].as_array().is_some_and(|devices| !devices.is_empty());
-        (has_devices && pids.iter().all(|pid| known(who, *pid))).then_some(())
-    });
-    match seen {
-        // A scenario may well have fewer devices, or broken ones.
-        Err(_) if !options.once => println!("Not every process is in the table."),
-        seen => seen?,
-    }
-    let read = |who: &Value| pids.iter().all(|pid| is_on_device(who, *pid)).then_some(());
-    // Intel's are not: nobody has a client of DRM.
-    let _ = agent.wait_for("every process on a device", ALL_READ_WITHIN, read);
+    wait_for_all(&agent, &pids, options.once)?;
     draw(&agent, &sink, &hint)?;
     if options.once {
         return Ok(());
@@ -140,6 +129,23 @@ pub async fn run(options: &Options) -> Result<(), DemoError> {
             draw(&agent, &sink, &hint)?;
         }
     }
+}
+
+/// Waits until the devices and every process are in the table, and the processes on their devices.
+fn wait_for_all(agent: &Agent, pids: &[u32], once: bool) -> Result<(), DemoError> {
+    let seen = agent.wait_for("every process in the table", ALL_SEEN_WITHIN, |who| {
+        let has_devices = who["devices"].as_array().is_some_and(|devices| !devices.is_empty());
+        (has_devices && pids.iter().all(|pid| known(who, *pid))).then_some(())
+    });
+    match seen {
+        // A scenario may well have fewer devices, or broken ones.
+        Err(_) if !once => println!("Not every process is in the table."),
+        seen => seen?,
+    }
+    let read = |who: &Value| pids.iter().all(|pid| is_on_device(who, *pid)).then_some(());
+    // Intel's are not: nobody has a client of DRM.
+    let _ = agent.wait_for("every process on a device", ALL_READ_WITHIN, read);
+    Ok(())
 }
 
 /// The real thing for root, and what is left of it for anybody else.

@@ -161,8 +161,11 @@ impl State {
             self.lost += 1;
             return;
         }
-        let fresh = Fold { until: now + WINDOW, count: 0, limit, last: None };
-        let fold = self.folds.entry(key).or_insert(fresh);
+        let fresh = || Fold { until: now + WINDOW, count: 0, limit, last: None };
+        let fold = self.folds.entry(key).or_insert_with(fresh);
+        if fold.until <= now && fold.last.is_none() {
+            *fold = fresh();
+        }
         fold.count += 1;
         if fold.count > limit {
             fold.last = Some(event);
@@ -174,7 +177,9 @@ impl State {
     /// When the next held event or summary is due.
     pub(super) fn due(&self) -> Option<Instant> {
         let held = self.held.iter().map(|(until, _)| *until);
-        held.chain(self.folds.values().map(|fold| fold.until)).min()
+        // A window without a summary ends without anything to tell.
+        let folds = self.folds.values().filter(|fold| fold.last.is_some());
+        held.chain(folds.map(|fold| fold.until)).min()
     }
 
     /// Queues the held events that have waited long enough for the other source.
