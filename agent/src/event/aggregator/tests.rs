@@ -781,8 +781,11 @@ fn the_thread_that_applies_what_waits_is_woken_for_it_and_for_nothing_else() {
     assert_eq!((room.aggregator.due(), is_woken()), (None, false));
     room.take(xid(79), EventSource::Kmsg, 0);
     assert_eq!((room.aggregator.due(), is_woken()), (Some(room.at(2)), true));
-    // The other source had its time; then the window of its summary begins.
+    // The other source had its time; one event leaves no summary.
     room.aggregator.apply_due(room.at(2));
+    assert_eq!((room.aggregator.due(), is_woken()), (None, false));
+    (0..12).for_each(|_| room.take(xid(79), EventSource::Kmsg, 3));
+    room.aggregator.apply_due(room.at(5));
     assert_eq!((room.aggregator.due(), is_woken()), (Some(room.at(62)), false));
     room.aggregator.apply_due(room.at(62));
     assert_eq!(room.aggregator.due(), None);
