@@ -13,8 +13,9 @@ use crate::sys::memory;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// After this time the agent has run what runs only once, and gives back what that needed.
-const START_UP: Duration = Duration::from_secs(20);
+/// After these times the agent has run what runs only once, and what only new processes need, and gives
+/// back what that needed.
+const START_UP: [Duration; 2] = [Duration::from_secs(20), Duration::from_secs(60)];
 
 /// The thread's name in the status registry.
 pub(super) const THREAD: &str = "upkeep";
@@ -23,8 +24,8 @@ pub(super) const THREAD: &str = "upkeep";
 pub(super) fn run(core: &Core, stop: &Stop) {
     let Context { board, ownership, gauges, interval, .. } = &core.context;
     board.clock(THREAD);
-    let (begun, mut has_hung, mut has_started) = (Instant::now(), false, false);
-    let mut has_lost = false;
+    let (begun, mut has_hung, mut has_lost) = (Instant::now(), false, false);
+    let mut given_back = 0;
     while !stop.wait_until(Instant::now() + *interval) {
         let _turn = board.turn(THREAD, *interval);
         gauges.stages.time(Stage::Table, || {
@@ -39,8 +40,8 @@ pub(super) fn run(core: &Core, stop: &Stop) {
         if has_lost {
             board.put(receipts::STATUS, &lost.unwrap_or_else(Report::ready));
         }
-        if !has_started && begun.elapsed() >= START_UP {
-            has_started = true;
+        if START_UP.get(given_back).is_some_and(|after| begun.elapsed() >= *after) {
+            given_back += 1;
             memory::give_back();
             memory::drop_program_pages();
         }
