@@ -14,6 +14,7 @@ struct Peer {
     program: PathBuf,
     arguments: Vec<&'static str>,
     environment: Vec<(&'static str, &'static str)>,
+    device: Option<&'static str>,
 }
 
 /// Where one comes from.
@@ -29,6 +30,8 @@ struct Package {
     version: &'static str,
     from: From,
     arguments: &'static [&'static str],
+    /// What its page has of each device, if it reads any.
+    device: Option<&'static str>,
     /// Said beside its name.
     remark: &'static str,
 }
@@ -39,6 +42,7 @@ const PACKAGES: &[Package] = &[
         version: "1.7.2",
         from: From::PyPI,
         arguments: &["--bind-address", "127.0.0.1", "--port", "PORT", "--interval", "10"],
+        device: Some("GPU-"),
         remark: "",
     },
     Package {
@@ -46,6 +50,7 @@ const PACKAGES: &[Package] = &[
         version: "0.22.0",
         from: From::Crates,
         arguments: &["api", "--processes", "--interval", "10", "--port", "PORT"],
+        device: Some("GPU-"),
         remark: "",
     },
     Package {
@@ -53,6 +58,7 @@ const PACKAGES: &[Package] = &[
         version: "1.9.1",
         from: From::Go("github.com/prometheus/node_exporter"),
         arguments: &["--web.listen-address=ADDRESS"],
+        device: None,
         remark: " (the host, no GPU)",
     },
 ];
@@ -100,6 +106,7 @@ impl Package {
             name: format!("{name} {version}{}", self.remark),
             program,
             arguments: self.arguments.to_vec(),
+            device: self.device,
             // Of programs in Python: what the agent's own process does not write either.
             environment: vec![("PYTHONDONTWRITEBYTECODE", "1")],
         })

@@ -13,9 +13,8 @@ use crate::sys::memory;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// After these times the agent has run what runs only once, and what only new processes need, and gives
-/// back what that needed.
-const START_UP: [Duration; 2] = [Duration::from_secs(20), Duration::from_secs(60)];
+/// After this time the agent has run what runs only once, and gives back what that needed.
+const START_UP: Duration = Duration::from_secs(20);
 
 /// The thread's name in the status registry.
 pub(super) const THREAD: &str = "upkeep";
@@ -24,8 +23,8 @@ pub(super) const THREAD: &str = "upkeep";
 pub(super) fn run(core: &Core, stop: &Stop) {
     let Context { board, ownership, gauges, interval, .. } = &core.context;
     board.clock(THREAD);
-    let (begun, mut has_hung, mut has_lost) = (Instant::now(), false, false);
-    let mut given_back = 0;
+    let (begun, mut has_hung, mut has_started) = (Instant::now(), false, false);
+    let mut has_lost = false;
     while !stop.wait_until(Instant::now() + *interval) {
         let _turn = board.turn(THREAD, *interval);
         gauges.stages.time(Stage::Table, || {
@@ -40,8 +39,8 @@ pub(super) fn run(core: &Core, stop: &Stop) {
         if has_lost {
             board.put(receipts::STATUS, &lost.unwrap_or_else(Report::ready));
         }
-        if START_UP.get(given_back).is_some_and(|after| begun.elapsed() >= *after) {
-            given_back += 1;
+        if !has_started && begun.elapsed() >= START_UP {
+            has_started = true;
             memory::give_back();
             memory::drop_program_pages();
         }

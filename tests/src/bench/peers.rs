@@ -23,6 +23,9 @@ const START: Duration = Duration::from_mins(1);
 /// Where a scenario begins is not the cost of a scrape.
 const WARM_UP: Duration = Duration::from_secs(15);
 
+/// What the page of one that reads the devices has of each.
+const DEVICE: &str = "GPU-";
+
 /// An exporter.
 #[derive(Clone, Debug, Deserialize)]
 struct Peer {
@@ -32,6 +35,8 @@ struct Peer {
     /// `ADDRESS` and `PORT` stand for where it listens.
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
+    /// What its page has of each device, if it reads any.
+    device: Option<String>,
 }
 
 /// What one costs.
@@ -87,7 +92,7 @@ fn agent(load: &Load, watch: Duration) -> Result<Cost, BenchError> {
     };
     let agent = Agent::start(load.stage.folder(), &config, Some(&load.nvml))?;
     let version = format!("gpuwho {}", env!("CARGO_PKG_VERSION"));
-    observe(version, &address, watch, || {
+    observe(version, (&address, DEVICE), watch, || {
         agent.children().into_iter().map(|(_, pid)| pid).chain([agent.pid()]).collect()
     })
 }
@@ -103,7 +108,8 @@ fn run(load: &Load, peer: &Peer, watch: Duration) -> Result<Cost, BenchError> {
     command.envs(peer.environment.iter().map(|(name, value)| (name, value)));
     let started = load.nvml.apply(&mut command).spawn().map_err(BenchError::os(&peer.program))?;
     let running = Running(started);
-    observe(peer.name.clone(), &address, watch, || vec![running.0.id()])
+    let device = peer.device.as_deref().unwrap_or_default();
+    observe(peer.name.clone(), (&address, device), watch, || vec![running.0.id()])
 }
 
 /// A program that ends with this.
@@ -117,15 +123,17 @@ impl Drop for Running {
     }
 }
 
-/// Scrapes a program for a time; `pids` are its processes.
+/// Scrapes a program for a time, whose page must have a text; `pids` are its processes.
 fn observe(
     name: String,
-    address: &str,
+    (address, device): (&str, &str),
     watch: Duration,
     pids: impl Fn() -> Vec<u32>,
 ) -> Result<Cost, BenchError> {
-    let scrape = || get(address, "/metrics").ok().filter(|answer| answer.contains(" 200 "));
-    let strange = || BenchError::Strange { what: name.clone(), expected: "any series" };
+    let is_whole = |answer: &String| answer.contains(" 200 ") && answer.contains(device);
+    let scrape = || get(address, "/metrics").ok().filter(is_whole);
+    let expected = "any device's series";
+    let strange = || BenchError::Strange { what: name.clone(), expected };
     until(START, &scrape).ok_or_else(strange)?;
     let begun = Instant::now();
     while begun.elapsed() < WARM_UP {
