@@ -34,7 +34,7 @@ impl Ownership {
     /// time. One `poll` for a tick's lists, nothing if all exits are announced.
     pub(crate) fn catch_up(&self, at_ns: u64) {
         if self.0.ends.checked_ns.load(Ordering::Relaxed) < at_ns {
-            self.check(self.0.clock.now(), self.are_unannounced());
+            self.check(self.0.clock.now(), false);
         }
     }
 
@@ -48,20 +48,16 @@ impl Ownership {
     /// Marks processes that are no longer in `/proc` as ended.
     pub(super) fn sweep(&self, now_ns: u64) {
         let last_ns = self.0.ends.swept_ns.load(Ordering::Relaxed);
-        // What a list is compared with later is that everybody was checked.
-        let all =
-            self.are_unannounced() || last_ns == 0 || now_ns.saturating_sub(last_ns) >= SWEEP_NS;
+        let all = last_ns == 0 || now_ns.saturating_sub(last_ns) >= SWEEP_NS;
         if all {
             self.0.ends.swept_ns.store(now_ns, Ordering::Relaxed);
         }
         self.check(now_ns, all);
     }
 
-    fn are_unannounced(&self) -> bool {
-        self.0.ends.unannounced.load(Ordering::Relaxed)
-    }
-
     fn check(&self, now_ns: u64, all: bool) {
+        // Without announcements `checked_ns` must hold for every process.
+        let all = all || self.0.ends.unannounced.load(Ordering::Relaxed);
         let unwatched = self.read().unwatched(all);
         for process in self.0.ends.pidfds.missing(&self.0.host.paths, &unwatched, all) {
             self.write().missing(process, now_ns);
