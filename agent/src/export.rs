@@ -4,6 +4,7 @@
 pub mod def;
 mod file;
 pub mod filter;
+mod labels;
 pub mod lines;
 pub mod naming;
 pub mod otlp;
@@ -16,34 +17,15 @@ pub mod webhook;
 mod writer;
 
 use crate::catalog::agent::{DropReason, ExportOutcome, SourceState};
-use crate::catalog::attributes::AttrSet;
 use crate::catalog::{Kind, MetricDef};
 use crate::collect::status;
 use crate::event::record::Record;
 use crate::sample::{Histogram, Value};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Instant;
 
-/// A series' complete attributes (subject, owner and dimensions), shared by all its points, with
-/// the encoded form a sink may keep beside them.
-#[derive(Debug)]
-pub struct Labels {
-    /// The attributes.
-    pub set: AttrSet,
-    /// The OTLP encoding of the attributes as `NumberDataPoint.attributes` (field 7, repeated),
-    /// filled by the OTLP sink at first use. Histogram points copy it and change the tags, which
-    /// have the same length.
-    pub otlp: OnceLock<Box<[u8]>>,
-    /// The attributes as Prometheus' labels, filled by the Prometheus sink at first use.
-    pub prometheus: OnceLock<Box<str>>,
-}
-
-impl Labels {
-    /// Labels not yet encoded.
-    pub fn new(set: AttrSet) -> Self {
-        Self { set, otlp: OnceLock::new(), prometheus: OnceLock::new() }
-    }
-}
+pub(crate) use labels::SameParts;
+pub use labels::{Labels, Part};
 
 /// One point of one series.
 #[derive(Clone, Debug)]

@@ -4,13 +4,12 @@
 use crate::attribute::allocations::AllocationId;
 use crate::attribute::owner::OwnerId;
 use crate::attribute::quota::QuotaKey;
-use crate::catalog::attributes::AttrSet;
 use crate::catalog::{DimIndexes, Kind, MetricDef};
 use crate::communicators::MemberId;
 use crate::engines::EngineId;
 use crate::ids::{GpuId, InstanceId, ProcKey};
 use crate::labels::LabelSet;
-use crate::subject::{Identity, Registries, SeriesClass, SubjectKind, subjects};
+use crate::subject::{Description, Identity, Registries, SeriesClass, SubjectKind, subjects};
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;

@@ -3,13 +3,17 @@
 //!
 //! Cost: one hash lookup a sample in the steady state. Owners and devices are looked up again only
 //! after one of them changed, once for the consecutive samples of a subject; attributes are built
-//! only for a new series, or after its subject's identity or owner changed.
+//! only for a new series, or after its subject's identity or owner changed. A series takes some 150
+//! bytes, because it shares its attributes with others (see [`Part`](crate::export::Part)), and its
+//! identity with its subject's others.
 
 mod identity;
 mod limit;
 mod limits;
 mod one;
+mod parts;
 mod selection;
+mod subjects;
 
 pub(crate) use selection::matches;
 pub use selection::{Family, PatternError, Selection};
@@ -24,16 +28,18 @@ use crate::engines::Engines;
 use crate::export::{EnrichedBatch, Point};
 use crate::inventory::Inventory;
 use crate::labels::LabelSet;
-use crate::sample::{Batch, Sample, SourcePart, Subject};
+use crate::sample::{Batch, Sample, SourcePart};
 use crate::subject::{Identity, Registries, SeriesClass};
 use identity::SubjectLookup;
 use limit::{Place, weight};
 use limits::SeriesLimits;
 use one::{Cumulative, Series, first_start};
+use parts::PartStore;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use subjects::{Number, Subjects};
 
 /// The default limit: more series than a host of sixteen devices with hundreds of processes has,
 /// and no more than a receiver accepts from one host.
@@ -53,6 +59,7 @@ pub struct SeriesRegistry {
     /// Start time of the counters that start with the agent.
     agent_start_ns: u64,
     sources: HashMap<SourcePart, Source>,
+    parts: PartStore,
     limit: SeriesLimits,
     /// Versions of the ownership table and the inventory at the last lookup.
     versions: Option<(Version, u64)>,
@@ -69,32 +76,37 @@ pub struct SeriesRegistry {
 
 #[derive(Debug, Default)]
 struct Source {
-    generation: u64,
+    generation: u32,
     /// Of the source's last batch.
     epoch: u64,
+    subjects: Subjects,
     series: HashMap<Key, Series, foldhash::quality::RandomState>,
 }
 
-/// Identifies a series, apart from its subject's current attributes.
+/// Identifies a series of a source, apart from its subject's current attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     metric: &'static MetricDef,
-    subject: Subject,
+    subject: Number,
     dims: DimIndexes,
     labels: Option<LabelSet>,
 }
 
 impl Key {
-    fn of(sample: &Sample) -> Self {
-        let Sample { metric, subject, dims, labels, .. } = sample;
-        Self { metric, subject: *subject, dims: *dims, labels: labels.clone() }
+    fn of(sample: &Sample, subject: Number) -> Self {
+        let Sample { metric, dims, labels, .. } = sample;
+        Self { metric, subject, dims: *dims, labels: labels.clone() }
     }
+}
 
-    /// The place of a series of a family, by its weight.
-    fn place(&self, (weight, family): (u32, Option<u8>), lookup: &mut SubjectLookup<'_>) -> Place {
-        let owner = lookup.owner(self.subject);
-        Place { family, ..Place::new(self.subject.class(self.metric), weight, owner) }
-    }
+/// The place of a sample's series of a family, by its weight.
+fn place(
+    sample: &Sample,
+    (weight, family): (u32, Option<u8>),
+    lookup: &mut SubjectLookup<'_>,
+) -> Place {
+    let owner = lookup.owner(sample.subject);
+    Place { family, ..Place::new(sample.subject.class(sample.metric), weight, owner) }
 }
 
 /// A sample's value and time, and the start time of its series if the series is new.
@@ -110,6 +122,7 @@ struct NewPoint {
 /// Where a source's points go.
 struct Output<'a> {
     limit: &'a mut SeriesLimits,
+    parts: &'a mut PartStore,
     batch: &'a mut EnrichedBatch,
 }
 
@@ -125,6 +138,7 @@ impl SeriesRegistry {
             engines: Arc::default(),
             agent_start_ns,
             sources: HashMap::new(),
+            parts: PartStore::default(),
             limit: SeriesLimits::new(DEFAULT_LIMIT),
             versions: None,
             epoch: 0,
@@ -205,7 +219,7 @@ impl SeriesRegistry {
             engines: &self.engines,
         };
         let source = self.sources.entry(batch.of).or_default();
-        source.generation += 1;
+        source.generation = source.generation.wrapping_add(1);
         // A subject's samples are consecutive.
         let subjects = || batch.samples.chunk_by(|(_, a), (_, b)| a.subject == b.subject);
         self.looked_up.clear();
@@ -219,16 +233,20 @@ impl SeriesRegistry {
         let selection = &self.selection;
         self.limit.begin(batch.samples.len(), |of| source.new_of_devices(batch, selection, of));
         let mut looked_up = self.looked_up.drain(..);
-        let mut to = Output { limit: &mut self.limit, batch: &mut *out };
+        let mut to = Output { limit: &mut self.limit, parts: &mut self.parts, batch: &mut *out };
         for same in subjects() {
             let mut lookup = SubjectLookup::new(&registries, looked_up.next());
+            let first = same.first().map(|(_, sample)| sample.subject);
+            let epoch = source.epoch;
+            let mut known =
+                first.and_then(|subject| source.subjects.look_up(subject, epoch, &mut lookup));
             for (time, sample) in same {
                 let time_ns = unix_ns(*time);
                 let start_ns = first_start(sample, time_ns, self.agent_start_ns);
                 let value = Cumulative::of(&sample.value);
                 let counts = (weight(&sample.value), self.selection.family(sample.metric));
                 let point = NewPoint { value, time_ns, start_ns, counts };
-                source.add(sample, point, &mut lookup, &mut to);
+                source.add((sample, &mut known), point, &mut lookup, &mut to);
             }
         }
         self.limit.finish(batch.of);
@@ -244,7 +262,7 @@ impl SeriesRegistry {
     pub fn end(&mut self, part: SourcePart, out: &mut EnrichedBatch) {
         let Some(mut source) = self.sources.remove(&part) else { return };
         self.limit.end(part);
-        source.generation += 1;
+        source.generation = source.generation.wrapping_add(1);
         // Series that have ended already are only removed.
         let remembered = source.series.extract_if(|_, series| series.ended).count();
         (0..remembered).for_each(|_| self.limit.forget());
@@ -256,34 +274,34 @@ impl SeriesRegistry {
     pub fn end_all(&mut self, out: &mut EnrichedBatch) {
         let now = unix_ns(SystemTime::now());
         for source in self.sources.values_mut() {
-            source.generation += 1;
+            source.generation = source.generation.wrapping_add(1);
             source.end_missing(now, &mut self.limit, out);
         }
     }
 }
 
 impl Source {
+    /// Adds a sample; `known` is its subject's number and version, if it has series.
     fn add(
         &mut self,
-        sample: &Sample,
+        (sample, known): (&Sample, &mut Option<(Number, u32)>),
         point: NewPoint,
         lookup: &mut SubjectLookup<'_>,
         to: &mut Output<'_>,
     ) {
-        let key = Key::of(sample);
         let NewPoint { value, time_ns, .. } = point;
-        let (epoch, generation) = (self.epoch, self.generation);
-        let Some(series) = self.admit(&key, point, lookup, to) else {
+        let generation = self.generation;
+        let Some((series, version)) = self.admit((sample, known), point, lookup, to) else {
             return;
         };
-        // A communicator's members change without a change of an owner or a device.
-        if series.epoch != epoch || key.subject.changes_by_itself() {
-            series.epoch = epoch;
-            if let Some(end) = series.identify(&key, lookup, time_ns, to.limit) {
+        if series.version != version {
+            series.version = version;
+            if let Some(end) = series.identify((sample, time_ns), lookup, to) {
                 to.batch.points.push(end);
             }
         }
-        let restarted = key.metric.kind != Kind::UpDownCounter && value < series.last;
+        let metric = sample.metric;
+        let restarted = metric.kind != Kind::UpDownCounter && value < series.last;
         if restarted {
             series.start_ns = series.last_ns;
         }
@@ -296,58 +314,68 @@ impl Source {
         series.generation = generation;
         series.ended = false;
         to.batch.points.push(Point {
-            metric: key.metric,
+            metric,
             labels: Arc::clone(&series.labels),
             value: Some(sample.value.clone()),
-            start_ns: if key.metric.kind == Kind::Gauge { 0 } else { series.start_ns },
+            start_ns: if metric.kind == Kind::Gauge { 0 } else { series.start_ns },
             time_ns,
         });
     }
 
-    /// The series of a sample, added if it is new; `None` if the limit drops it.
+    /// The series of a sample, added if it is new, and the version of its subject's identity; `None`
+    /// if the limit drops it.
     fn admit(
         &mut self,
-        key: &Key,
+        (sample, known): (&Sample, &mut Option<(Number, u32)>),
         point: NewPoint,
         lookup: &mut SubjectLookup<'_>,
         to: &mut Output<'_>,
-    ) -> Option<&mut Series> {
-        match self.series.entry(key.clone()) {
+    ) -> Option<(&mut Series, u32)> {
+        let Some((subject, version)) = *known else {
+            let place = place(sample, point.counts, lookup);
+            if !to.limit.admit(place) {
+                return None;
+            }
+            let identity = lookup.identity(sample.subject).clone();
+            let (subject, version) = self.subjects.add(sample.subject, self.epoch, identity);
+            *known = Some((subject, version));
+            let series = Series::new((place, version), point, lookup.labels(sample, to.parts));
+            let entry = self.series.entry(Key::of(sample, subject)).insert_entry(series);
+            return Some((entry.into_mut(), version));
+        };
+        let series = match self.series.entry(Key::of(sample, subject)) {
             Entry::Occupied(entry) if entry.get().ended => {
                 let series = entry.into_mut();
-                series.place = key.place(point.counts, lookup);
+                series.place = place(sample, point.counts, lookup);
                 if !to.limit.admit(series.place) {
                     return None;
                 }
                 to.limit.forget();
-                Some(series)
+                series
             }
             Entry::Occupied(entry) => {
                 if to.limit.evicts(entry.get().place) {
-                    to.batch.points.push(entry.remove().end(key.metric, point.time_ns));
+                    to.batch.points.push(entry.remove().end(sample.metric, point.time_ns));
                     return None;
                 }
-                Some(entry.into_mut())
+                entry.into_mut()
             }
             Entry::Vacant(entry) => {
-                let place = key.place(point.counts, lookup);
+                let place = place(sample, point.counts, lookup);
                 if !to.limit.admit(place) {
                     return None;
                 }
-                let labels = lookup.labels(key);
-                Some(entry.insert(Series {
-                    labels,
-                    identity: lookup.identity(key.subject).clone(),
-                    place,
-                    epoch: self.epoch,
-                    start_ns: point.start_ns,
-                    last_ns: point.time_ns,
-                    last: point.value,
-                    generation: 0,
-                    ended: false,
-                }))
+                let labels = lookup.labels(sample, to.parts);
+                entry.insert(Series::new((place, version), point, labels))
             }
-        }
+        };
+        Some((series, version))
+    }
+
+    /// A sample's series, alive or remembered.
+    fn known(&self, sample: &Sample) -> Option<&Series> {
+        let subject = self.subjects.number(sample.subject)?;
+        self.series.get(&Key::of(sample, subject))
     }
 
     /// How many new series of devices a batch has, of a family or of all.
@@ -355,13 +383,14 @@ impl Source {
         let is_new = |sample: &Sample| {
             sample.subject.class(sample.metric) == SeriesClass::Device
                 && (family.is_none() || selection.family(sample.metric) == family)
-                && self.series.get(&Key::of(sample)).is_none_or(|series| series.ended)
+                && self.known(sample).is_none_or(|series| series.ended)
         };
         batch.samples.iter().filter(|(_, sample)| is_new(sample)).count()
     }
 
     fn end_missing(&mut self, now_ns: u64, limit: &mut SeriesLimits, out: &mut EnrichedBatch) {
         let generation = self.generation;
+        let before = self.series.len();
         self.series.retain(|key, series| {
             if series.generation == generation {
                 return true;
@@ -380,6 +409,9 @@ impl Source {
             }
             stays
         });
+        if self.series.len() < before {
+            self.subjects.retain(self.series.keys().map(|key| key.subject));
+        }
     }
 }
 
@@ -486,13 +518,13 @@ mod tests {
         };
         let (first, again) = (at(10), at(20));
         assert!(Arc::ptr_eq(&first[0], &first[1]) && Arc::ptr_eq(&first[0], &again[1]));
-        assert_ne!(first[0].set, first[2].set, "this one has more");
+        assert_ne!(first[0], first[2], "this one has more");
         registry.inventory.put(GpuInfo { index: 5, ..self::gpu("580.65") });
         let samples = vec![POWER.sample(gpu, (), 1.0), ENERGY.sample(gpu, (), 1.0)];
         let moved = tick(&mut registry, 30, samples);
         let now: Vec<_> = moved.iter().filter(|point| point.value.is_some()).collect();
         assert!(Arc::ptr_eq(&now[0].labels, &now[1].labels));
-        assert_ne!(now[0].labels.set, first[0].set);
+        assert_ne!(now[0].labels, first[0]);
     }
 
     #[test]
@@ -638,7 +670,7 @@ mod tests {
     }
 
     fn texts(point: &Point) -> Vec<String> {
-        point.labels.set.iter().map(|(key, value)| format!("{}={value}", key.name)).collect()
+        point.labels.iter().map(|(key, value)| format!("{}={value}", key.name)).collect()
     }
 
     #[test]
@@ -674,7 +706,7 @@ mod tests {
         let points = tick(&mut registry, 20, vec![instance::INFO.sample(second, (), 1)]);
         let seen: Vec<_> = points
             .iter()
-            .map(|p| (p.labels.set.get(&attr::GPU_MIG_UUID).cloned(), p.value.clone()))
+            .map(|p| (p.labels.get(&attr::GPU_MIG_UUID).cloned(), p.value.clone()))
             .collect();
         let uuid = |text: &str| Some(text.into());
         assert_eq!(seen, [(uuid("MIG-2"), Some(Value::Int(1))), (uuid("MIG-1"), None)]);
@@ -686,6 +718,32 @@ mod tests {
         tick(&mut registry, 100, vec![ENERGY.sample(gpu, (), 1.0)]);
         let points = tick(&mut registry, 50, vec![ENERGY.sample(gpu, (), 2.0)]);
         assert_eq!(shape(&points), [("gpu.energy", Some(Value::Double(2.0)), 50, 50)]);
+    }
+
+    #[test]
+    fn a_subject_is_known_as_long_as_one_of_its_series_and_its_number_is_another_s_later() {
+        let (mut registry, gpu) = registry();
+        let of = |gpu: GpuId, joules: f64| {
+            vec![POWER.sample(gpu, (), 1.0), ENERGY.sample(gpu, (), joules)]
+        };
+        tick(&mut registry, 10, of(gpu, 1.0));
+        let subjects = |registry: &SeriesRegistry| -> usize {
+            registry.sources.values().map(|source| source.subjects.len()).sum()
+        };
+        // The counter's start is remembered for a while, and with it the device.
+        tick(&mut registry, 20, vec![]);
+        assert_eq!(subjects(&registry), 1);
+        let points = tick(&mut registry, 30, of(gpu, 2.0));
+        assert_eq!(shape(&points)[1], ("gpu.energy", Some(Value::Double(2.0)), 10, 30));
+        tick(&mut registry, 40, vec![]);
+        tick(&mut registry, 40 + REMEMBER_NS / 1_000_000_000, vec![]);
+        assert_eq!(subjects(&registry), 0);
+        // Another subject with the same number is not taken for the first.
+        let agent = tick(&mut registry, 2_000, vec![HOLDERS.sample(crate::sample::Agent, (), 1)]);
+        assert_eq!(agent[0].labels.get(&attr::GPU_UUID), None);
+        let points = tick(&mut registry, 2_010, of(gpu, 3.0));
+        let uuids = points.iter().filter_map(|point| point.labels.get(&attr::GPU_UUID)).count();
+        assert_eq!((uuids, subjects(&registry)), (2, 1));
     }
 
     #[test]
@@ -732,7 +790,7 @@ mod tests {
         let energy =
             |joules, labels: &LabelSet| ENERGY.sample(gpu, (), joules).labelled(labels.clone());
         let points = tick(&mut registry, 10, vec![energy(1.0, &a), energy(9.0, &b)]);
-        let model = |point: &Point| point.labels.set.get(&attr::GPU_MODEL).cloned();
+        let model = |point: &Point| point.labels.get(&attr::GPU_MODEL).cloned();
         let both: Vec<_> = points.iter().map(model).collect();
         assert_eq!(both, [Some("a".into()), Some("b".into())]);
         let points = tick(&mut registry, 20, vec![energy(2.0, &a)]);

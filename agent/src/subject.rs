@@ -4,11 +4,14 @@
 
 mod agent;
 mod collective;
+mod description;
 mod device;
 mod engine;
 mod host;
 mod owner;
 mod process;
+
+pub use description::Description;
 
 use crate::attribute::ProcessAttribution;
 use crate::attribute::allocations::AllocationDetails;
@@ -16,7 +19,6 @@ use crate::attribute::owner::OwnerFacts;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::MetricDef;
-use crate::catalog::attributes::AttrSet;
 use crate::communicators::{Communicators, MemberFacts};
 use crate::engines::{EngineFacts, Engines};
 use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
@@ -48,7 +50,7 @@ pub trait SubjectKind: Copy + Into<crate::sample::Subject> {
     }
 
     /// Adds its attributes for a metric.
-    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut AttrSet);
+    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut Description);
 }
 
 /// The importance of a series, ascending.
@@ -128,7 +130,7 @@ impl Identity {
     }
 
     /// Adds the attributes of the device and the instance.
-    fn describe_device(&self, set: &mut AttrSet) {
+    fn describe_device(&self, set: &mut Description) {
         if let Some(gpu) = &self.gpu {
             set.extend(&gpu.identity());
         }
@@ -187,7 +189,7 @@ macro_rules! subjects {
             }
 
             /// See [`SubjectKind::describe`].
-            pub fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+            pub fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut Description) {
                 match self { $(Self::$kind(subject) => subject.describe(metric, identity, set),)+ }
             }
         }

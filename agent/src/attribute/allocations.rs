@@ -139,8 +139,9 @@ struct AllocationIndex {
 }
 
 impl AllocationDetails {
-    /// Adds the attributes for `gpu.allocation.info`.
-    pub fn describe(&self, set: &mut AttrSet) {
+    /// The attributes for `gpu.allocation.info`.
+    pub fn attributes(&self) -> AttrSet {
+        let mut set = AttrSet::new();
         set.set_some(&attr::GRANT_RESOURCE, self.resource.clone());
         set.set_some(&attr::GRANT_REPLICA, self.replica.clone());
         if let Some(claimed) = &self.claimed {
@@ -161,6 +162,7 @@ impl AllocationDetails {
             set.set_some(&attr::GRANT_MEMORY, Some(memory).filter(|memory| *memory > 0));
             set.set_some(&attr::GRANT_MEMORY_NUMA, ranges(&pinned.memory_numa));
         }
+        set
     }
 }
 
@@ -294,8 +296,7 @@ mod tests {
                 memory_numa: [0, 1].into(),
             })),
         };
-        let mut reported = AttrSet::new();
-        details.describe(&mut reported);
+        let reported = details.attributes();
         let mut expected = AttrSet::new();
         for (key, value) in [
             (&attr::GRANT_RESOURCE, text("one-gpu")),
@@ -311,14 +312,12 @@ mod tests {
             expected.set(key, value);
         }
         assert_eq!(reported, expected);
-        let mut reported = AttrSet::new();
         let nothing = AllocationDetails {
             claimed: Some(Arc::default()),
             pinned: Some(Arc::default()),
             ..AllocationDetails::default()
         };
-        nothing.describe(&mut reported);
-        assert_eq!(reported, AttrSet::new());
+        assert_eq!(nothing.attributes(), AttrSet::new());
     }
 
     #[test]

@@ -735,7 +735,7 @@ impl AttrSet {
     }
 
     /// The attributes in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static AttrKey, &AttrValue)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&'static AttrKey, &AttrValue)> + Clone {
         self.0.iter().map(|(key, value)| (*key, value))
     }
 
@@ -747,6 +747,11 @@ impl AttrSet {
     /// Whether every attribute of `other` is in this set, with the same value.
     pub fn holds(&self, other: &Self) -> bool {
         other.iter().all(|(key, value)| self.get(key) == Some(value))
+    }
+
+    /// Gives back the memory for further attributes.
+    pub(crate) fn shrink(&mut self) {
+        self.0.shrink_to_fit();
     }
 
     /// Number of attributes.

@@ -6,7 +6,7 @@
 //! bounds.
 
 use super::{EnrichedBatch, Labels, Point, Report, Sink};
-use crate::catalog::attributes::{self, AttrSet};
+use crate::catalog::attributes::{self, AttrKey, AttrValue};
 use crate::catalog::event::EventKind;
 use crate::catalog::{self, MetricDef};
 use crate::config::{ConfigError, checks};
@@ -111,18 +111,25 @@ impl Filter {
         wanted.get(usize::from(catalog::index_of(metric))).is_some_and(|wanted| *wanted)
     }
 
-    fn wants_attributes(&self, set: &AttrSet) -> bool {
+    /// Whether it wants attributes, by their names.
+    fn wants_attributes(&self, value: impl Fn(&str) -> Option<String>) -> bool {
         self.attributes.iter().all(|(name, patterns)| {
-            let value = set.iter().find(|(key, _)| key.name == name).map(|(_, value)| value);
-            let value = value.map(ToString::to_string);
-            value.is_some_and(|value| patterns.iter().any(|pattern| matches(pattern, &value)))
+            value(name).is_some_and(|value| patterns.iter().any(|pattern| matches(pattern, &value)))
         })
     }
 
     fn wants_event(&self, record: &Record) -> bool {
         let is_kind = self.events.as_ref().is_none_or(|kinds| kinds.contains(&record.name));
-        is_kind && self.wants_attributes(&record.attributes)
+        is_kind && self.wants_attributes(|name| find(&mut record.attributes.iter(), name))
     }
+}
+
+fn find(
+    attributes: &mut dyn Iterator<Item = (&'static AttrKey, &AttrValue)>,
+    name: &str,
+) -> Option<String> {
+    let mut named = attributes.filter(|(key, _)| key.name == name);
+    named.next().map(|(_, value)| value.to_string())
 }
 
 fn metrics(key: &str, raw: &RawFilter) -> Result<Option<Box<[bool]>>, ConfigError> {
@@ -196,7 +203,8 @@ impl Sink for Filtered {
     fn export(&mut self, batch: &EnrichedBatch) {
         let Self { sink, filter, latest, out } = self;
         let wanted = batch.points.iter().filter(|point| {
-            filter.wants_metric(point.metric) && filter.wants_attributes(&point.labels.set)
+            filter.wants_metric(point.metric)
+                && filter.wants_attributes(|name| find(&mut point.labels.iter(), name))
         });
         out.points.clear();
         match latest {

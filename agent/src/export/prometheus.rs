@@ -89,7 +89,7 @@ impl Pages {
         let options = Options {
             profiles: vec![Profile::Native],
             scope_labels: false,
-            target: text::labels(host),
+            target: text::labels(&mut host.iter()),
             host: Box::default(),
             stale: def::LOOKBACK,
         };

@@ -3,9 +3,9 @@
 //! batch in one system call, on a thread of its own.
 
 use super::writer::WriterThread;
-use super::{EnrichedBatch, Point, Report, Sink};
+use super::{EnrichedBatch, Labels, Point, Report, Sink};
 use crate::catalog::Kind;
-use crate::catalog::attributes::{AttrSet, AttrValue};
+use crate::catalog::attributes::{AttrKey, AttrSet, AttrValue};
 use crate::event::record::Record;
 use crate::sample::Value;
 use serde::Serialize;
@@ -34,7 +34,8 @@ pub(super) struct Line<'a> {
     value: Option<Number<'a>>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     ended: bool,
-    attributes: Attributes<'a>,
+    #[serde(serialize_with = "of_labels")]
+    attributes: &'a Labels,
 }
 
 /// One event.
@@ -45,7 +46,8 @@ pub(super) struct EventLine<'a> {
     event: &'a str,
     severity: &'a str,
     body: &'a str,
-    attributes: Attributes<'a>,
+    #[serde(serialize_with = "of_set")]
+    attributes: &'a AttrSet,
 }
 
 #[derive(Serialize)]
@@ -55,8 +57,6 @@ enum Number<'a> {
     Double(f64),
     Histogram { count: u64, sum: f64, bounds: &'a [f64], counts: &'a [u64] },
 }
-
-struct Attributes<'a>(&'a AttrSet);
 
 impl JsonLines {
     /// A sink that writes to `out` on a thread of this name.
@@ -127,7 +127,7 @@ impl<'a> Line<'a> {
             start: cumulative.then(|| rfc3339(point.start_ns)),
             ended: value.is_none(),
             value,
-            attributes: Attributes(&point.labels.set),
+            attributes: &point.labels,
         })
     }
 }
@@ -140,7 +140,7 @@ impl<'a> EventLine<'a> {
             event: record.name,
             severity: record.severity_text,
             body: &record.body,
-            attributes: Attributes(&record.attributes),
+            attributes: &record.attributes,
         }
     }
 }
@@ -154,18 +154,27 @@ pub(super) fn attribute(value: &AttrValue) -> serde_json::Value {
     }
 }
 
-impl Serialize for Attributes<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (key, value) in self.0.iter() {
-            match value {
-                AttrValue::Str(text) => map.serialize_entry(key.name, &**text)?,
-                AttrValue::Int(number) => map.serialize_entry(key.name, number)?,
-                AttrValue::Double(number) => map.serialize_entry(key.name, &number.get())?,
-            }
+fn of_labels<S: Serializer>(labels: &Labels, serializer: S) -> Result<S::Ok, S::Error> {
+    put_attributes(&mut labels.iter(), serializer)
+}
+
+fn of_set<S: Serializer>(set: &AttrSet, serializer: S) -> Result<S::Ok, S::Error> {
+    put_attributes(&mut set.iter(), serializer)
+}
+
+fn put_attributes<S: Serializer>(
+    attributes: &mut dyn Iterator<Item = (&'static AttrKey, &AttrValue)>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(None)?;
+    for (key, value) in attributes {
+        match value {
+            AttrValue::Str(text) => map.serialize_entry(key.name, &**text)?,
+            AttrValue::Int(number) => map.serialize_entry(key.name, number)?,
+            AttrValue::Double(number) => map.serialize_entry(key.name, &number.get())?,
         }
-        map.end()
     }
+    map.end()
 }
 
 /// Nanoseconds since the epoch as RFC 3339 in UTC.

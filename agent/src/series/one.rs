@@ -1,27 +1,24 @@
 //! One series: its labels, its start time and its last value.
 
-use super::Key;
 use super::identity::SubjectLookup;
 use super::limit::Place;
-use super::limits::SeriesLimits;
+use super::{NewPoint, Output, place};
 use crate::catalog::{Kind, MetricDef};
 use crate::export::{Labels, Point};
 use crate::sample::{Sample, Value};
-use crate::subject::Identity;
 use std::sync::Arc;
 
 /// A series.
 #[derive(Debug)]
 pub(super) struct Series {
     pub(super) labels: Arc<Labels>,
-    pub(super) identity: Identity,
     pub(super) place: Place,
-    /// When the identity was last looked up.
-    pub(super) epoch: u64,
+    /// The version of the subject's identity that the labels are of.
+    pub(super) version: u32,
     pub(super) start_ns: u64,
     pub(super) last_ns: u64,
     pub(super) last: Cumulative,
-    pub(super) generation: u64,
+    pub(super) generation: u32,
     pub(super) ended: bool,
 }
 
@@ -30,28 +27,34 @@ pub(super) struct Series {
 pub(super) struct Cumulative(f64);
 
 impl Series {
-    /// Updates the identity; returns the end mark of the series' former labels if they changed.
+    /// One without a point yet.
+    pub(super) fn new(
+        (place, version): (Place, u32),
+        first: NewPoint,
+        labels: Arc<Labels>,
+    ) -> Self {
+        let NewPoint { value: last, time_ns: last_ns, start_ns, .. } = first;
+        Self { labels, place, version, start_ns, last_ns, last, generation: 0, ended: false }
+    }
+
+    /// Takes its subject's new identity; returns the end mark of the series' former labels if they
+    /// changed.
     pub(super) fn identify(
         &mut self,
-        key: &Key,
+        (sample, time_ns): (&Sample, u64),
         lookup: &mut SubjectLookup<'_>,
-        time_ns: u64,
-        limit: &mut SeriesLimits,
+        to: &mut Output<'_>,
     ) -> Option<Point> {
-        if self.identity.same(lookup.identity(key.subject)) {
-            return None;
-        }
-        let place = key.place((self.place.weight, self.place.family), lookup);
+        let place = place(sample, (self.place.weight, self.place.family), lookup);
         if place != self.place {
-            limit.moved(self.place, place);
+            to.limit.moved(self.place, place);
             self.place = place;
         }
-        let labels = lookup.labels(key);
-        self.identity = lookup.identity(key.subject).clone();
-        if labels.set == self.labels.set {
+        let labels = lookup.labels(sample, to.parts);
+        if labels == self.labels {
             return None;
         }
-        let end = (!self.ended).then(|| self.end(key.metric, time_ns));
+        let end = (!self.ended).then(|| self.end(sample.metric, time_ns));
         self.labels = labels;
         // The value so far was counted under the former labels.
         self.start_ns = time_ns;

@@ -1,6 +1,6 @@
 //! Which metrics are exported: a level of the catalogue, and patterns that add to it or take away.
 
-use super::{Key, SeriesRegistry};
+use super::SeriesRegistry;
 use crate::catalog::level::{Level, is_absence, is_detailed, is_sparse};
 use crate::catalog::{self, MetricDef};
 use crate::sample::{Batch, Sample, Value};
@@ -190,9 +190,8 @@ impl SeriesRegistry {
     /// Removes the samples that are not exported. One hash lookup for each 0 that may say nothing.
     pub fn select(&self, batch: &mut Batch) {
         let known = self.sources.get(&batch.of);
-        let has_begun = |sample: &Sample| {
-            known.is_some_and(|source| source.series.contains_key(&Key::of(sample)))
-        };
+        let has_begun =
+            |sample: &Sample| known.is_some_and(|source| source.known(sample).is_some());
         batch.samples.retain(|(_, sample)| {
             self.selection.wants(sample.metric)
                 && !self.selection.is_detail(sample)

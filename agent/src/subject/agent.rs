@@ -1,8 +1,8 @@
 //! The agent and its sources.
 
-use super::{Identity, Registries, SeriesClass, SubjectKind};
+use super::{Description, Identity, Registries, SeriesClass, SubjectKind};
 use crate::catalog::MetricDef;
-use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::catalog::attributes as attr;
 use crate::sample::{Agent, Source};
 
 impl SubjectKind for Agent {
@@ -18,7 +18,7 @@ impl SubjectKind for Agent {
         Identity::default()
     }
 
-    fn describe(self, _: &MetricDef, _: &Identity, _: &mut AttrSet) {}
+    fn describe(self, _: &MetricDef, _: &Identity, _: &mut Description) {}
 }
 
 impl SubjectKind for Source {
@@ -34,7 +34,7 @@ impl SubjectKind for Source {
         Identity::default()
     }
 
-    fn describe(self, _: &MetricDef, _: &Identity, set: &mut AttrSet) {
+    fn describe(self, _: &MetricDef, _: &Identity, set: &mut Description) {
         set.set(&attr::SOURCE, self.0);
     }
 }

@@ -1,9 +1,9 @@
 //! Memberships of processes in communicators.
 
 use super::process::describe_process;
-use super::{Identity, Registries, SeriesClass, SubjectKind};
+use super::{Description, Identity, Registries, SeriesClass, SubjectKind};
 use crate::attribute::quota::QuotaKey;
-use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::catalog::attributes as attr;
 use crate::catalog::{MetricDef, inspector, nccl};
 use crate::communicators::MemberId;
 use crate::sample::Recent;
@@ -33,7 +33,7 @@ impl SubjectKind for MemberId {
         Some(registries.ownership.key_of(identity.process.as_deref()))
     }
 
-    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut Description) {
         let Some(member) = &identity.member else { return };
         describe_process(member.process, identity, set);
         let is_info = [nccl::INFO.def(), inspector::INFO.def()].contains(&metric);
@@ -58,7 +58,7 @@ impl SubjectKind for Recent {
         self.member.quota_key(registries, identity)
     }
 
-    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut Description) {
         self.member.describe(metric, identity, set);
         set.set_some(&attr::NCCL_ALGORITHM, self.algorithm);
         set.set_some(&attr::NCCL_PROTOCOL, self.protocol);

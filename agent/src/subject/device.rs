@@ -1,7 +1,7 @@
 //! Devices, their instances and their XIDs.
 
-use super::{Identity, Registries, SeriesClass, SubjectKind};
-use crate::catalog::attributes::{self as attr, AttrSet};
+use super::{Description, Identity, Registries, SeriesClass, SubjectKind};
+use crate::catalog::attributes as attr;
 use crate::catalog::{MetricDef, device};
 use crate::ids::{GpuId, InstanceId};
 use crate::sample::GpuXid;
@@ -19,7 +19,7 @@ impl SubjectKind for GpuId {
         Identity { gpu: registries.inventory.get(self), ..Identity::default() }
     }
 
-    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut Description) {
         match &identity.gpu {
             Some(gpu) if *metric == *device::INFO.def() => set.extend(&gpu.attributes()),
             _ => identity.describe_device(set),
@@ -42,7 +42,7 @@ impl SubjectKind for InstanceId {
         Identity { gpu, instance, ..Identity::default() }
     }
 
-    fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+    fn describe(self, _: &MetricDef, identity: &Identity, set: &mut Description) {
         identity.describe_device(set);
     }
 }
@@ -60,7 +60,7 @@ impl SubjectKind for GpuXid {
         self.gpu.identity(registries)
     }
 
-    fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+    fn describe(self, _: &MetricDef, identity: &Identity, set: &mut Description) {
         identity.describe_device(set);
         set.set(&attr::GPU_XID_CODE, i64::from(self.code));
     }

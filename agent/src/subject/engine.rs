@@ -1,9 +1,9 @@
 //! Inference engines, and the devices that they run on.
 
-use super::{Identity, Registries, SeriesClass, SubjectKind};
+use super::{Description, Identity, Registries, SeriesClass, SubjectKind};
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::MetricDef;
-use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::catalog::attributes as attr;
 use crate::engines::EngineId;
 use crate::sample::EngineGpu;
 
@@ -29,7 +29,7 @@ impl SubjectKind for EngineId {
         QuotaKey::of_owner(owner, &identity.owner.as_ref()?.owner)
     }
 
-    fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+    fn describe(self, _: &MetricDef, identity: &Identity, set: &mut Description) {
         let Some(engine) = &identity.engine else { return };
         set.extend(&engine.labels);
         if let Some(owner) = &identity.owner {
@@ -65,7 +65,7 @@ impl SubjectKind for EngineGpu {
         self.engine.quota_key(registries, identity)
     }
 
-    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut Description) {
         identity.describe_device(set);
         self.engine.describe(metric, identity, set);
     }

@@ -1,9 +1,8 @@
 //! The host, and the cgroups of owners on it.
 
-use super::{Identity, Registries, SeriesClass, SubjectKind};
+use super::{Description, Identity, Registries, SeriesClass, SubjectKind};
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::MetricDef;
-use crate::catalog::attributes::AttrSet;
 use crate::sample::{Host, OwnerCgroup};
 
 impl SubjectKind for Host {
@@ -20,7 +19,7 @@ impl SubjectKind for Host {
     }
 
     /// The resource names it.
-    fn describe(self, _: &MetricDef, _: &Identity, _: &mut AttrSet) {}
+    fn describe(self, _: &MetricDef, _: &Identity, _: &mut Description) {}
 }
 
 impl SubjectKind for OwnerCgroup {
@@ -40,7 +39,7 @@ impl SubjectKind for OwnerCgroup {
         QuotaKey::of_owner(self.0, &identity.owner.as_ref()?.owner)
     }
 
-    fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+    fn describe(self, _: &MetricDef, identity: &Identity, set: &mut Description) {
         if let Some(owner) = &identity.owner {
             set.extend(&owner.attributes);
         }

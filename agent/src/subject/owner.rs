@@ -1,10 +1,9 @@
 //! Owners, their parts of devices, and their allocations.
 
-use super::{Identity, Registries, SeriesClass, SubjectKind};
+use super::{Description, Identity, Registries, SeriesClass, SubjectKind};
 use crate::attribute::owner::OwnerId;
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::MetricDef;
-use crate::catalog::attributes::AttrSet;
 use crate::sample::{GpuAllocation, GpuOwner};
 
 impl SubjectKind for GpuOwner {
@@ -28,7 +27,7 @@ impl SubjectKind for GpuOwner {
         QuotaKey::of_owner(self.owner, &identity.owner.as_ref()?.owner)
     }
 
-    fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+    fn describe(self, _: &MetricDef, identity: &Identity, set: &mut Description) {
         identity.describe_device(set);
         if let Some(owner) = &identity.owner {
             set.extend(&owner.attributes);
@@ -60,10 +59,10 @@ impl SubjectKind for GpuAllocation {
         QuotaKey::of_owner(self.owner, &identity.owner.as_ref()?.owner)
     }
 
-    fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+    fn describe(self, _: &MetricDef, identity: &Identity, set: &mut Description) {
         identity.describe_device(set);
         if let Some(allocation) = &identity.allocation {
-            allocation.describe(set);
+            set.extend(&allocation.attributes());
         }
         if let Some(owner) = &identity.owner {
             set.extend(&owner.details);
@@ -84,7 +83,7 @@ impl SubjectKind for OwnerId {
         Identity { owner: registries.ownership.owner(self), ..Identity::default() }
     }
 
-    fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+    fn describe(self, _: &MetricDef, identity: &Identity, set: &mut Description) {
         if let Some(owner) = &identity.owner {
             set.extend(&owner.attributes);
         }

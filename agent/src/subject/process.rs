@@ -1,8 +1,8 @@
 //! Processes on devices.
 
-use super::{Identity, Registries, SeriesClass, SubjectKind};
+use super::{Description, Identity, Registries, SeriesClass, SubjectKind};
 use crate::attribute::quota::QuotaKey;
-use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::catalog::attributes as attr;
 use crate::catalog::{MetricDef, process};
 use crate::ids::ProcKey;
 use crate::sample::GpuProcess;
@@ -30,7 +30,7 @@ impl SubjectKind for GpuProcess {
         Some(registries.ownership.key_of(identity.process.as_deref()))
     }
 
-    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut Description) {
         identity.describe_device(set);
         match &identity.process {
             Some(owner) if *metric == *process::INFO.def() => set.extend(&owner.details()),
@@ -40,7 +40,7 @@ impl SubjectKind for GpuProcess {
 }
 
 /// Adds the process's owner, or the method `none` for a process without one.
-pub(super) fn describe_process(process: ProcKey, identity: &Identity, set: &mut AttrSet) {
+pub(super) fn describe_process(process: ProcKey, identity: &Identity, set: &mut Description) {
     if let Some(owner) = &identity.process {
         set.extend(&owner.attributes());
     } else {

@@ -1,7 +1,7 @@
 //! Filters, one key after the other.
 
 use super::*;
-use crate::catalog::attributes::{GPU_UUID, K8S_NAMESPACE_NAME};
+use crate::catalog::attributes::{AttrSet, GPU_UUID, K8S_NAMESPACE_NAME};
 use crate::catalog::device;
 use crate::sample::Value;
 use std::sync::Mutex;
@@ -44,7 +44,7 @@ fn point(metric: &'static MetricDef, labels: &Arc<Labels>, time_ns: u64) -> Poin
 }
 
 fn record(name: &'static str, namespace: Option<&str>) -> Record {
-    let attributes = labels(namespace).set.clone();
+    let attributes = labels(namespace).to_set();
     let (severity, severity_text, body) = (9, "info", "".into());
     Record { name, severity, severity_text, time_ns: 1, observed_ns: 1, body, attributes }
 }

@@ -84,7 +84,7 @@ impl Owners {
         if self.presences.contains_key(&key) {
             return false;
         }
-        let set = &point.labels.set;
+        let set = &point.labels;
         let Some(device) = uuid(set) else { return false };
         let mut owner = AttrSet::new();
         let is_dim = |key: &AttrKey| point.metric.dims.iter().any(|dim| dim.key.name == key.name);
@@ -126,7 +126,7 @@ impl Owners {
     fn relabel(&mut self, point: &Point, out: &mut EnrichedBatch) {
         let key = key(point);
         let series = self.series.entry(key).or_insert_with(|| Series {
-            device: uuid(&point.labels.set),
+            device: uuid(&point.labels),
             native: Arc::clone(&point.labels),
             labels: Arc::clone(&point.labels),
             version: 0,
@@ -137,7 +137,7 @@ impl Owners {
         let version = device.map_or(0, |device| device.version);
         if series.version != version && point.value.is_some() {
             let labels = labels(&series.native, device.and_then(|device| device.owner.as_ref()));
-            if labels.set != series.labels.set {
+            if labels != series.labels {
                 if series.was_sent {
                     let labels = Arc::clone(&series.labels);
                     out.points.push(Point { labels, value: None, ..point.clone() });
@@ -178,13 +178,13 @@ fn is_known(owner: &AttrSet) -> bool {
     kind.is_some_and(|kind| !["other", "unattributed"].contains(&kind))
 }
 
-fn uuid(set: &AttrSet) -> Option<Arc<str>> {
+fn uuid(set: &Labels) -> Option<Arc<str>> {
     set.get(&attr::GPU_UUID).and_then(|uuid| uuid.as_text()).map(Arc::from)
 }
 
 fn labels(native: &Arc<Labels>, owner: Option<&AttrSet>) -> Arc<Labels> {
     let Some(owner) = owner else { return Arc::clone(native) };
-    let mut set = native.set.clone();
+    let mut set = native.to_set();
     set.extend(owner);
     Arc::new(Labels::new(set))
 }
@@ -223,7 +223,7 @@ mod tests {
         owners.add(&EnrichedBatch { points }, &mut out);
         let energy = out.points.iter().filter(|point| *point.metric == *device::ENERGY.def());
         let sent = energy.map(|point| {
-            let pod = point.labels.set.get(&attr::K8S_POD_NAME).map(ToString::to_string);
+            let pod = point.labels.get(&attr::K8S_POD_NAME).map(ToString::to_string);
             (pod, point.value.is_none(), point.start_ns)
         });
         sent.collect()

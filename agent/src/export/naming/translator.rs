@@ -139,7 +139,7 @@ impl Translator {
                 out.points.push(point);
             }
             if output.feeds == 0 {
-                self.outputs.remove(&(rule, output.labels.set.clone()));
+                self.outputs.remove(&(rule, output.labels.to_set()));
                 if let Some(place) = self.slots.get_mut(slot) {
                     *place = None;
                 }
@@ -183,7 +183,7 @@ impl Translator {
     /// What a new series feeds. Makes the outputs that are not there yet.
     fn feeds(&mut self, point: &Point, place: usize) -> Vec<Feed> {
         let mut feeds = Vec::new();
-        let set = &point.labels.set;
+        let set = &point.labels;
         for at in 0..self.by_metric.get(place).map_or(0, Vec::len) {
             let Some((rule, role)) = self.by_metric.get(place).and_then(|all| all.get(at)).copied()
             else {
@@ -226,7 +226,7 @@ impl Translator {
         row: &'static Row,
         input: &Input,
         metric: &'static MetricDef,
-        set: &AttrSet,
+        set: &Labels,
     ) -> AttrSet {
         let mut out = AttrSet::new();
         let is = |a: &AttrKey, b: &AttrKey| a.name == b.name;
@@ -261,7 +261,7 @@ impl Translator {
 }
 
 /// What a series' number is multiplied by; `None` where the row does not want it.
-fn scale(origin: &Origin, input: &Input, set: &AttrSet) -> Option<f64> {
+fn scale(origin: &Origin, input: &Input, set: &Labels) -> Option<f64> {
     let text = |key: &AttrKey| set.get(key).and_then(|value| value.as_text());
     let is_one = |(key, values): &(&AttrKey, &[&str])| {
         text(key).is_some_and(|value| values.contains(&value))

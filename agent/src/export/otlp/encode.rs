@@ -2,7 +2,7 @@
 //!
 //! Two passes over the points: the first adds up lengths (protobuf writes a message's length
 //! before its content) and decides where one request ends and the next begins, the second writes
-//! into one buffer that is kept. A series' attributes are encoded once, when its first point is
+//! into one buffer that is kept. Attributes are encoded once, when the first point with them is
 //! sent, and copied after that, so a tick allocates nothing per point.
 
 use super::resource::Resource;
@@ -152,7 +152,7 @@ impl Encoder {
         let resource_metrics = self.resource.len() + framed_len(scope_metrics);
         let out = &mut self.body;
         out.clear();
-        out.reserve(framed_len(resource_metrics));
+        out.reserve_exact(framed_len(resource_metrics));
         put_frame(out, 1, resource_metrics);
         out.extend_from_slice(&self.resource);
         put_frame(out, 2, scope_metrics);
@@ -240,7 +240,7 @@ fn point_len(point: &Point) -> Option<usize> {
         }
     };
     let start = if point.start_ns == 0 { 0 } else { 9 };
-    Some(start + 9 + value + attributes(&point.labels).len())
+    Some(start + 9 + value + attributes(&point.labels).map(<[u8]>::len).sum::<usize>())
 }
 
 /// Writes a data point with its tag and length, fields in ascending order.
@@ -258,7 +258,7 @@ fn put_point(out: &mut Vec<u8>, point: &Point) {
         Reading::Histogram(histogram) => put_distribution(out, histogram),
     }
     let from = out.len();
-    out.extend_from_slice(attributes(&point.labels));
+    attributes(&point.labels).for_each(|part| out.extend_from_slice(part));
     let distribution = point.metric.kind == Kind::Histogram;
     if distribution && let Some(written) = out.get_mut(from..) {
         retag(written, HISTOGRAM_ATTRIBUTES);
@@ -283,9 +283,9 @@ fn put_distribution(out: &mut Vec<u8>, histogram: &Histogram) {
     }
 }
 
-/// The labels' attributes as `NumberDataPoint.attributes`, encoded at first use.
-fn attributes(labels: &Labels) -> &[u8] {
-    labels.otlp.get_or_init(|| encode_attributes(&labels.set))
+/// The labels' attributes as `NumberDataPoint.attributes`, each part encoded at first use.
+fn attributes(labels: &Labels) -> impl Iterator<Item = &[u8]> {
+    labels.parts().iter().map(|part| part.otlp(encode_attributes))
 }
 
 fn encode_attributes(set: &AttrSet) -> Box<[u8]> {

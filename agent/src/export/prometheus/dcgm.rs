@@ -2,9 +2,10 @@
 
 use super::store::{Live, Store};
 use super::text::{Format, Number, Page, put_label};
-use crate::catalog::attributes::{self as attr, AttrKey, AttrSet};
+use crate::catalog::attributes::{self as attr, AttrKey};
 use crate::catalog::dcgm::{ALL, DcgmMetric, DcgmOrigin};
 use crate::catalog::device::INFO;
+use crate::export::Labels;
 use crate::sample::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -62,7 +63,7 @@ fn series(
     let mut sums = BTreeMap::new();
     let metrics = [Some(origin.device), origin.instance];
     for Live { labels, value, .. } in metrics.into_iter().flatten().flat_map(|m| store.of(m, now)) {
-        let set = &labels.set;
+        let set = &**labels;
         let is_one = origin.only.is_none_or(|(key, value)| text(set, key) == Some(value));
         let device = text(set, &attr::GPU_UUID).and_then(|uuid| devices.get(uuid));
         let (true, Some(device)) = (is_one, device) else { continue };
@@ -85,7 +86,7 @@ fn series(
 
 /// The labels of each device of the vendor, by its UUID.
 fn devices(store: &Store, now: Instant) -> HashMap<&str, String> {
-    let info = store.of(INFO.def(), now).map(|live| &live.labels.set);
+    let info = store.of(INFO.def(), now).map(|live| &*live.labels);
     let ours = info.filter(|set| text(set, &attr::GPU_VENDOR) == Some(VENDOR));
     ours.filter_map(|set| {
         let uuid = text(set, &attr::GPU_UUID)?;
@@ -118,7 +119,7 @@ fn bus_id(address: &str) -> String {
     format!("{domain:0>8}:{rest}").to_ascii_uppercase()
 }
 
-fn text<'a>(set: &'a AttrSet, key: &AttrKey) -> Option<&'a str> {
+fn text<'a>(set: &'a Labels, key: &AttrKey) -> Option<&'a str> {
     set.get(key).and_then(|value| value.as_text())
 }
 

@@ -197,7 +197,7 @@ impl Store {
                     left_out += 1;
                     continue;
                 }
-                let labels = labels.prometheus.get_or_init(|| text::labels(&labels.set));
+                let labels = labels.prometheus.get_or_init(|| text::labels(&mut labels.iter()));
                 page.series(&family.name, labels, value);
                 points += 1;
             }

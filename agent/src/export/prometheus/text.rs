@@ -1,7 +1,7 @@
 //! Writes the text formats of Prometheus (0.0.4) and OpenMetrics (1.0).
 
 use super::names::{Family, label_name};
-use crate::catalog::attributes::{AttrKey, AttrSet, AttrValue};
+use crate::catalog::attributes::{AttrKey, AttrValue};
 use crate::sample::{Histogram, Value};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -124,8 +124,10 @@ pub(super) enum Number {
 }
 
 /// Attributes as labels without braces: `gpu_uuid="GPU-1",gpu_index="0"`.
-pub(super) fn labels(set: &AttrSet) -> Box<str> {
-    named(set.iter().map(|(AttrKey { name, .. }, value)| (*name, value)))
+pub(super) fn labels(
+    attributes: &mut dyn Iterator<Item = (&'static AttrKey, &AttrValue)>,
+) -> Box<str> {
+    named(attributes.map(|(AttrKey { name, .. }, value)| (*name, value)))
 }
 
 /// The same from names and values. Values of attributes whose names become one label are joined
@@ -208,6 +210,7 @@ fn put_float(out: &mut String, number: f64) {
 mod tests {
     use super::*;
     use crate::catalog::attributes as attr;
+    use crate::catalog::attributes::AttrSet;
     use proptest::prelude::*;
 
     proptest! {
@@ -254,7 +257,7 @@ mod tests {
         let mut set = AttrSet::new();
         set.set(&attr::GPU_MODEL, "a\"} 1\\");
         set.set(&attr::GPU_INDEX, "0");
-        assert_eq!(&*labels(&set), r#"gpu_model="a\"} 1\\",gpu_index="0""#);
+        assert_eq!(&*labels(&mut set.iter()), r#"gpu_model="a\"} 1\\",gpu_index="0""#);
     }
 
     #[test]

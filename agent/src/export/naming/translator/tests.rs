@@ -48,7 +48,7 @@ fn sent(to: &mut Translator, name: &str, points: Vec<Point>) -> Vec<(String, Opt
     to.translate(&EnrichedBatch { points }, &mut out);
     let named = out.points.into_iter().filter(|point| point.metric.name == name);
     let sent = named.map(|point| {
-        let set = point.labels.set.iter().filter(|(key, _)| key.name != "host.name");
+        let set = point.labels.iter().filter(|(key, _)| key.name != "host.name");
         let set: Vec<_> = set.map(|(key, value)| format!("{}={value}", key.name)).collect();
         (set.join(" "), point.value)
     });
@@ -84,7 +84,7 @@ fn every_point_has_the_hosts_name() {
     l9gpu().translate(&EnrichedBatch { points }, &mut out);
     assert!(!out.points.is_empty());
     for point in &out.points {
-        let set = &point.labels.set;
+        let set = &point.labels;
         assert_eq!(set.get(&attr::HOST_NAME).and_then(|name| name.as_text()), Some("node"));
         assert_eq!(set.get(&attr::OS_TYPE), None);
     }

@@ -78,7 +78,7 @@ fn empty_metric(def: &MetricDef) -> Metric {
 
 fn number(point: &Point) -> NumberDataPoint {
     NumberDataPoint {
-        attributes: key_values(&point.labels.set),
+        attributes: key_values(&point.labels.to_set()),
         start_time_unix_nano: point.start_ns,
         time_unix_nano: point.time_ns,
         exemplars: vec![],
@@ -93,7 +93,7 @@ fn number(point: &Point) -> NumberDataPoint {
 
 fn distribution(point: &Point) -> HistogramDataPoint {
     let mut data = HistogramDataPoint {
-        attributes: key_values(&point.labels.set),
+        attributes: key_values(&point.labels.to_set()),
         start_time_unix_nano: point.start_ns,
         time_unix_nano: point.time_ns,
         flags: u32::from(point.value.is_none()),

@@ -189,7 +189,7 @@ fn dcgm_s_names_have_its_labels_units_and_instances() {
 #[test]
 fn another_vendor_s_device_has_no_dcgm_names() {
     let mut points = mig_device();
-    let mut info = points[0].labels.set.clone();
+    let mut info = points[0].labels.to_set();
     info.set(&attr::GPU_VENDOR, "amd");
     points[0].labels = Arc::new(Labels::new(info));
     let mut store = store(&[Dcgm], points);
