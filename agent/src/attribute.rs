@@ -291,15 +291,22 @@ pub struct ProcessAttribution {
 impl ProcessAttribution {
     /// The small identity for every point about the process; unknown parts are absent.
     pub fn attributes(&self) -> AttrSet {
-        let mut set = AttrSet::new();
-        set.set(&attr::PROCESS_PID, i64::from(self.process.pid));
+        let mut all = AttrSet::new();
+        self.parts().iter().for_each(|part| all.extend(part));
+        all
+    }
+
+    /// The same in parts: the process's own, its workload's, and how the owner was found.
+    pub(crate) fn parts(&self) -> [AttrSet; 3] {
+        let [mut own, mut workload, mut method] = <[AttrSet; 3]>::default();
+        own.set(&attr::PROCESS_PID, i64::from(self.process.pid));
         if !self.comm.is_empty() {
-            set.set(&attr::PROCESS_EXECUTABLE_NAME, Arc::clone(&self.comm));
+            own.set(&attr::PROCESS_EXECUTABLE_NAME, Arc::clone(&self.comm));
         }
-        set.set(&attr::PROCESS_OWNER, self.user_text());
-        self.workload.describe(&mut set);
-        set.set(&attr::OWNER_METHOD, self.method.as_str());
-        set
+        own.set(&attr::PROCESS_OWNER, self.user_text());
+        self.workload.describe(&mut workload);
+        method.set(&attr::OWNER_METHOD, self.method.as_str());
+        [own, workload, method]
     }
 
     /// All attributes, for `gpu.process.info`.

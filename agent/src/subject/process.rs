@@ -42,7 +42,7 @@ impl SubjectKind for GpuProcess {
 /// Adds the process's owner, or the method `none` for a process without one.
 pub(super) fn describe_process(process: ProcKey, identity: &Identity, set: &mut Description) {
     if let Some(owner) = &identity.process {
-        set.extend(&owner.attributes());
+        owner.parts().iter().for_each(|part| set.extend(part));
     } else {
         set.set(&attr::PROCESS_PID, i64::from(process.pid));
         set.set(&attr::OWNER_METHOD, "none");
