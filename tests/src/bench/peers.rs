@@ -109,8 +109,10 @@ fn render(source: &str, costs: &[Cost], missing: &[String]) -> String {
     let rows = costs.iter().map(|cost| cost.row(first));
     let all: Vec<_> = std::iter::once(HEAD.map(str::to_owned)).chain(rows).collect();
     let library: Vec<_> = costs.iter().map(|cost| format!("{:.1}", cost.hourly[1])).collect();
-    let mut notes =
-        vec![format!("The fake library's own CPU is not in it: {} s/h.", library.join(", "))];
+    let mut notes = vec![format!(
+        "The fake library's own CPU, row by row, is not in it: {} s/h.",
+        library.join(", ")
+    )];
     let with_maps = costs.iter().filter(|cost| cost.held.maps > 0);
     notes.extend(with_maps.map(|Cost { name, held, .. }| {
         format!("Beside its memory {name} has {:.1} MB of BPF maps.", megabytes(held.maps))
@@ -272,7 +274,7 @@ mod tests {
 | ours     | 1.50    | 1.0      | 24.3   | 19.7   | 14      | 197   | 1166   | user   |
 | theirs   | 3.00    | 2.0      | 24.3   | 19.7   | 14      | 197   | 1166   | user   |
 
-The fake library's own CPU is not in it: 0.6, 0.6 s/h.
+The fake library's own CPU, row by row, is not in it: 0.6, 0.6 s/h.
 Beside its memory ours has 3.6 MB of BPF maps.
 other is not measured: why.
 ";
