@@ -134,10 +134,10 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         return if broken.is_empty() { Ok(()) } else { Err(BenchError::Broken(broken)) };
     }
     if let Some(list) = &options.peers {
-        let rows = peers::measure(list, options.watch)?;
-        println!("{}", table::render(&rows));
+        let text = peers::measure(list, options.watch)?;
+        println!("{text}");
         let mark = "<!-- measured by cargo xtask bench --peers -->";
-        return options.pages.iter().try_for_each(|page| write(page, mark, &rows));
+        return options.pages.iter().try_for_each(|page| write(page, mark, &text));
     }
     let mut all = Measured { options, parts: Vec::new() };
     let mut section = |name: &str, measure: &dyn Fn() -> Result<Vec<Row>, BenchError>| {
@@ -192,7 +192,7 @@ impl Measured<'_> {
         println!("{}", table::render(&all));
         let places = |page| self.parts.iter().map(move |part| (page, part));
         for (page, (part, rows)) in self.options.pages.iter().flat_map(places) {
-            match write(page, &mark(part), rows) {
+            match write(page, &mark(part), &with_source(rows)) {
                 Err(error @ BenchError::NoPlace(..)) => eprintln!("bench: {error}"),
                 written => written?,
             }
@@ -201,15 +201,19 @@ impl Measured<'_> {
     }
 }
 
-/// Puts the table, with where it comes from, into the page.
-fn write(page: &Path, mark: &str, rows: &[Row]) -> Result<(), BenchError> {
+/// The table of a page, with where it comes from.
+fn with_source(rows: &[Row]) -> String {
+    let rows: Vec<Row> = rows.iter().filter(|row| !row.is_detail()).cloned().collect();
+    format!("{}\n\n{}", table::source(), table::render(&rows))
+}
+
+/// Puts a text between the marks of a page.
+fn write(page: &Path, mark: &str, measured: &str) -> Result<(), BenchError> {
     let text = fs::read_to_string(page).map_err(BenchError::os(page))?;
     let no_place = || BenchError::NoPlace(page.to_owned(), mark.to_owned());
     let (before, rest) = text.split_once(mark).ok_or_else(no_place)?;
     let (_, after) = rest.split_once(TABLE_ENDS).ok_or_else(no_place)?;
-    let rows: Vec<Row> = rows.iter().filter(|row| !row.is_detail()).cloned().collect();
-    let (source, table) = (table::source(), table::render(&rows));
-    let text = format!("{before}{mark}\n{source}\n\n{table}{TABLE_ENDS}{after}");
+    let text = format!("{before}{mark}\n{measured}{TABLE_ENDS}{after}");
     fs::write(page, text).map_err(BenchError::os(page))
 }
 

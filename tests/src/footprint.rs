@@ -51,7 +51,8 @@ pub fn of(agent: &Agent) -> io::Result<Vec<Process>> {
 }
 
 impl Process {
-    fn read(name: String, pid: u32) -> io::Result<Self> {
+    /// One by its PID.
+    pub fn read(name: String, pid: u32) -> io::Result<Self> {
         let folder = PathBuf::from(format!("/proc/{pid}"));
         let tasks = entries(&folder.join("task"))?;
         let statuses = tasks.iter().filter_map(|task| fs::read_to_string(task.join("status")).ok());

@@ -15,6 +15,8 @@ struct Peer {
     arguments: Vec<&'static str>,
     environment: Vec<(&'static str, &'static str)>,
     device: Option<&'static str>,
+    owner: &'static str,
+    missing: Option<String>,
 }
 
 /// Where one comes from.
@@ -32,9 +34,13 @@ struct Package {
     arguments: &'static [&'static str],
     /// What its page has of each device, if it reads any.
     device: Option<&'static str>,
+    /// Whose it says that a process is.
+    owner: &'static str,
     /// Said beside its name.
     remark: &'static str,
 }
+
+const ALL_SMI: &str = "0.22.0";
 
 const PACKAGES: &[Package] = &[
     Package {
@@ -43,15 +49,27 @@ const PACKAGES: &[Package] = &[
         from: From::PyPI,
         arguments: &["--bind-address", "127.0.0.1", "--port", "PORT", "--interval", "10"],
         device: Some("GPU-"),
+        owner: "user",
         remark: "",
     },
     Package {
         name: "all-smi",
-        version: "0.22.0",
+        version: ALL_SMI,
+        from: From::Crates,
+        arguments: &["api", "--interval", "10", "--port", "PORT"],
+        device: Some("GPU-"),
+        owner: "",
+        remark: "",
+    },
+    // Of every process of the host, with a device or without.
+    Package {
+        name: "all-smi",
+        version: ALL_SMI,
         from: From::Crates,
         arguments: &["api", "--processes", "--interval", "10", "--port", "PORT"],
         device: Some("GPU-"),
-        remark: "",
+        owner: "user",
+        remark: ", processes",
     },
     Package {
         name: "node_exporter",
@@ -59,21 +77,16 @@ const PACKAGES: &[Package] = &[
         from: From::Go("github.com/prometheus/node_exporter"),
         arguments: &["--web.listen-address=ADDRESS"],
         device: None,
-        remark: " (the host, no GPU)",
+        owner: "",
+        remark: " (no GPU)",
     },
 ];
 
-/// Installs those that are not there yet; returns the list of all. One that cannot be installed is left out,
-/// with the reason on standard error.
+/// Installs those that are not there yet; returns the list of all. One that cannot be installed is in it with
+/// the reason, which the page then has.
 pub(crate) fn install() -> Result<PathBuf> {
     let folder = place::cache("peers")?;
-    let mut peers = Vec::new();
-    for package in PACKAGES {
-        match package.install(&folder) {
-            Ok(peer) => peers.push(peer),
-            Err(error) => eprintln!("warning: {} is not measured: {error:#}", package.name),
-        }
-    }
+    let peers: Vec<Peer> = PACKAGES.iter().map(|package| package.peer(&folder)).collect();
     let list = folder.join("peers.json");
     let text = serde_json::to_vec_pretty(&peers)?;
     fs::write(&list, text).with_context(|| format!("writing {}", list.display()))?;
@@ -81,13 +94,28 @@ pub(crate) fn install() -> Result<PathBuf> {
 }
 
 impl Package {
-    fn install(&self, folder: &Path) -> Result<Peer> {
-        let Self { name, version, .. } = self;
+    fn peer(&self, folder: &Path) -> Peer {
+        let Self { name, version, remark, .. } = self;
         let folder = folder.join(format!("{name}-{version}"));
         let program = folder.join("bin").join(name);
+        let installed = self.install(&folder, &program);
+        Peer {
+            name: format!("{name} {version}{remark}"),
+            program,
+            arguments: self.arguments.to_vec(),
+            // Of programs in Python: what the agent's own process does not write either.
+            environment: vec![("PYTHONDONTWRITEBYTECODE", "1")],
+            device: self.device,
+            owner: self.owner,
+            missing: installed.err().map(|error| format!("{error:#}")),
+        }
+    }
+
+    fn install(&self, folder: &Path, program: &Path) -> Result<()> {
+        let Self { name, version, .. } = self;
         if !program.is_file() {
             match self.from {
-                From::PyPI => install_python(&folder, &format!("{name}=={version}"))?,
+                From::PyPI => install_python(folder, &format!("{name}=={version}"))?,
                 From::Go(module) => {
                     let module = format!("{module}@v{version}");
                     let mut go = shell::program("go", ["install", &module]);
@@ -96,20 +124,13 @@ impl Package {
                 From::Crates => {
                     install_libdrm()?;
                     let mut install = shell::program("cargo", ["install", "--locked", name]);
-                    install.args(["--version", version, "--root"]).arg(&folder);
+                    install.args(["--version", version, "--root"]).arg(folder);
                     install.env("PROTOC", protoc()?);
                     shell::run(install.current_dir(place::cache("peers")?))?;
                 }
             }
         }
-        Ok(Peer {
-            name: format!("{name} {version}{}", self.remark),
-            program,
-            arguments: self.arguments.to_vec(),
-            device: self.device,
-            // Of programs in Python: what the agent's own process does not write either.
-            environment: vec![("PYTHONDONTWRITEBYTECODE", "1")],
-        })
+        Ok(())
     }
 }
 

@@ -1,20 +1,28 @@
-//! What other exporters cost, and the agent, on the same devices and processes: each is scraped every ten seconds, as
-//! Prometheus would. Which ones, and where they are, a file says that `cargo xtask bench --peers` has written.
+//! What other exporters cost, and the agent, on the same devices and processes: each alone, scraped every ten seconds
+//! as Prometheus would. Which ones, and where they are, a file says that `cargo xtask bench --peers` has written.
+
+mod commands;
+mod contender;
+mod scrape;
 
 use super::load::Load;
-use super::table::Row;
+use super::table::{aligned, source};
 use super::{BenchError, stage};
 use crate::agent::{Agent, Config};
-use crate::footprint::{Memory, Threads, memory, spent, threads};
-use crate::prometheus::{free_address, get};
+use crate::prometheus::free_address;
 use crate::until::until;
+use contender::{Contender, Held};
+use scrape::{scrape, series};
 use serde::Deserialize;
+use std::env;
+use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Between two scrapes.
 const EVERY: Duration = Duration::from_secs(10);
@@ -25,6 +33,9 @@ const WARM_UP: Duration = Duration::from_secs(15);
 
 /// What the page of one that reads the devices has of each.
 const DEVICE: &str = "GPU-";
+
+const HEAD: [&str; 9] =
+    ["exporter", "CPU s/h", "× gpuwho", "RSS MB", "PSS MB", "threads", "calls", "series", "owners"];
 
 /// An exporter.
 #[derive(Clone, Debug, Deserialize)]
@@ -37,51 +48,108 @@ struct Peer {
     environment: Vec<(String, String)>,
     /// What its page has of each device, if it reads any.
     device: Option<String>,
+    /// Whose it says that a process is.
+    owner: String,
+    /// Why it could not be installed.
+    missing: Option<String>,
 }
 
 /// What one costs.
 struct Cost {
     name: String,
-    /// CPU, in seconds an hour.
-    hourly: f64,
-    memory: Memory,
+    owner: String,
+    /// CPU, in seconds an hour: its own, and the library's.
+    hourly: [f64; 2],
+    held: Held,
+    /// Calls into the library between two scrapes.
+    calls: f64,
     series: usize,
 }
 
-/// Measures the agent and each of the file's exporters.
-pub fn measure(list: &Path, watch: Duration) -> Result<Vec<Row>, BenchError> {
+/// What is scraped.
+struct Page<'a> {
+    address: String,
+    /// What it must have.
+    device: &'a str,
+}
+
+/// Measures the agent and each of the file's exporters; gives what the page has of it.
+pub fn measure(list: &Path, watch: Duration) -> Result<String, BenchError> {
     let text = fs::read(list).map_err(BenchError::os(list))?;
     let peers: Vec<Peer> = serde_json::from_slice(&text).map_err(|_| {
         let what = list.display().to_string();
         BenchError::Strange { what, expected: "which exporters there are" }
     })?;
-    let load = Load::start(stage()?)?;
-    let ours = agent(&load, watch)?;
-    let mut rows = vec![ours.row(ours.hourly)];
+    let mut source = source();
+    let mut load = Load::start(stage()?)?;
+    load.nvml.count_calls();
+    // Writing to a string cannot fail.
+    let _ = write!(source, ", {} processes", processes()?);
+    let mut costs = vec![agent(&mut load, watch)?];
+    let mut missing = Vec::new();
     for peer in &peers {
-        let row = run(&load, peer, watch).map(|cost| cost.row(ours.hourly));
-        eprintln!("measured: {}", peer.name);
-        rows.push(row.unwrap_or_else(|why| Row::missing(&peer.name, why.to_string())));
+        let why = match &peer.missing {
+            Some(why) => why.clone(),
+            None => match run(&mut load, peer, watch) {
+                Ok(cost) => {
+                    eprintln!("measured: {}", peer.name);
+                    costs.push(cost);
+                    continue;
+                }
+                Err(why) => why.to_string(),
+            },
+        };
+        missing.push(format!("{} is not measured: {why}.", peer.name));
     }
-    Ok(rows)
+    Ok(render(&source, &costs, &missing))
+}
+
+fn render(source: &str, costs: &[Cost], missing: &[String]) -> String {
+    let first = costs.first().map_or(f64::NAN, |cost| cost.hourly[0]);
+    let rows = costs.iter().map(|cost| cost.row(first));
+    let all: Vec<_> = std::iter::once(HEAD.map(str::to_owned)).chain(rows).collect();
+    let library: Vec<_> = costs.iter().map(|cost| format!("{:.1}", cost.hourly[1])).collect();
+    let mut notes = vec![format!(
+        "The fake library's own CPU, row by row, is not in it: {} s/h.",
+        library.join(", ")
+    )];
+    let with_maps = costs.iter().filter(|cost| cost.held.maps > 0);
+    notes.extend(with_maps.map(|Cost { name, held, .. }| {
+        format!("Beside its memory {name} has {:.1} MB of BPF maps.", megabytes(held.maps))
+    }));
+    notes.extend_from_slice(missing);
+    format!("{source}\n\n{}\n{}\n", aligned(&all), notes.join("\n"))
+}
+
+/// Processes of this machine.
+fn processes() -> Result<usize, BenchError> {
+    let is_one = |name: &OsString| name.to_string_lossy().parse::<u32>().is_ok();
+    let entries = fs::read_dir("/proc").map_err(BenchError::os("/proc"))?;
+    Ok(entries.flatten().filter(|entry| is_one(&entry.file_name())).count())
 }
 
 impl Cost {
-    fn row(&self, ours: f64) -> Row {
-        let megabytes = |bytes: u64| bytes as f64 / 1e6;
-        let figure = format!(
-            "{:.2} s of CPU an hour ({:.1} times gpuwho's), {:.1} MB RSS, {:.1} MB PSS, {} series",
-            self.hourly,
-            self.hourly / ours,
-            megabytes(self.memory.resident),
-            megabytes(self.memory.proportional),
-            self.series,
-        );
-        Row::plain(&self.name, figure)
+    fn row(&self, first: f64) -> [String; HEAD.len()] {
+        let Self { hourly: [own, _], held, .. } = self;
+        [
+            self.name.clone(),
+            format!("{own:.2}"),
+            format!("{:.1}", own / first),
+            format!("{:.1}", megabytes(held.resident)),
+            format!("{:.1}", megabytes(held.proportional)),
+            held.threads.to_string(),
+            format!("{:.0}", self.calls),
+            self.series.to_string(),
+            self.owner.clone(),
+        ]
     }
 }
 
-fn agent(load: &Load, watch: Duration) -> Result<Cost, BenchError> {
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+fn agent(load: &mut Load, watch: Duration) -> Result<Cost, BenchError> {
     let address = address(load)?;
     let config = Config {
         default_metrics: true,
@@ -91,25 +159,34 @@ fn agent(load: &Load, watch: Duration) -> Result<Cost, BenchError> {
         ..Config::default()
     };
     let agent = Agent::start(load.stage.folder(), &config, Some(&load.nvml))?;
-    let version = format!("gpuwho {}", env!("CARGO_PKG_VERSION"));
-    observe(version, (&address, DEVICE), watch, || {
-        agent.children().into_iter().map(|(_, pid)| pid).chain([agent.pid()]).collect()
-    })
+    let page = Page { address, device: DEVICE };
+    let name = format!("gpuwho {}", env!("CARGO_PKG_VERSION"));
+    page.awaited(&name)?;
+    let pids: Vec<u32> =
+        agent.children().into_iter().map(|(_, pid)| pid).chain([agent.pid()]).collect();
+    let owner = "pod, job, unit, user".to_owned();
+    observe((name, owner), &page, load, &pids, watch)
 }
 
-fn run(load: &Load, peer: &Peer, watch: Duration) -> Result<Cost, BenchError> {
+fn run(load: &mut Load, peer: &Peer, watch: Duration) -> Result<Cost, BenchError> {
     let address = address(load)?;
     let port = address.rsplit(':').next().unwrap_or_default();
     let of = |text: &String| text.replace("ADDRESS", &address).replace("PORT", port);
     let mut command = Command::new(&peer.program);
     command.args(peer.arguments.iter().map(of)).stdin(Stdio::null()).stdout(Stdio::null());
-    let folder = load.nvml.library();
-    command.env("LD_LIBRARY_PATH", folder.parent().unwrap_or(&folder)).stderr(Stdio::null());
+    let library = load.nvml.library();
+    command.env("LD_LIBRARY_PATH", library.parent().unwrap_or(&library)).stderr(Stdio::null());
+    let mut path = OsString::from(commands::make(load.stage.folder(), &load.nvml.truth()?)?);
+    path.push(":");
+    path.push(env::var_os("PATH").unwrap_or_default());
+    command.env("PATH", path);
     command.envs(peer.environment.iter().map(|(name, value)| (name, value)));
     let started = load.nvml.apply(&mut command).spawn().map_err(BenchError::os(&peer.program))?;
     let running = Running(started);
-    let device = peer.device.as_deref().unwrap_or_default();
-    observe(peer.name.clone(), (&address, device), watch, || vec![running.0.id()])
+    let page = Page { address, device: peer.device.as_deref().unwrap_or_default() };
+    page.awaited(&peer.name)?;
+    let names = (peer.name.clone(), peer.owner.clone());
+    observe(names, &page, load, &[running.0.id()], watch)
 }
 
 /// A program that ends with this.
@@ -123,49 +200,84 @@ impl Drop for Running {
     }
 }
 
-/// Scrapes a program for a time, whose page must have a text; `pids` are its processes.
+impl Page<'_> {
+    /// The page now, if it has the devices.
+    fn scrape(&self) -> Option<String> {
+        scrape(&self.address).ok().filter(|page| page.contains(self.device))
+    }
+
+    /// Waits for it, as long as a start may take.
+    fn awaited(&self, of: &str) -> Result<(), BenchError> {
+        until(START, || self.scrape()).map(drop).ok_or_else(|| strange(of))
+    }
+}
+
+fn strange(name: &str) -> BenchError {
+    BenchError::Strange { what: format!("the page of {name}"), expected: "anything of a device" }
+}
+
+/// Scrapes some processes for a time.
 fn observe(
-    name: String,
-    (address, device): (&str, &str),
+    (name, owner): (String, String),
+    page: &Page<'_>,
+    load: &mut Load,
+    pids: &[u32],
     watch: Duration,
-    pids: impl Fn() -> Vec<u32>,
 ) -> Result<Cost, BenchError> {
-    let is_whole = |answer: &String| answer.contains(" 200 ") && answer.contains(device);
-    let scrape = || get(address, "/metrics").ok().filter(is_whole);
-    let expected = "any device's series";
-    let strange = || BenchError::Strange { what: name.clone(), expected };
-    until(START, &scrape).ok_or_else(strange)?;
-    let begun = Instant::now();
-    while begun.elapsed() < WARM_UP {
-        thread::sleep(EVERY / 4);
-        scrape().ok_or_else(strange)?;
-    }
-    let of_all = || -> io::Result<Vec<(u32, Threads)>> {
-        pids().into_iter().map(|pid| Ok((pid, threads(pid)?))).collect()
-    };
-    let failed = || BenchError::os(format!("{name}'s files in /proc"));
-    let before = of_all().map_err(failed())?;
-    let (begun, mut page) = (Instant::now(), String::new());
-    while begun.elapsed() < watch {
+    let calls = load.nvml.count_calls();
+    let contender = Contender::of(&mut load.stage, pids, &calls)?;
+    thread::sleep(WARM_UP);
+    page.scrape().ok_or_else(|| strange(&name))?;
+    let (before, mut last) = (contender.look()?, String::new());
+    while before.at.elapsed() < watch {
         thread::sleep(EVERY);
-        page = scrape().ok_or_else(strange)?;
+        last = page.scrape().ok_or_else(|| strange(&name))?;
     }
-    let (took, after) = (begun.elapsed(), of_all().map_err(failed())?);
-    let (mut nanos, mut sum) = (0, Memory::default());
-    for (pid, now) in &after {
-        let was = before.iter().find(|(known, _)| known == pid).map(|(_, was)| was.clone());
-        nanos += spent(&was.unwrap_or_default(), now).values().sum::<u64>();
-        let held = memory(*pid).map_err(failed())?;
-        sum.resident += held.resident;
-        sum.proportional += held.proportional;
-    }
-    let (_, body) = page.split_once("\r\n\r\n").unwrap_or_default();
-    let series = body.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count();
-    let hourly = nanos as f64 / 1e9 / took.as_secs_f64() * 3600.0;
-    Ok(Cost { name, hourly, memory: sum, series })
+    let after = contender.look()?;
+    let took = (after.at - before.at).as_secs_f64();
+    let library = after.library.since(before.library);
+    let own = after.cpu.saturating_sub(before.cpu).saturating_sub(library.cpu_ns);
+    let hourly = [own, library.cpu_ns].map(|nanos| nanos as f64 / 1e9 / took * 3600.0);
+    let calls = library.calls as f64 * EVERY.as_secs_f64() / took;
+    Ok(Cost { name, owner, hourly, held: contender.held()?, calls, series: series(&last) })
 }
 
 fn address(load: &Load) -> Result<String, BenchError> {
     let what = "a port";
     free_address(load.stage.folder()).map_err(|why| BenchError::os(what)(io::Error::other(why)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_compares_with_its_first_row_and_fits_a_page() {
+        let held =
+            Held { resident: 24_300_000, proportional: 19_700_000, maps: 3_640_000, threads: 14 };
+        let cost = |name: &str, own: f64, held: Held| Cost {
+            name: name.to_owned(),
+            owner: "user".to_owned(),
+            hourly: [own, 0.6],
+            held,
+            calls: 197.2,
+            series: 1166,
+        };
+        let without_maps = Held { maps: 0, ..held };
+        let costs = [cost("ours", 1.5, held), cost("theirs", 3.0, without_maps)];
+        let text = render("2026-11-26", &costs, &["other is not measured: why.".to_owned()]);
+        let expected = "\
+2026-11-26
+
+| exporter | CPU s/h | × gpuwho | RSS MB | PSS MB | threads | calls | series | owners |
+|----------|---------|----------|--------|--------|---------|-------|--------|--------|
+| ours     | 1.50    | 1.0      | 24.3   | 19.7   | 14      | 197   | 1166   | user   |
+| theirs   | 3.00    | 2.0      | 24.3   | 19.7   | 14      | 197   | 1166   | user   |
+
+The fake library's own CPU, row by row, is not in it: 0.6, 0.6 s/h.
+Beside its memory ours has 3.6 MB of BPF maps.
+other is not measured: why.
+";
+        assert_eq!(text, expected);
+    }
 }

@@ -53,14 +53,19 @@ pub fn render(rows: &[Row]) -> String {
         [row.what.clone(), row.figure.clone(), row.target.to_owned(), row.verdict.to_owned()]
     };
     let all: Vec<_> = std::iter::once(&head).chain(rows).map(cells).collect();
-    let mut widths = [0; 4];
-    for row in &all {
+    aligned(&all)
+}
+
+/// Rows of cells as Markdown, the first of them the head.
+pub fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
+    let mut widths = [0; COLUMNS];
+    for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = cell.chars().count().max(*width);
         }
     }
     let mut text = String::new();
-    for (number, row) in all.iter().enumerate() {
+    for (number, row) in rows.iter().enumerate() {
         for (cell, width) in row.iter().zip(widths) {
             // Writing to a string cannot fail.
             let _ = write!(text, "| {cell:<width$} ");

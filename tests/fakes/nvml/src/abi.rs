@@ -8,7 +8,7 @@ pub mod device;
 pub mod events;
 pub mod fields;
 pub mod gpm;
-mod links;
+pub mod links;
 pub mod mig;
 pub mod modes;
 pub mod process;
@@ -211,9 +211,27 @@ fn init(name: &str) -> Result<(), Code> {
     system(name).map(drop).inspect_err(|_| runtime::stop())
 }
 
+fn count(name: &str, to: *mut c_uint) -> Result<(), Code> {
+    let call = system(name)?;
+    let devices = call.loaded.scenario.listed(call.seconds).count();
+    put(to, c_uint::try_from(devices).unwrap_or(c_uint::MAX))
+}
+
+fn by_index(name: &str, index: c_uint, handle: *mut nvmlDevice_t) -> Result<(), Code> {
+    // One that is not listed is refused like any handle of nothing.
+    let number = runtime::listed(index).unwrap_or(NO_DEVICE);
+    let device = device_handle(number);
+    on_device(name, device, |_, _| {
+        nodes::open(&format!("nvidia{number}"));
+        put(handle, device)
+    })
+}
+
 exports! {
     /// Reads the scenario.
     fn nvmlInit_v2() |name| init(name);
+    /// The same by its older name.
+    fn nvmlInit() |name| init(name);
     /// Reads the scenario; flags change nothing here.
     fn nvmlInitWithFlags(_flags: c_uint) |name| init(name);
     /// Forgets the scenario.
@@ -232,21 +250,15 @@ exports! {
         put(version, system(name)?.loaded.cuda)
     };
     /// How many devices there are.
-    fn nvmlDeviceGetCount_v2(count: *mut c_uint) |name| {
-        let call = system(name)?;
-        let devices = call.loaded.scenario.listed(call.seconds).count();
-        put(count, c_uint::try_from(devices).unwrap_or(c_uint::MAX))
-    };
+    fn nvmlDeviceGetCount_v2(to: *mut c_uint) |name| count(name, to);
+    /// The same by its older name.
+    fn nvmlDeviceGetCount(to: *mut c_uint) |name| count(name, to);
     /// The handle of a device.
-    fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, handle: *mut nvmlDevice_t) |name| {
-        // One that is not listed is refused like any handle of nothing.
-        let number = runtime::listed(index).unwrap_or(NO_DEVICE);
-        let device = device_handle(number);
-        on_device(name, device, |_, _| {
-            nodes::open(&format!("nvidia{number}"));
-            put(handle, device)
-        })
-    };
+    fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, handle: *mut nvmlDevice_t) |name|
+        by_index(name, index, handle);
+    /// The same by its older name.
+    fn nvmlDeviceGetHandleByIndex(index: c_uint, handle: *mut nvmlDevice_t) |name|
+        by_index(name, index, handle);
 }
 
 /// What a code means.
@@ -262,15 +274,32 @@ pub extern "C" fn nvmlErrorString(code: nvmlReturn_t) -> *const c_char {
 
 #[cfg(test)]
 mod tests {
-    use super::device::{nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetName};
+    use super::board::{nvmlDeviceGetArchitecture, nvmlDeviceGetBrand, nvmlDeviceGetNumaNodeId};
+    use super::device::{
+        nvmlDeviceGetApplicationsClock, nvmlDeviceGetClock, nvmlDeviceGetClockInfo,
+        nvmlDeviceGetMaxCustomerBoostClock, nvmlDeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo_v2,
+        nvmlDeviceGetName, nvmlDeviceGetPowerManagementDefaultLimit,
+        nvmlDeviceGetPowerManagementLimitConstraints, nvmlDeviceGetTemperature,
+        nvmlDeviceGetTemperatureV,
+    };
+    use super::links::nvmlDeviceGetNvLinkState;
     use super::mig::{
         nvmlDeviceGetComputeInstanceId, nvmlDeviceGetDeviceHandleFromMigDeviceHandle,
         nvmlDeviceGetGpuInstanceId, nvmlDeviceGetMaxMigDeviceCount,
         nvmlDeviceGetMigDeviceHandleByIndex, nvmlDeviceIsMigDeviceHandle,
     };
-    use super::process::nvmlDeviceGetComputeRunningProcesses_v3;
-    use super::{nvmlDeviceGetCount_v2, nvmlDeviceGetHandleByIndex_v2, nvmlInit_v2, nvmlShutdown};
-    use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlMemory_v2_t, nvmlProcessInfo_t};
+    use super::process::{
+        nvmlDeviceGetComputeRunningProcesses, nvmlDeviceGetComputeRunningProcesses_v2,
+        nvmlDeviceGetComputeRunningProcesses_v3, nvmlDeviceGetRunningProcessDetailList,
+    };
+    use super::{
+        nvmlDeviceGetCount, nvmlDeviceGetCount_v2, nvmlDeviceGetHandleByIndex,
+        nvmlDeviceGetHandleByIndex_v2, nvmlInit_v2, nvmlShutdown,
+    };
+    use nvml_wrapper_sys::bindings::{
+        nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlProcessDetail_v1_t,
+        nvmlProcessDetailList_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlTemperature_t,
+    };
     use std::env;
     use std::process::Command;
     use std::ptr;
@@ -364,6 +393,8 @@ mod tests {
             assert_eq!(nvmlDeviceGetHandleByIndex_v2(0, &raw mut device), 0);
             check_texts_and_versions(device);
             check_lists(device);
+            check_other_names(device);
+            check_details(device);
             assert_eq!(nvmlShutdown(), 0);
             assert_eq!(nvmlDeviceGetCount_v2(&raw mut count), 1, "after nvmlShutdown");
         }
@@ -407,5 +438,100 @@ mod tests {
         let pids = infos.map(|info| info.pid);
         assert_eq!(pids, [11, 12, 14, 0], "a slot marked `-` has no process");
         assert_eq!(infos[2].usedGpuMemory, (1 << 30) + 3 * (16 << 20), "of the fourth slot");
+    }
+
+    /// A value is the same by whichever name it is asked for.
+    unsafe fn check_other_names(device: nvmlDevice_t) {
+        let mut newest =
+            nvmlMemory_v2_t { version: 0x0200_0028, total: 0, reserved: 0, free: 0, used: 0 };
+        let mut first = nvmlMemory_t { total: 0, free: 0, used: 0 };
+        let mut die = nvmlTemperature_t { version: 0x0100_000c, sensorType: 0, temperature: 0 };
+        let (mut count, mut handle, mut numbers) = (0, ptr::null_mut(), [0; 5]);
+        let [degrees, now, clock, application, target] = &mut numbers;
+        // SAFETY: as promised by the caller.
+        unsafe {
+            assert_eq!((nvmlDeviceGetCount(&raw mut count), count), (0, 8));
+            assert_eq!((nvmlDeviceGetHandleByIndex(0, &raw mut handle), handle), (0, device));
+            assert_eq!(nvmlDeviceGetMemoryInfo_v2(device, &raw mut newest), 0);
+            assert_eq!(nvmlDeviceGetMemoryInfo(device, &raw mut first), 0);
+            assert_eq!(nvmlDeviceGetTemperature(device, 0, degrees), 0);
+            assert_eq!(nvmlDeviceGetTemperatureV(device, &raw mut die), 0);
+            assert_eq!(nvmlDeviceGetClockInfo(device, 2, now), 0);
+            assert_eq!(nvmlDeviceGetClock(device, 2, 0, clock), 0);
+            assert_eq!(nvmlDeviceGetApplicationsClock(device, 2, application), 0);
+            assert_eq!(nvmlDeviceGetClock(device, 2, 1, target), 0);
+            assert_eq!(nvmlDeviceGetClock(device, 2, 3, &raw mut count), 3, "no scenario's");
+            die.version = 1;
+            assert_eq!(nvmlDeviceGetTemperatureV(device, &raw mut die), 25, "a wrong version");
+        }
+        assert_eq!([first.total, first.free], [newest.total, newest.free]);
+        assert_eq!(first.used, newest.used + newest.reserved);
+        assert_eq!(numbers, [40, 2619, 2619, 2618, 2618]);
+        assert_eq!(die.temperature, 40);
+        check_limits_and_kind(device);
+    }
+
+    fn check_limits_and_kind(device: nvmlDevice_t) {
+        let mut numbers = [0; 6];
+        let [default, lowest, highest, kind, brand, none] = &mut numbers;
+        // SAFETY: every pointer is to a local of the right type.
+        unsafe {
+            assert_eq!(nvmlDeviceGetPowerManagementDefaultLimit(device, default), 0);
+            assert_eq!(nvmlDeviceGetPowerManagementLimitConstraints(device, lowest, highest), 0);
+            assert_eq!(nvmlDeviceGetArchitecture(device, kind), 0);
+            assert_eq!(nvmlDeviceGetBrand(device, brand), 0);
+            assert_eq!(nvmlDeviceGetNvLinkState(device, 0, none), 3, "no links");
+            assert_eq!(nvmlDeviceGetNumaNodeId(device, none), 3);
+            assert_eq!(nvmlDeviceGetMaxCustomerBoostClock(device, 0, none), 3);
+        }
+        assert_eq!(numbers, [690_000, 200_000, 710_000, 9, 14, 0]);
+    }
+
+    /// The lists of each version have the same processes.
+    unsafe fn check_details(device: nvmlDevice_t) {
+        let mut first = [nvmlProcessInfo_v1_t { pid: 0, usedGpuMemory: 0 }; 4];
+        let empty =
+            nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
+        let (mut second, mut third) = ([empty; 4], [empty; 4]);
+        let mut details = [nvmlProcessDetail_v1_t {
+            pid: 0,
+            usedGpuMemory: 0,
+            gpuInstanceId: 0,
+            computeInstanceId: 0,
+            usedGpuCcProtectedMemory: 7,
+        }; 4];
+        let mut list = nvmlProcessDetailList_t {
+            version: 0x0100_0018,
+            mode: 0,
+            numProcArrayEntries: 0,
+            procArray: ptr::null_mut(),
+        };
+        let all = nvmlDeviceGetRunningProcessDetailList;
+        let mut counts = [4; 3];
+        let [of_first, of_second, of_third] = &mut counts;
+        // SAFETY: as promised by the caller.
+        unsafe {
+            assert_eq!((all(device, &raw mut list), list.numProcArrayEntries), (7, 3));
+            (list.numProcArrayEntries, list.procArray) = (4, details.as_mut_ptr());
+            assert_eq!((all(device, &raw mut list), list.numProcArrayEntries), (0, 3));
+            list.mode = 3;
+            assert_eq!(all(device, &raw mut list), 2, "no such mode");
+            list.version = 0x0100_0010;
+            assert_eq!(all(device, &raw mut list), 25, "a wrong version");
+            let (v1, v2, v3) = (
+                nvmlDeviceGetComputeRunningProcesses,
+                nvmlDeviceGetComputeRunningProcesses_v2,
+                nvmlDeviceGetComputeRunningProcesses_v3,
+            );
+            assert_eq!(v1(device, of_first, first.as_mut_ptr()), 0);
+            assert_eq!(v2(device, of_second, second.as_mut_ptr()), 0);
+            assert_eq!(v3(device, of_third, third.as_mut_ptr()), 0);
+        }
+        assert_eq!(counts, [3; 3]);
+        let expected = third.map(|info| (info.pid, info.usedGpuMemory));
+        assert_eq!(first.map(|info| (info.pid, info.usedGpuMemory)), expected);
+        assert_eq!(second.map(|info| (info.pid, info.usedGpuMemory)), expected);
+        assert_eq!(details.map(|info| (info.pid, info.usedGpuMemory)), expected);
+        assert_eq!(details.map(|info| info.usedGpuCcProtectedMemory), [0, 0, 0, 7]);
     }
 }

@@ -1,13 +1,18 @@
 //! What a board is: versions, serial numbers and its place in the rack, and the fabric it joined.
 
 use super::device::{ARGUMENT_VERSION, text, version_word};
-use super::{exports, on_device, put, put_text};
+use super::{exports, on_device, on_target, put, put_text};
 use crate::runtime::Code;
 use crate::scenario::Device;
 use crate::scenario::board::Platform;
 use crate::scenario::links::Fabric;
 use nvml_wrapper_sys::bindings::{
-    nvmlC2cModeInfo_v1_t, nvmlDevice_t, nvmlDeviceAddressingMode_t, nvmlGpuFabricInfo_v2_t,
+    NVML_DEVICE_ARCH_AMPERE as AMPERE, NVML_DEVICE_ARCH_BLACKWELL as BLACKWELL,
+    NVML_DEVICE_ARCH_HOPPER as HOPPER, NVML_DEVICE_ARCH_UNKNOWN as UNKNOWN_ARCHITECTURE,
+    NVML_DEVICE_ARCH_VOLTA as VOLTA, nvmlBrandType_enum_NVML_BRAND_NVIDIA as NVIDIA,
+    nvmlBrandType_enum_NVML_BRAND_NVIDIA_RTX as NVIDIA_RTX,
+    nvmlBrandType_enum_NVML_BRAND_TESLA as TESLA, nvmlBrandType_t, nvmlC2cModeInfo_v1_t,
+    nvmlDevice_t, nvmlDeviceAddressingMode_t, nvmlDeviceArchitecture_t, nvmlGpuFabricInfo_v2_t,
     nvmlGpuFabricInfo_v3_t, nvmlInforomObject_t, nvmlPlatformInfo_t,
     nvmlReturn_enum_NVML_ERROR_CORRUPTED_INFOROM as CORRUPTED_INFOROM,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
@@ -17,6 +22,31 @@ use std::ffi::{c_char, c_uint};
 
 /// Bytes the version of the GSP's firmware needs by its documentation; the call has no length.
 const GSP_VERSION_LENGTH: c_uint = 0x50;
+
+/// What the names of the scenarios' devices contain, with their generation.
+const ARCHITECTURES: &[(&str, nvmlDeviceArchitecture_t)] = &[
+    ("V100", VOLTA),
+    ("A10", AMPERE),
+    ("H100", HOPPER),
+    ("H200", HOPPER),
+    ("GB200", BLACKWELL),
+    ("Blackwell", BLACKWELL),
+];
+
+/// The generation of a device.
+pub(super) fn architecture(device: Device<'_>) -> nvmlDeviceArchitecture_t {
+    let is_of = |(part, _): &&(&str, _)| device.group.name.contains(part);
+    ARCHITECTURES.iter().find(is_of).map_or(UNKNOWN_ARCHITECTURE, |(_, known)| *known)
+}
+
+fn brand(device: Device<'_>) -> nvmlBrandType_t {
+    let name = &device.group.name;
+    match name.starts_with("Tesla") {
+        true => TESLA,
+        false if name.contains("RTX") => NVIDIA_RTX,
+        false => NVIDIA,
+    }
+}
 
 /// The version word in front of a structure.
 fn asked_version<T>(to: *mut T) -> Result<c_uint, Code> {
@@ -78,6 +108,15 @@ fn platform(known: &Platform, device: Device<'_>) -> nvmlPlatformInfo_t {
 }
 
 exports! {
+    /// The brand, as the name has it.
+    fn nvmlDeviceGetBrand(device: nvmlDevice_t, to: *mut nvmlBrandType_t) |name|
+        on_target(name, device, |_, target| put(to, brand(target.device)));
+    /// The generation.
+    fn nvmlDeviceGetArchitecture(device: nvmlDevice_t, to: *mut nvmlDeviceArchitecture_t) |name|
+        on_target(name, device, |_, target| put(to, architecture(target.device)));
+    /// Of devices whose memory is a node of the host's, which no scenario has.
+    fn nvmlDeviceGetNumaNodeId(device: nvmlDevice_t, _to: *mut c_uint) |name|
+        on_device(name, device, |_, _| Err(NOT_SUPPORTED));
     /// VBIOS version.
     fn nvmlDeviceGetVbiosVersion(device: nvmlDevice_t, to: *mut c_char, length: c_uint) |name|
         text(name, device, (to, length), |group| group.board.vbios.as_ref());

@@ -5,10 +5,12 @@ use crate::curve::Curve;
 use crate::runtime::Code;
 use crate::scenario::{Device, Group};
 use nvml_wrapper_sys::bindings::{
-    nvmlBAR1Memory_t, nvmlClockType_t, nvmlDevice_t, nvmlMarginTemperature_t, nvmlMemory_v2_t,
-    nvmlPciInfo_t, nvmlPerfPolicyType_t, nvmlPstates_t,
+    nvmlBAR1Memory_t, nvmlClockId_enum_NVML_CLOCK_ID_APP_CLOCK_TARGET as APPLICATION_CLOCK,
+    nvmlClockId_enum_NVML_CLOCK_ID_CURRENT as CURRENT_CLOCK, nvmlClockId_t, nvmlClockType_t,
+    nvmlDevice_t, nvmlMarginTemperature_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t,
+    nvmlPerfPolicyType_t, nvmlPstates_t,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t, nvmlTemperature_t,
     nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t, nvmlUtilization_t, nvmlViolationTime_t,
 };
 use std::ffi::{c_char, c_uint, c_ulonglong};
@@ -110,6 +112,27 @@ fn memory(target: Target<'_>, seconds: f64, version: c_uint) -> nvmlMemory_v2_t 
     }
 }
 
+/// A clock rate of now.
+fn clock(group: &Group, clock: nvmlClockType_t) -> Option<&Curve> {
+    match clock {
+        0 => group.clocks.graphics.as_ref(),
+        1 => group.clocks.sm.as_ref(),
+        2 => group.clocks.memory.as_ref(),
+        3 => group.clocks.video.as_ref(),
+        _ => None,
+    }
+}
+
+/// A clock rate that a user set.
+fn application_clock(group: &Group, clock: nvmlClockType_t) -> Result<c_uint, Code> {
+    let [graphics, memory] = group.clocks.application.ok_or(NOT_SUPPORTED)?;
+    match clock {
+        0 => Ok(whole32(graphics)),
+        2 => Ok(whole32(memory)),
+        _ => Err(INVALID_ARGUMENT),
+    }
+}
+
 /// The version word of a structure: its size and its version in one number.
 pub(super) fn version_word<T>(version: c_uint) -> c_uint {
     c_uint::try_from(size_of::<T>()).unwrap_or_default() | version << 24
@@ -200,14 +223,7 @@ exports! {
         });
     /// The clock rate in MHz that a user set.
     fn nvmlDeviceGetApplicationsClock(device: nvmlDevice_t, clock: nvmlClockType_t, to: *mut c_uint) |name|
-        on_device(name, device, |_, device| {
-            let [graphics, memory] = device.group.clocks.application.ok_or(NOT_SUPPORTED)?;
-            put(to, whole32(match clock {
-                0 => graphics,
-                2 => memory,
-                _ => return Err(INVALID_ARGUMENT),
-            }))
-        });
+        on_device(name, device, |_, device| put(to, application_clock(device.group, clock)?));
     /// What holds the clocks down.
     fn nvmlDeviceGetCurrentClocksEventReasons(device: nvmlDevice_t, to: *mut c_ulonglong) |name|
         reasons(name, device, to, |value| value > 0.0);
@@ -250,6 +266,12 @@ exports! {
             }
             put(to, memory(target, call.seconds, version))
         });
+    /// Memory of the first version, in which what is reserved is used.
+    fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, to: *mut nvmlMemory_t) |name|
+        on_target(name, device, |call, target| {
+            let nvmlMemory_v2_t { total, reserved, free, used, .. } = memory(target, call.seconds, 2);
+            put(to, nvmlMemory_t { total, free, used: reserved + used })
+        });
     /// Temperature of the die, the only sensor of this call.
     fn nvmlDeviceGetTemperature(device: nvmlDevice_t, sensor: nvmlTemperatureSensors_t, to: *mut c_uint) |name| {
         if sensor != 0 {
@@ -257,6 +279,24 @@ exports! {
         }
         number(name, device, to, |group| group.temperature.as_ref())
     };
+    /// The same by its newer name.
+    fn nvmlDeviceGetTemperatureV(device: nvmlDevice_t, to: *mut nvmlTemperature_t) |name|
+        on_device(name, device, |call, device| {
+            if to.is_null() {
+                return Err(INVALID_ARGUMENT);
+            }
+            // SAFETY: not null, and by the caller's promise a structure whose first members are set.
+            let (version, sensor) = unsafe { ((*to).version, (*to).sensorType) };
+            if version != version_word::<nvmlTemperature_t>(1) {
+                return Err(ARGUMENT_VERSION);
+            }
+            if sensor != 0 {
+                return Err(INVALID_ARGUMENT);
+            }
+            let curve = device.group.temperature.as_ref().ok_or(NOT_SUPPORTED)?;
+            let degrees = whole32(device.value(curve, call.seconds)).cast_signed();
+            put(to, nvmlTemperature_t { version, sensorType: sensor, temperature: degrees })
+        });
     /// Power over the last second in milliwatts.
     fn nvmlDeviceGetPowerUsage(device: nvmlDevice_t, to: *mut c_uint) |name|
         on_device(name, device, |call, device| {
@@ -269,6 +309,16 @@ exports! {
     /// The operator's power limit in milliwatts.
     fn nvmlDeviceGetPowerManagementLimit(device: nvmlDevice_t, to: *mut c_uint) |name|
         milliwatts(name, device, to, |group| group.power_limit);
+    /// The power limit at the start in milliwatts.
+    fn nvmlDeviceGetPowerManagementDefaultLimit(device: nvmlDevice_t, to: *mut c_uint) |name|
+        milliwatts(name, device, to, |group| Some(group.power_limits.as_ref()?.default));
+    /// The lowest and the highest power limit that an operator can set, in milliwatts.
+    fn nvmlDeviceGetPowerManagementLimitConstraints(device: nvmlDevice_t, lowest: *mut c_uint, highest: *mut c_uint) |name|
+        on_device(name, device, |_, device| {
+            let limits = device.group.power_limits.as_ref().ok_or(NOT_SUPPORTED)?;
+            put(lowest, whole32(limits.minimum * 1000.0))?;
+            put(highest, whole32(limits.maximum * 1000.0))
+        });
     /// The lowest power limit in milliwatts.
     fn nvmlDeviceGetEnforcedPowerLimit(device: nvmlDevice_t, to: *mut c_uint) |name|
         milliwatts(name, device, to, Group::enforced_limit);
@@ -278,15 +328,21 @@ exports! {
             put(to, whole(device.energy_mj(call.seconds).ok_or(NOT_SUPPORTED)?))
         });
     /// Clock rate in MHz.
-    fn nvmlDeviceGetClockInfo(device: nvmlDevice_t, clock: nvmlClockType_t, to: *mut c_uint) |name| {
-        number(name, device, to, |group| match clock {
-            0 => group.clocks.graphics.as_ref(),
-            1 => group.clocks.sm.as_ref(),
-            2 => group.clocks.memory.as_ref(),
-            3 => group.clocks.video.as_ref(),
-            _ => None,
-        })
-    };
+    fn nvmlDeviceGetClockInfo(device: nvmlDevice_t, kind: nvmlClockType_t, to: *mut c_uint) |name|
+        number(name, device, to, |group| clock(group, kind));
+    /// Clock rate in MHz, now or as a user set it; no scenario has the others.
+    fn nvmlDeviceGetClock(device: nvmlDevice_t, kind: nvmlClockType_t, id: nvmlClockId_t, to: *mut c_uint) |name|
+        on_device(name, device, |call, device| match id {
+            CURRENT_CLOCK => {
+                let curve = clock(device.group, kind).ok_or(NOT_SUPPORTED)?;
+                put(to, whole32(device.value(curve, call.seconds)))
+            }
+            APPLICATION_CLOCK => put(to, application_clock(device.group, kind)?),
+            _ => Err(NOT_SUPPORTED),
+        });
+    /// The highest clock rate that boost reaches, which no scenario has.
+    fn nvmlDeviceGetMaxCustomerBoostClock(device: nvmlDevice_t, _clock: nvmlClockType_t, _to: *mut c_uint) |name|
+        on_device(name, device, |_, _| Err(NOT_SUPPORTED));
     /// The highest clock rate in MHz.
     fn nvmlDeviceGetMaxClockInfo(device: nvmlDevice_t, clock: nvmlClockType_t, to: *mut c_uint) |name|
         on_device(name, device, |_, device| {

@@ -3,14 +3,15 @@
 //! those that driver 580.82 gave new meanings.
 
 use super::fields::Typed;
-use super::{whole, whole32};
+use super::{exports, on_device, put, whole, whole32};
 use crate::curve::Curve;
 use crate::runtime::Code;
 use crate::scenario::Device;
 use crate::scenario::links::{C2c, Errors, NvLink};
 use nvml_wrapper_sys::bindings::{
-    field_id as id, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
+    field_id as id, nvmlDevice_t, nvmlEnableState_t,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
 };
 use std::ffi::c_uint;
 
@@ -179,4 +180,14 @@ fn chip_link(
 /// A link's number, if there is one of it.
 fn known(links: u32, scope: c_uint) -> Result<u32, Code> {
     if scope < links { Ok(scope) } else { Err(INVALID_ARGUMENT) }
+}
+
+exports! {
+    /// Whether a link is active.
+    fn nvmlDeviceGetNvLinkState(device: nvmlDevice_t, link: c_uint, to: *mut nvmlEnableState_t) |name|
+        on_device(name, device, |call, device| {
+            let nvlink = device.group.nvlink.as_ref().ok_or(NOT_SUPPORTED)?;
+            let link = known(nvlink.links, link)?;
+            put(to, c_uint::from(nvlink.state(device, link, call.seconds) == 1))
+        });
 }

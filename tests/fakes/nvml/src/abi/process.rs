@@ -1,11 +1,15 @@
 //! Who is on a device.
 
+use super::board::architecture;
+use super::device::{ARGUMENT_VERSION, version_word};
 use super::{Target, exports, on_device, on_target, put, whole, whole32};
 use crate::pids;
 use crate::runtime::{self, Call, Code};
 use crate::scenario::{Device, Instance, List, Process};
 use nvml_wrapper_sys::bindings::{
-    nvmlAccountingStats_t, nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t,
+    NVML_DEVICE_ARCH_HOPPER as HOPPER, nvmlAccountingStats_t, nvmlDevice_t,
+    nvmlDeviceArchitecture_t, nvmlProcessDetail_v1_t, nvmlProcessDetailList_t, nvmlProcessInfo_t,
+    nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlProcessUtilizationSample_t,
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
@@ -13,6 +17,8 @@ use nvml_wrapper_sys::bindings::{
 };
 use std::ffi::{c_uint, c_ulonglong};
 
+/// Older than every device.
+const ANY: nvmlDeviceArchitecture_t = 0;
 /// What the driver says where it does not know a process's memory or instance.
 const UNKNOWN_MEMORY: c_ulonglong = c_ulonglong::MAX;
 const NO_INSTANCE: c_uint = c_uint::MAX;
@@ -37,13 +43,17 @@ fn shows(target: Target<'_>, process: &Process<'_>) -> bool {
     of_instance.is_none() || of_instance == process.group.instance
 }
 
-fn list(
+/// The processes of a list, as a handle shows them; devices older than `oldest` do not support it.
+fn infos(
     name: &str,
     handle: nvmlDevice_t,
-    (count, to): (*mut c_uint, *mut nvmlProcessInfo_t),
     list: List,
-) -> Result<(), Code> {
-    let infos = on_target(name, handle, |call, target| {
+    oldest: nvmlDeviceArchitecture_t,
+) -> Result<Vec<nvmlProcessInfo_t>, Code> {
+    on_target(name, handle, |call, target| {
+        if architecture(target.device) < oldest {
+            return Err(NOT_SUPPORTED);
+        }
         let on_list = living(call, target.device)
             .filter(|(_, process)| process.group.is_on(list) && shows(target, process));
         let infos = on_list.map(|(pid, process)| {
@@ -59,8 +69,66 @@ fn list(
             }
         });
         Ok(infos.collect::<Vec<_>>())
-    })?;
+    })
+}
+
+fn list(
+    name: &str,
+    handle: nvmlDevice_t,
+    (count, to): (*mut c_uint, *mut nvmlProcessInfo_t),
+    list: List,
+) -> Result<(), Code> {
+    let infos = infos(name, handle, list, ANY)?;
     hand_over(&infos, infos.len(), count, to)
+}
+
+/// The first version of a list, which has no instances.
+fn list_v1(
+    name: &str,
+    handle: nvmlDevice_t,
+    (count, to): (*mut c_uint, *mut nvmlProcessInfo_v1_t),
+    list: List,
+) -> Result<(), Code> {
+    let first = |info: nvmlProcessInfo_t| {
+        let nvmlProcessInfo_t { pid, usedGpuMemory, .. } = info;
+        nvmlProcessInfo_v1_t { pid, usedGpuMemory }
+    };
+    let infos: Vec<_> = infos(name, handle, list, ANY)?.into_iter().map(first).collect();
+    hand_over(&infos, infos.len(), count, to)
+}
+
+/// The list that has confidential memory too, from Hopper on.
+fn details(
+    name: &str,
+    handle: nvmlDevice_t,
+    list: *mut nvmlProcessDetailList_t,
+) -> Result<(), Code> {
+    if list.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    // SAFETY: not null, and by the caller's promise a structure whose first members are set.
+    let (version, mode, to) = unsafe { ((*list).version, (*list).mode, (*list).procArray) };
+    if version != version_word::<nvmlProcessDetailList_t>(1) {
+        return Err(ARGUMENT_VERSION);
+    }
+    let asked = match mode {
+        0 => List::Compute,
+        1 => List::Graphics,
+        2 => List::Mps,
+        _ => return Err(INVALID_ARGUMENT),
+    };
+    let detail = |info: nvmlProcessInfo_t| nvmlProcessDetail_v1_t {
+        pid: info.pid,
+        usedGpuMemory: info.usedGpuMemory,
+        gpuInstanceId: info.gpuInstanceId,
+        computeInstanceId: info.computeInstanceId,
+        // No scenario says what of it is a process's.
+        usedGpuCcProtectedMemory: 0,
+    };
+    let details: Vec<_> = infos(name, handle, asked, HOPPER)?.into_iter().map(detail).collect();
+    // SAFETY: as above.
+    let count = unsafe { &raw mut (*list).numProcArrayEntries };
+    hand_over(&details, details.len(), count, to)
 }
 
 /// Writes a list into the caller's array if it has room, else says how much room it needs.
@@ -163,6 +231,27 @@ exports! {
     /// Processes with compute contexts through an MPS server.
     fn nvmlDeviceGetMPSComputeRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, to: *mut nvmlProcessInfo_t) |name|
         list(name, device, (count, to), List::Mps);
+    /// The first of the three lists by its older names.
+    fn nvmlDeviceGetComputeRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, to: *mut nvmlProcessInfo_v2_t) |name|
+        list(name, device, (count, to), List::Compute);
+    /// Without instances.
+    fn nvmlDeviceGetComputeRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, to: *mut nvmlProcessInfo_v1_t) |name|
+        list_v1(name, device, (count, to), List::Compute);
+    /// The second of the three lists by its older names.
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, to: *mut nvmlProcessInfo_v2_t) |name|
+        list(name, device, (count, to), List::Graphics);
+    /// Without instances.
+    fn nvmlDeviceGetGraphicsRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, to: *mut nvmlProcessInfo_v1_t) |name|
+        list_v1(name, device, (count, to), List::Graphics);
+    /// The third of the three lists by its older names.
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, to: *mut nvmlProcessInfo_v2_t) |name|
+        list(name, device, (count, to), List::Mps);
+    /// Without instances.
+    fn nvmlDeviceGetMPSComputeRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, to: *mut nvmlProcessInfo_v1_t) |name|
+        list_v1(name, device, (count, to), List::Mps);
+    /// Any of the three lists. By whether there is this function nvitop knows how long a record is.
+    fn nvmlDeviceGetRunningProcessDetailList(device: nvmlDevice_t, to: *mut nvmlProcessDetailList_t) |name|
+        details(name, device, to);
     /// Utilisation samples newer than a time; not with MIG on.
     fn nvmlDeviceGetProcessUtilization(device: nvmlDevice_t, to: *mut nvmlProcessUtilizationSample_t, count: *mut c_uint, since_us: c_ulonglong) |name| {
         let found = on_device(name, device, |call, device| {
