@@ -200,6 +200,7 @@ impl Costs {
         }
         self.accounts.begin();
         self.look_up_again(ownership, inventory);
+        self.charges.reserve_exact(increments.len());
         for same in increments.chunk_by(|a, b| (a.gpu, a.owner) == (b.gpu, b.owner)) {
             let Some(&Increment { gpu, owner, .. }) = same.first() else { continue };
             let rates = self.rates(gpu, owner, ownership, inventory);

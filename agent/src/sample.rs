@@ -311,6 +311,10 @@ impl Batch {
                 return;
             }
         }
+        if self.samples.len() == self.samples.capacity() {
+            // By a quarter: twice as much would be most of what a large batch takes.
+            self.samples.reserve_exact(self.samples.len() / 4 + 16);
+        }
         self.samples.push((time, sample));
     }
 }

@@ -233,6 +233,7 @@ impl SeriesRegistry {
         let selection = &self.selection;
         self.limit.begin(batch.samples.len(), |of| source.new_of_devices(batch, selection, of));
         let mut looked_up = self.looked_up.drain(..);
+        out.points.reserve_exact(batch.samples.len());
         let mut to = Output { limit: &mut self.limit, parts: &mut self.parts, batch: &mut *out };
         for same in subjects() {
             let mut lookup = SubjectLookup::new(&registries, looked_up.next());
@@ -739,7 +740,7 @@ mod tests {
         tick(&mut registry, 40 + REMEMBER_NS / 1_000_000_000, vec![]);
         assert_eq!(subjects(&registry), 0);
         // Another subject with the same number is not taken for the first.
-        let agent = tick(&mut registry, 2_000, vec![HOLDERS.sample(crate::sample::Agent, (), 1)]);
+        let agent = tick(&mut registry, 2_000, vec![HOLDERS.sample(Agent, (), 1)]);
         assert_eq!(agent[0].labels.get(&attr::GPU_UUID), None);
         let points = tick(&mut registry, 2_010, of(gpu, 3.0));
         let uuids = points.iter().filter_map(|point| point.labels.get(&attr::GPU_UUID)).count();

@@ -38,7 +38,7 @@ pub(super) type Amounts = [Option<u128>; 3];
 /// All accounts of a device.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
-    by_owner: BTreeMap<OwnerId, Account>,
+    by_owner: BTreeMap<OwnerId, Box<Account>>,
     /// Times of the current and the previous reading.
     readings: [Option<SystemTime>; 2],
     folded: u64,
@@ -78,7 +78,7 @@ impl Accounts {
             return account.add(at, method, resource, amount);
         }
         let owner_id = self.slot(owner_id);
-        let account = self.by_owner.entry(owner_id).or_insert_with(|| Account::new(at));
+        let account = self.by_owner.entry(owner_id).or_insert_with(|| Box::new(Account::new(at)));
         account.add(at, method, resource, amount);
     }
 

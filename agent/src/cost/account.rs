@@ -166,6 +166,8 @@ impl Account {
         more?;
         let place = self.money.iter().position(|(known, _)| known == labels);
         let place = place.unwrap_or_else(|| {
+            // Nearly all have one to three.
+            self.money.reserve_exact(1);
             self.money.push((labels.clone(), Money::default()));
             self.money.len() - 1
         });

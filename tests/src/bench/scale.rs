@@ -1,5 +1,6 @@
-//! What more series cost: sixteen devices, up to a thousand processes of five hundred pods. The cost of a
-//! series must not grow with their number, and a limit of series must bound memory.
+//! What more series cost: sixteen devices, up to a thousand processes of five hundred pods, and as many as
+//! the default limit of series lets through. The cost of a series must not grow with their number, and a
+//! limit of series must bound memory.
 
 use super::cost::{reader, threads};
 use super::crowd::{Crowd, Size};
@@ -19,6 +20,12 @@ const EVERY: Duration = Duration::from_secs(5);
 const WARM_UP: Duration = Duration::from_secs(40);
 /// Pods; each has a process on two devices.
 const PODS: [u32; 3] = [125, 250, 500];
+/// Pods whose processes have more series than the default limit.
+const TOO_MANY: u32 = 1_500;
+/// The most that the agent and its reader may hold then.
+const MAX_MB: f64 = 80.0;
+/// The most that a process may take, with all its series.
+const MAX_KB_A_PROCESS: f64 = 20.0;
 /// Series in the last run, where there are more.
 const LIMIT: u32 = 5_000;
 /// A series of the largest run may cost this many times one of the smallest.
@@ -67,13 +74,25 @@ pub fn measure(watch: Duration) -> Result<Vec<Row>, BenchError> {
             growth <= MAX_GROWTH,
         ));
     }
+    if let [.., few, many] = runs.as_slice() {
+        let more = f64::from(many.processes - few.processes);
+        let each = (many.resident_mb - few.resident_mb) * 1e3 / more;
+        let what = format!("memory of a process above {}", few.processes);
+        let figure = format!("{each:.1} KB");
+        rows.push(Row::against(&what, figure, "≤ 20 KB", each <= MAX_KB_A_PROCESS));
+    }
+    let full = run(TOO_MANY, None, watch)?;
+    rows.push(full.row(", the default limit"));
+    let (figure, target) = (format!("{:.1} MB RSS", full.resident_mb), "≤ 80 MB");
+    rows.push(Row::against("memory at the limit", figure, target, full.resident_mb <= MAX_MB));
     let limited = run(500, Some(LIMIT), watch)?;
     rows.push(limited.row(&format!(", at most {LIMIT} series")));
     Ok(rows)
 }
 
 fn run(pods: u32, limit: Option<u32>, watch: Duration) -> Result<Cost, BenchError> {
-    let size = Size { pods, ..Size::LARGE };
+    let containers = pods.max(Size::LARGE.containers);
+    let size = Size { pods, containers, ..Size::LARGE };
     let crowd = Crowd::of(stage()?, size)?;
     let receiver = Receiver::start().map_err(BenchError::os("receiver"))?;
     let points = crowd.folder().join("series.jsonl");

@@ -40,7 +40,7 @@ pub(super) struct Open {
     began_ms: u64,
     /// When something was last added, on the wall clock.
     pub(super) last_ms: u64,
-    devices: BTreeMap<String, OnDevice>,
+    devices: BTreeMap<String, Box<OnDevice>>,
     throttled: BTreeMap<String, f64>,
     prompt_tokens: f64,
     generated_tokens: f64,
@@ -149,7 +149,7 @@ impl Open {
             device.add_all(charges);
         } else if self.devices.len() < MAX_DEVICES {
             let (index, model) = (info.index, info.model.clone());
-            let mut device = OnDevice { index, model, ..OnDevice::default() };
+            let mut device = Box::new(OnDevice { index, model, ..OnDevice::default() });
             device.add_all(charges);
             self.devices.insert(uuid.to_owned(), device);
         }

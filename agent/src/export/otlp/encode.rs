@@ -41,10 +41,10 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 3 MiB is below the 4 MiB that gRPC receivers accept by default; 8,000 points are below the
-    /// limits of hosted receivers.
+    /// 1 MiB is below the 4 MiB that gRPC receivers accept by default, and bounds the memory of a
+    /// request under construction; 8,000 points are below the limits of hosted receivers.
     fn default() -> Self {
-        Self { bytes: 3 << 20, points: 8_000 }
+        Self { bytes: 1 << 20, points: 8_000 }
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// Largest message before compression; JSON is larger than the encoder's 3 MiB of protobuf.
+/// Largest message before compression; JSON is larger than the encoder's 1 MiB of protobuf.
 const MAX_MESSAGE: usize = 16 << 20;
 
 /// One encoded request.

@@ -172,6 +172,8 @@ impl MoneySums {
         let is_it = |sums: &Self| sums.currency == currency && sums.source == source;
         let place = list.iter().position(is_it).unwrap_or_else(|| {
             let (currency, source) = (currency.to_owned(), source.to_owned());
+            // Nearly all have one: room for four would be most of a receipt's memory.
+            list.reserve_exact(1);
             list.push(Self { currency, source, ..Self::default() });
             list.len() - 1
         });

@@ -299,7 +299,7 @@ fn largest_ordinary_batch_stays_below_three_mebibytes_a_request() {
     let (bodies, counts, _) = encode(points, Limits::default());
     assert_eq!(counts.iter().sum::<usize>(), 9_600);
     assert_eq!(bodies.len(), 2, "{counts:?}");
-    assert!(bodies.iter().all(|body| body.len() <= 3 << 20));
+    assert!(bodies.iter().all(|body| body.len() <= 1 << 20));
 }
 
 #[test]
