@@ -20,7 +20,7 @@ use crate::catalog::agent::{DropReason, ExportOutcome, SourceState};
 use crate::catalog::{Kind, MetricDef};
 use crate::collect::status;
 use crate::event::record::Record;
-use crate::sample::{Histogram, Value};
+use crate::sample::{Histogram, Value, make_room};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -83,6 +83,13 @@ impl Point {
 pub struct EnrichedBatch {
     /// The points, grouped by metric.
     pub points: Vec<Point>,
+}
+
+impl EnrichedBatch {
+    pub(crate) fn push(&mut self, point: Point) {
+        make_room(&mut self.points);
+        self.points.push(point);
+    }
 }
 
 /// A receiver of enriched batches.

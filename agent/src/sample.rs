@@ -311,11 +311,16 @@ impl Batch {
                 return;
             }
         }
-        if self.samples.len() == self.samples.capacity() {
-            // By a quarter: twice as much would be most of what a large batch takes.
-            self.samples.reserve_exact(self.samples.len() / 4 + 16);
-        }
+        make_room(&mut self.samples);
         self.samples.push((time, sample));
+    }
+}
+
+/// Makes room for one more, and a quarter: a list of samples or points that doubles is half empty, and they
+/// are most of what a large batch takes.
+pub(crate) fn make_room<T>(list: &mut Vec<T>) {
+    if list.len() == list.capacity() {
+        list.reserve_exact(list.len() / 4 + 16);
     }
 }
 

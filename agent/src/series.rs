@@ -233,7 +233,6 @@ impl SeriesRegistry {
         let selection = &self.selection;
         self.limit.begin(batch.samples.len(), |of| source.new_of_devices(batch, selection, of));
         let mut looked_up = self.looked_up.drain(..);
-        out.points.reserve_exact(batch.samples.len());
         let mut to = Output { limit: &mut self.limit, parts: &mut self.parts, batch: &mut *out };
         for same in subjects() {
             let mut lookup = SubjectLookup::new(&registries, looked_up.next());
@@ -298,7 +297,7 @@ impl Source {
         if series.version != version {
             series.version = version;
             if let Some(end) = series.identify((sample, time_ns), lookup, to) {
-                to.batch.points.push(end);
+                to.batch.push(end);
             }
         }
         let metric = sample.metric;
@@ -314,7 +313,7 @@ impl Source {
         series.last_ns = time_ns;
         series.generation = generation;
         series.ended = false;
-        to.batch.points.push(Point {
+        to.batch.push(Point {
             metric,
             labels: Arc::clone(&series.labels),
             value: Some(sample.value.clone()),
@@ -356,7 +355,7 @@ impl Source {
             }
             Entry::Occupied(entry) => {
                 if to.limit.evicts(entry.get().place) {
-                    to.batch.points.push(entry.remove().end(sample.metric, point.time_ns));
+                    to.batch.push(entry.remove().end(sample.metric, point.time_ns));
                     return None;
                 }
                 entry.into_mut()
@@ -399,7 +398,7 @@ impl Source {
             if !series.ended {
                 series.ended = true;
                 limit.release(series.place);
-                out.points.push(series.end(key.metric, now_ns.max(series.last_ns)));
+                out.push(series.end(key.metric, now_ns.max(series.last_ns)));
                 // Only cumulative metrics have a start time to store.
                 let counts = matches!(key.metric.kind, Kind::Counter | Kind::Histogram);
                 return counts && limit.remember(series.place);

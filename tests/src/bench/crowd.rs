@@ -93,13 +93,17 @@ impl Crowd {
 
     /// An agent that sends to a receiver; `config` says what is special.
     pub fn agent(&self, every: &str, endpoint: &str, config: Config) -> Result<Agent, BenchError> {
+        // All metrics include it already.
+        let metrics = match config.default_metrics {
+            true => "[metrics]\ninclude = [\"gpuwho.stage.cpu.time\"]\n",
+            false => "",
+        };
         let config = Config {
-            default_metrics: true,
             interval: Some(every.to_owned()),
             pod_logs: Some(self.stage.pod_logs()),
             otlp: Some(Otlp { endpoint: endpoint.to_owned(), protocol: None }),
             more: format!(
-                "{}[metrics]\ninclude = [\"gpuwho.stage.cpu.time\"]\n[cost]\nprices = [{{ per_hour = 2.5 }}]\nenergy_price = 0.2\ncarbon_intensity = 400\n\
+                "{}{metrics}[cost]\nprices = [{{ per_hour = 2.5 }}]\nenergy_price = 0.2\ncarbon_intensity = 400\n\
                  [kubernetes]\ncri = []\npods_api = \"{}\"\npod_resources = \"{}\"\n\
                  [containers]\ndocker = \"\"\npodman = \"\"\n",
                 config.more,

@@ -58,7 +58,8 @@ struct Moment {
 pub fn measure(churn: bool, watch: Duration) -> Result<Vec<Row>, BenchError> {
     let mut crowd = Crowd::of(stage()?, Size::USUAL)?;
     let receiver = Receiver::start().map_err(BenchError::os("receiver"))?;
-    let agent = crowd.agent(EVERY, receiver.endpoint(), Config::default())?;
+    let config = Config { default_metrics: true, ..Config::default() };
+    let agent = crowd.agent(EVERY, receiver.endpoint(), config)?;
     let _passing = churn.then(|| Passing::start(crowd.passage()?)).transpose()?;
     wait(&receiver, WARM_UP)?;
     let before = Moment::now(&agent, &receiver)?;

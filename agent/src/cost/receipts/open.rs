@@ -1,17 +1,18 @@
 //! A receipt that has not ended: sums in whole units, as the state file holds them.
 
 mod device;
+mod names;
 
 use super::advice;
 use super::increase::Counted;
 use super::view::{Collectives, DeviceReceipt, Receipt, SCHEMA, Tokens, is_named};
 use crate::accounting::Amount;
 use crate::attribute::owner::{Owner, OwnerFacts};
-use crate::catalog::attributes as attr;
 use crate::catalog::cost::{ReceiptEnd, TimeUse};
 use crate::cost::{Charge, account};
 use crate::inventory::GpuInfo;
 use device::{MoneySums, NS_PER_HOUR, OnDevice};
+use names::Names;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,9 +22,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub(super) const MAX_USERS: usize = 4;
 /// Devices of a receipt: more than a host has.
 const MAX_DEVICES: usize = 64;
-/// Names and labels of an owner, and the longest one in bytes.
-const MAX_NAMES: usize = 64;
-const MAX_NAME_LEN: usize = 256;
 /// Kinds of events.
 const MAX_EVENTS: usize = 32;
 /// Ranks by which others waited.
@@ -34,7 +32,7 @@ const MAX_RANKS: usize = 64;
 pub(super) struct Open {
     pub(super) key: Arc<str>,
     kind: String,
-    names: BTreeMap<String, String>,
+    names: Names,
     pub(super) team: Option<String>,
     users: BTreeSet<u32>,
     began_ms: u64,
@@ -56,9 +54,6 @@ pub(super) struct Open {
     /// Nothing was added since the agent started again.
     #[serde(skip)]
     is_resumed: bool,
-    /// The facts from which the names are.
-    #[serde(skip)]
-    facts: Option<Arc<OwnerFacts>>,
 }
 
 impl Open {
@@ -67,7 +62,7 @@ impl Open {
         Self {
             key,
             kind: kind.to_owned(),
-            names: BTreeMap::new(),
+            names: Names::default(),
             team: None,
             users: BTreeSet::new(),
             began_ms: now,
@@ -84,7 +79,6 @@ impl Open {
             unobserved_ms: 0,
             seen: Some(Instant::now()),
             is_resumed: false,
-            facts: None,
         }
     }
 
@@ -108,18 +102,7 @@ impl Open {
         while self.users.len() > MAX_USERS {
             self.users.pop_last();
         }
-        if self.facts.as_ref().is_some_and(|known| Arc::ptr_eq(known, facts)) {
-            return;
-        }
-        self.facts = Some(Arc::clone(facts));
-        let is_new = |(key, _): &(&'static attr::AttrKey, _)| !self.names.contains_key(key.name);
-        let room = MAX_NAMES.saturating_sub(self.names.len());
-        let new: Vec<_> = facts.details.iter().filter(is_new).take(room).collect();
-        for (key, value) in new {
-            let text = value.to_string();
-            let end = text.floor_char_boundary(MAX_NAME_LEN);
-            self.names.insert(key.name.to_owned(), text.get(..end).unwrap_or_default().to_owned());
-        }
+        self.names.take(facts);
     }
 
     /// Adds what was charged for a device.
@@ -157,7 +140,7 @@ impl Open {
 
     /// Whether a name that a person types means it.
     pub(super) fn is_of(&self, name: &str) -> bool {
-        is_named(&self.key, &self.names, name)
+        is_named(&self.key, &self.names.all(), name)
     }
 
     /// Notes the size of a device's memory.
@@ -208,7 +191,7 @@ impl Open {
             state: end.map_or("running", ReceiptEnd::as_str).to_owned(),
             kind: self.kind.clone(),
             host: String::new(),
-            owner: self.names.clone(),
+            owner: self.names.all(),
             team: self.team.clone(),
             users: self.users.iter().copied().collect(),
             began: rfc3339(self.began_ms),
