@@ -325,7 +325,10 @@ impl Ownership {
         let host = &self.0.host;
         host.hierarchies.expire(now_ns);
         for job in host.slurm.expire(&host.hierarchies, &host.users, now_ns) {
-            self.refresh_names(|owner| owner.cgroup.as_deref().is_some_and(|path| job.holds(path)));
+            let is_inside = |path: &str| job.holds(path);
+            self.refresh_names(|owner| {
+                owner.cgroup.as_deref().is_some_and(is_inside) && !job.is_known_to(owner)
+            });
         }
         self.0.host.podlogs.poll();
         self.0.host.names.expire(now_ns);

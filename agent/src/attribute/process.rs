@@ -109,6 +109,8 @@ pub(crate) struct Living {
     pub(crate) parent: u32,
     /// Changes with each program that it executes ([`ProcStat::arguments_at`]).
     pub(crate) arguments_at: u64,
+    /// Whether it has executed no program since it was forked ([`ProcStat::is_fork`]).
+    pub(crate) is_fork: bool,
 }
 
 impl Living {
@@ -119,8 +121,9 @@ impl Living {
         let stat = folder.stat("")?;
         let thread = if stat.is_exiting() { folder.another()? } else { String::new() };
         let key = ProcKey { pid, start_ticks: stat.start_ticks };
+        let is_fork = stat.is_fork();
         let ProcStat { comm, parent, arguments_at, .. } = stat;
-        Some(Self { folder, thread, key, comm, parent, arguments_at })
+        Some(Self { folder, thread, key, comm, parent, arguments_at, is_fork })
     }
 
     /// The process with this identity, if it is alive.

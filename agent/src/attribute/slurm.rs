@@ -125,6 +125,12 @@ impl Job {
         SlurmTask { facts: Some(Arc::clone(&self.facts)), ..SlurmTask::new(self.name.clone()) }
     }
 
+    /// Whether a process's owner has these very facts.
+    pub(crate) fn is_known_to(&self, owner: &ProcessAttribution) -> bool {
+        let facts = owner.workload.slurm.as_ref().and_then(|task| task.facts.as_ref());
+        facts.is_some_and(|facts| Arc::ptr_eq(facts, &self.facts))
+    }
+
     /// Whether a cgroup is the job's or below it.
     pub(crate) fn holds(&self, cgroup: &str) -> bool {
         let below = cgroup.strip_prefix(&*self.path);

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// its reads charged to the tenant before for so long.
 const RECENT: Duration = Duration::from_secs(15);
 /// Processes whose tenant is kept.
-const MAX_RECENT: usize = 256;
+const MAX_RECENT: usize = 1_024;
 
 /// The tenant that owns the file systems for which a read may wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(recent.get_at(soon, other, find("two")), Some(FileOwner::named("two")));
         let later = now + RECENT;
         assert_eq!(recent.get_at(later, process(1), find("moved")).unwrap().to_string(), "moved");
-        for pid in 0..1_000 {
+        for pid in 0..2_000 {
             recent.get_at(later, process(pid), find("many"));
         }
         assert!(recent.0.lock().unwrap().len() <= MAX_RECENT);

@@ -17,11 +17,16 @@ use std::time::{Duration, Instant};
 /// the cost of a tick.
 const WARM_UP: Duration = Duration::from_secs(5);
 
+/// Between two looks, shorter than a helper is idle before it ends: none of its work is missed.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
 /// What has been spent so far.
 struct Look {
     at: Instant,
     sent: (u64, u64),
     processes: Vec<Process>,
+    /// Those that have ended, as they last were.
+    ended: Vec<Process>,
     /// CPU time inside the vendor's library.
     library: u64,
 }
@@ -33,8 +38,27 @@ impl Look {
             at: Instant::now(),
             sent: receiver.received(),
             processes: processes(agent)?,
+            ended: Vec::new(),
             library: all.values().map(|count| count.cpu_ns).sum(),
         })
+    }
+
+    /// Looks again at the end of this time, with those in between that have ended by then.
+    fn after(&self, watch: Duration, from: (&Agent, &Receiver, &Path)) -> Result<Self, BenchError> {
+        let (agent, receiver, calls) = from;
+        let ends = self.at + watch;
+        let mut seen = self.processes.clone();
+        loop {
+            let left = ends.saturating_duration_since(Instant::now());
+            thread::sleep(left.min(LOOK_EVERY));
+            let mut look = Self::take(agent, receiver, calls)?;
+            let is_there = |one: &Process| look.processes.iter().any(|other| other.pid == one.pid);
+            look.ended = seen.iter().filter(|one| !is_there(one)).cloned().collect();
+            if left <= LOOK_EVERY {
+                return Ok(look);
+            }
+            seen = look.processes.iter().chain(&look.ended).cloned().collect();
+        }
     }
 
     /// What was spent since: by each process of now, and the percentage of a core with and without
@@ -44,7 +68,7 @@ impl Look {
         let mut spent =
             Spent { ticks: self.sent.0.saturating_sub(before.sent.0), ..<_>::default() };
         spent.bytes = (self.sent.1 - before.sent.1).checked_div(spent.ticks).unwrap_or_default();
-        for process in &self.processes {
+        for process in self.processes.iter().chain(&self.ended) {
             // One that has come since has spent everything since.
             let was = before.processes.iter().find(|was| was.pid == process.pid);
             let threads = was
@@ -85,15 +109,17 @@ pub fn measure(every: &str, watch: Duration) -> Result<(Vec<Row>, Figures), Benc
     let agent = load.agent(every, &receiver)?;
     thread::sleep(WARM_UP);
     reader(&agent)?;
-    let mut looks = vec![Look::take(&agent, &receiver, &calls)?];
-    for _ in 0..2 {
-        thread::sleep(watch);
-        looks.push(Look::take(&agent, &receiver, &calls)?);
-    }
-    let [begun, first, last] = &*looks else { unreachable!("three were taken") };
-    let started = first.since(begun).own_percent;
-    let spent = last.since(first);
+    let begun = Look::take(&agent, &receiver, &calls)?;
+    let first = begun.after(watch, (&agent, &receiver, &calls))?;
+    let last = first.after(watch, (&agent, &receiver, &calls))?;
+    let started = first.since(&begun);
+    let spent = last.since(&first);
     let (mut rows, mut figures) = (Vec::new(), Figures::new());
+    for (name, threads) in &started.of_processes {
+        let what = format!("  by thread, {name}, the first {} s", watch.as_secs());
+        rows.push(Row::plain(what, by_thread(threads, started.ticks)));
+    }
+    let started = started.own_percent;
     for (name, threads) in &spent.of_processes {
         let sum = threads.values().sum();
         rows.push(cpu(&format!("CPU of the {name} at {every}"), sum, spent.ticks, spent.took));

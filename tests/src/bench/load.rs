@@ -54,9 +54,12 @@ impl Load {
                 ("SLURM_JOB_NAME", "train"),
                 ("SLURM_JOB_ACCOUNT", "research"),
                 ("SLURM_JOB_PARTITION", "gpu"),
+                ("SLURM_JOB_UID", "1001"),
                 ("SLURM_JOB_USER", "alice"),
             ];
-            for (group, environment) in [(pod, &[][..]), (job, &environment)] {
+            for (group, uid, environment) in [(pod, None, &[][..]), (job, Some(UID), &environment)]
+            {
+                let script = Script { uid, ..script.clone() };
                 let worker = Worker::start_with(Some(&group), &script, environment)?;
                 pids.push(Some(worker.pid()));
                 pids.extend(worker.children().iter().map(|pid| Some(*pid)));

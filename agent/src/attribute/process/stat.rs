@@ -69,6 +69,13 @@ impl ProcStat {
         self.flags & PF_EXITING != 0 || self.is_dead()
     }
 
+    /// Whether it runs its parent's program since it was forked. The kernel clears the flag when the
+    /// process executes a program (`begin_new_exec`).
+    pub(crate) fn is_fork(&self) -> bool {
+        const PF_FORKNOEXEC: u32 = 0x40;
+        self.flags & PF_FORKNOEXEC != 0
+    }
+
     fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')
     }

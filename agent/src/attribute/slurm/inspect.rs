@@ -9,6 +9,7 @@
 use super::claims::SlurmEnv;
 use super::devices::{self, DeviceAccess, Undecided};
 use super::facts::{Facts, LABELS, Label, Source};
+use super::jobs::ReadProcesses;
 use super::trust::{JobIdentity, labels};
 use super::{Slurm, stepd};
 use crate::attribute::cgroup::Placement;
@@ -38,6 +39,9 @@ pub(super) struct JobInspector<'a> {
     pub(super) path: &'a str,
     /// Its directories, one for each hierarchy that has it.
     pub(super) directories: Vec<(Hierarchy, PathBuf)>,
+    /// Its processes whose environment is in the facts already: until they execute another program,
+    /// it stays as it was.
+    pub(super) read: ReadProcesses,
 }
 
 /// A process of the job that is being resolved.
@@ -48,11 +52,16 @@ pub(super) struct ProcessEvidence<'a> {
 }
 
 impl JobInspector<'_> {
-    /// All known facts, including `before`.
-    pub(super) fn facts(&self, before: &Facts, evidence: Option<&ProcessEvidence<'_>>) -> Facts {
-        let mut facts = before.clone();
-        let Some((_, workload)) = job_directory(self.path) else { return facts };
-        let Some(task) = workload.slurm else { return facts };
+    /// All known facts, including `before`, and the processes whose environment need not be read
+    /// again.
+    pub(super) fn facts(
+        &self,
+        before: &Facts,
+        evidence: Option<&ProcessEvidence<'_>>,
+    ) -> (Facts, ReadProcesses) {
+        let (mut facts, mut read) = (before.clone(), ReadProcesses::new());
+        let Some((_, workload)) = job_directory(self.path) else { return (facts, read) };
+        let Some(task) = workload.slurm else { return (facts, read) };
         self.name(&task.job, &mut facts);
         if let Some(uid) = workload.uid {
             facts.put(Label::Uid, &uid.to_string(), Source::Cgroup);
@@ -62,10 +71,10 @@ impl JobInspector<'_> {
             evidence.add_claims(&task.job, &mut facts);
         }
         if !is_labelled(&facts) {
-            self.read_processes(&task.job, &mut facts);
+            read = self.read_processes(&task.job, &mut facts);
         }
         name_user(self.users, &mut facts);
-        facts
+        (facts, read)
     }
 
     /// The known facts with those of one process, without reading anything else.
@@ -131,22 +140,32 @@ impl JobInspector<'_> {
 
     /// Reads the processes in the first hierarchy that shows any: Slurm puts a job's processes into
     /// each hierarchy that it uses.
-    fn read_processes(&self, name: &SlurmJobId, facts: &mut Facts) {
+    fn read_processes(&self, name: &SlurmJobId, facts: &mut Facts) -> ReadProcesses {
+        let mut read = ReadProcesses::new();
         let is_read = |(_, directory): &(Hierarchy, PathBuf)| {
-            self.read_processes_in(directory, name, facts) > 0
+            self.read_processes_in(directory, name, facts, &mut read) > 0
         };
         let _found = self.directories.iter().any(is_read);
+        read
     }
 
     /// Returns how many processes of the job were read.
-    fn read_processes_in(&self, directory: &Path, name: &SlurmJobId, facts: &mut Facts) -> usize {
+    fn read_processes_in(
+        &self,
+        directory: &Path,
+        name: &SlurmJobId,
+        facts: &mut Facts,
+        read: &mut ReadProcesses,
+    ) -> usize {
         let mut count = 0;
         for pid in steps(below(directory, "step_")).flat_map(|step| processes(&step)) {
             if count >= MAX_PROCESSES || is_labelled(facts) {
                 break;
             }
             let Some(living) = Living::find(&self.slurm.paths, pid) else { continue };
-            if self.slurm.says_nothing(&living) {
+            let program = (living.key, living.arguments_at);
+            if self.read.contains(&program) {
+                read.push(program);
                 count += 1;
                 continue;
             }
@@ -157,11 +176,12 @@ impl JobInspector<'_> {
             }
             let Some(uid) = living.uid() else { continue };
             let claims = self.slurm.environment(&living);
-            if claims.as_ref().is_some_and(SlurmEnv::is_empty) {
-                self.slurm.note_nothing(&living);
-            }
             count += 1;
-            ProcessEvidence { claims: claims.as_ref(), uid }.add_claims(name, facts);
+            let are_added =
+                ProcessEvidence { claims: claims.as_ref(), uid }.add_claims(name, facts);
+            if are_added || claims.is_some_and(|claims| claims.is_empty()) {
+                read.push(program);
+            }
         }
         count
     }
@@ -180,17 +200,19 @@ fn steps(all: impl IntoIterator<Item = PathBuf>) -> impl Iterator<Item = PathBuf
 }
 
 impl ProcessEvidence<'_> {
-    /// Adds a process's claims, as far as they agree with the kernel's data.
-    fn add_claims(&self, name: &SlurmJobId, facts: &mut Facts) {
+    /// Adds a process's claims, as far as they agree with the kernel's data. Returns whether they
+    /// are about this job.
+    fn add_claims(&self, name: &SlurmJobId, facts: &mut Facts) -> bool {
         // A root process in a job is Slurm's, or runs by sudo.
         if self.uid != 0 {
             facts.put(Label::Uid, &self.uid.to_string(), Source::Process);
         }
         let known = JobIdentity { name, facts };
         let labels = self.claims.and_then(|claims| labels(claims, known, self.uid));
-        if let Some(labels) = labels {
-            facts.merge(&labels);
+        if let Some(labels) = &labels {
+            facts.merge(labels);
         }
+        labels.is_some()
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::devices::{DeviceAccess, Undecided};
 use super::facts::Facts;
-use crate::ids::{CgroupId, SlurmJobId};
+use crate::ids::{CgroupId, ProcKey, SlurmJobId};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -27,6 +27,10 @@ pub struct Job {
     pub devices: DeviceAccess,
 }
 
+/// Processes whose environment adds nothing to the facts about their job, each with the program that
+/// it runs ([`crate::attribute::process::ProcStat::arguments_at`]).
+pub(super) type ReadProcesses = Vec<(ProcKey, u64)>;
+
 /// All jobs by cgroup path.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
@@ -41,10 +45,12 @@ struct Entry {
     job: Arc<Job>,
     /// Its cgroup in each hierarchy that has it.
     ids: Vec<CgroupId>,
-    /// Number of inspections since its last change.
+    /// Number of inspections that were due since its last change.
     inspections: u32,
     /// When to inspect it again; `None` if nothing more is expected.
     next_ns: Option<u64>,
+    /// Its processes whose environment is in the facts.
+    read: ReadProcesses,
 }
 
 /// Maximum number of jobs; a node runs a few hundred at most.
@@ -90,8 +96,8 @@ impl Jobs {
         for id in ids {
             self.by_id.insert(*id, Arc::clone(&path));
         }
-        let entry =
-            Entry { job: Arc::new(job), ids: ids.to_vec(), inspections: 0, next_ns: Some(now_ns) };
+        let (job, ids) = (Arc::new(job), ids.to_vec());
+        let entry = Entry { job, ids, inspections: 0, next_ns: Some(now_ns), read: Vec::new() };
         self.entries.insert(path, entry);
         true
     }
@@ -150,13 +156,29 @@ impl Jobs {
         if entry.job.devices != devices {
             Arc::make_mut(&mut entry.job).devices = devices;
         }
-        entry.inspections = entry.inspections.saturating_add(1);
+        // A late inspection counts for all that were due by now.
+        let mut next_ns = entry.next_ns.unwrap_or(now_ns);
+        while entry.inspections < MAX_INSPECTIONS && next_ns <= now_ns {
+            next_ns = next_ns.saturating_add(FIRST_WAIT_NS << entry.inspections);
+            entry.inspections += 1;
+        }
         let is_done = is_complete(&entry.job)
             || entry.inspections >= MAX_INSPECTIONS
             || !entry.is_live()
             || entry.job.devices == DeviceAccess::Unknown(Undecided::Gone);
-        let wait_ns = FIRST_WAIT_NS << (entry.inspections.min(MAX_INSPECTIONS) - 1);
-        entry.next_ns = (!is_done).then(|| now_ns.saturating_add(wait_ns));
+        entry.next_ns = (!is_done).then_some(next_ns);
+    }
+
+    /// Stores which processes' environments are in the facts of the last inspection.
+    pub(super) fn set_read(&mut self, path: &str, read: ReadProcesses) {
+        if let Some(entry) = self.entries.get_mut(path) {
+            entry.read = read;
+        }
+    }
+
+    /// The processes whose environments are in a job's facts.
+    pub(super) fn read(&self, path: &str) -> ReadProcesses {
+        self.entries.get(path).map(|entry| entry.read.clone()).unwrap_or_default()
     }
 
     /// Adds the facts of one of a job's processes, without an inspection.

@@ -14,7 +14,7 @@ use crate::attribute::hierarchies::Hierarchies;
 use crate::attribute::process::Living;
 use crate::attribute::users::Users;
 use crate::host::boot_time_ns;
-use crate::ids::{CgroupId, Hierarchy, ProcKey, SlurmJobId};
+use crate::ids::{CgroupId, Hierarchy, SlurmJobId};
 use crate::paths::Paths;
 use crate::tenant_files::{ProcFile, TenantFiles};
 use std::collections::{BTreeSet, HashSet, VecDeque};
@@ -36,8 +36,6 @@ pub(crate) struct Slurm {
     /// The latest time given by a caller.
     now_ns: AtomicU64,
     listed_ns: AtomicU64,
-    /// Processes without a variable of Slurm's, with the program that they run.
-    silent: Mutex<HashSet<(ProcKey, u64)>>,
     /// Reads environments and titles.
     files: TenantFiles,
 }
@@ -53,8 +51,6 @@ const MAX_WALK: usize = 4096;
 const START_DEPTH: usize = 5;
 /// Depth from a root to its jobs: `uid_N/job_N`.
 const ROOT_DEPTH: usize = 2;
-/// Processes that are known to have no variable of Slurm's; more are read again.
-const MAX_SILENT: usize = 4096;
 /// Maximum number of roots: one for each slurmd.
 const MAX_ROOTS: usize = 64;
 
@@ -68,7 +64,6 @@ impl Slurm {
             roots: Mutex::default(),
             now_ns: AtomicU64::new(boot_time_ns()),
             listed_ns: AtomicU64::new(0),
-            silent: Mutex::default(),
             files: files.within(TIMEOUT),
         };
         slurm.walk(hierarchies, "", START_DEPTH);
@@ -210,13 +205,18 @@ impl Slurm {
         path: &str,
         source: Option<&ProcessEvidence<'_>>,
     ) {
-        let before = lock(&self.jobs).get(path).map(|job| Arc::clone(&job.facts));
-        let Some(before) = before else { return };
+        let (before, read) = {
+            let jobs = lock(&self.jobs);
+            let Some(job) = jobs.get(path) else { return };
+            (Arc::clone(&job.facts), jobs.read(path))
+        };
         let directories = directories(hierarchies, path).collect();
-        let inspector = JobInspector { slurm: self, users, path, directories };
-        let (facts, devices) = (inspector.facts(&before, source), inspector.devices());
+        let inspector = JobInspector { slurm: self, users, path, directories, read };
+        let ((facts, read), devices) = (inspector.facts(&before, source), inspector.devices());
         let now_ns = self.now_ns.load(Ordering::Relaxed);
-        lock(&self.jobs).inspected(path, &facts, devices, now_ns);
+        let mut jobs = lock(&self.jobs);
+        jobs.inspected(path, &facts, devices, now_ns);
+        jobs.set_read(path, read);
     }
 
     /// Reads a process's Slurm variables; `None` if environments are not to be read.
@@ -228,21 +228,6 @@ impl Slurm {
         // does not answer.
         let environment = self.files.proc_file(living.key, ProcFile::Environment).ok()?;
         SlurmEnv::read(environment, 0).ok()
-    }
-
-    /// Whether a process's environment is known to have no variable of Slurm's.
-    pub(super) fn says_nothing(&self, living: &Living) -> bool {
-        lock(&self.silent).contains(&(living.key, living.arguments_at))
-    }
-
-    /// Records a process without a variable of Slurm's: until it executes another program, its
-    /// environment stays so.
-    pub(super) fn note_nothing(&self, living: &Living) {
-        let mut silent = lock(&self.silent);
-        if silent.len() >= MAX_SILENT {
-            silent.clear();
-        }
-        silent.insert((living.key, living.arguments_at));
     }
 
     /// Adds a process's evidence to its job: inspects a job that is due, else adds only this
@@ -258,8 +243,9 @@ impl Slurm {
             return self.inspect(&host.hierarchies, &host.users, path, Some(source));
         }
         if !inspect::is_labelled(&facts) {
+            let (directories, read) = (Vec::new(), Vec::new());
             let inspector =
-                JobInspector { slurm: self, users: &host.users, path, directories: Vec::new() };
+                JobInspector { slurm: self, users: &host.users, path, directories, read };
             let facts = inspector.with_evidence(&facts, source);
             lock(&self.jobs).add_facts(path, &facts);
         }

@@ -7,6 +7,7 @@ use crate::attribute::owner::Owner;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::{self, Evidence};
 use crate::catalog::attributes::AttrSet;
+use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -456,4 +457,46 @@ fn facts_learned_later_reach_the_known_processes() {
             "slurm.job.name=train",
         ]
     );
+}
+
+#[test]
+fn an_environment_is_read_once_until_its_process_executes_another_program() {
+    let host = FakeHost::new();
+    let table = Ownership::new(&host.paths);
+    let path = format!("{SCOPE}/job_42/step_0/user/task_0");
+    let (sibling, began_ns) = (ProcKey { pid: 8, start_ticks: 90 }, boot_time_ns());
+    host.start(sibling, "bash", &format!("0::{path}\n"));
+    host.write(sibling, "environ", "SLURM_JOB_ID=42\0SLURM_JOB_NAME=train\0");
+    step(&host, &format!("{SCOPE}/job_42/step_0"), &[], &[8]);
+    open(&host, &table, KEY, &path, &[]);
+    let is_read_again = |account: &str, second| {
+        let environ = format!("SLURM_JOB_ID=42\0SLURM_JOB_ACCOUNT={account}\0");
+        host.write(sibling, "environ", environ);
+        table.expire(began_ns + second * SECOND);
+        labels(&table, KEY).contains(&format!("slurm.job.account={account}"))
+    };
+    assert!(!is_read_again("first", 2));
+    assert!(!is_read_again("second", 5));
+    let stat = host.paths.proc.join("8/stat");
+    let text = fs::read_to_string(&stat).unwrap();
+    fs::write(&stat, text.replace(" 0 0 0 0 0\n", " 4711 0 0 0 0\n")).unwrap();
+    assert!(is_read_again("third", 12));
+}
+
+#[test]
+fn a_process_with_the_jobs_facts_is_not_resolved_again() {
+    let host = FakeHost::new();
+    let table = Ownership::new(&host.paths);
+    let path = format!("{SCOPE}/job_42/step_0/user/task_0");
+    let environ = |rank| format!("SLURM_JOB_ID=42\0SLURM_STEP_ID=0\0SLURM_LOCALID=0\0{rank}\0");
+    open(&host, &table, KEY, &path, &[&environ("SLURM_PROCID=1")]);
+    host.write(KEY, "environ", environ("SLURM_PROCID=2"));
+    let rank = |second| {
+        table.expire(second * SECOND);
+        table.attribution(KEY).unwrap().workload.slurm.as_ref().unwrap().rank.clone().unwrap().rank
+    };
+    assert_eq!(rank(2), Some(1));
+    let second = ProcKey { pid: 8, start_ticks: 100 };
+    open(&host, &table, second, &path, &["SLURM_JOB_ID=42", "SLURM_JOB_NAME=train"]);
+    assert_eq!(rank(3), Some(2), "the job has more facts");
 }

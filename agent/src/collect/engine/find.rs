@@ -9,8 +9,8 @@
 //! as near, to neither. A server of whose owner and user nobody holds a device is none.
 //!
 //! A cgroup is looked at when it appears, then after each of twice the time up to [`SELDOM`]: some
-//! 60 µs a process, 15 µs one that is known to be no server, and at most a [`Budget`] an owner and
-//! reading: the next reading goes on where it ended. One without a server, and with the same processes
+//! 60 µs a process, 15 µs one that is known to be no server or a new fork of one, and at most a [`Budget`]
+//! an owner and reading: the next reading goes on where it ended. One without a server, and with the same processes
 //! since, is looked at after twice the time each, up to [`quiet::NO_SERVER`]: one that becomes a server without
 //! starting a process is found so much later.
 
@@ -251,7 +251,9 @@ impl Finder {
             }
             budget.take_process();
             let with = (&budget.entries, &mut listeners);
-            found.extend(self.server(living, (owner, cgroup.as_ref()), now, with));
+            let parent = tree.living.get(&living.parent);
+            let of = (owner, cgroup.as_ref());
+            found.extend(self.server((living, parent), of, now, with));
             if !is_first && budget.entries.is_used_up() {
                 // Perhaps not whole: the next look begins with it.
                 goes_on = Some(*pid);
@@ -289,14 +291,14 @@ impl Finder {
     /// its engine's.
     fn server(
         &mut self,
-        living: &Living,
+        (living, parent): (&Living, Option<&Living>),
         (owner, cgroup): (&Arc<ProcessAttribution>, Option<&PathBuf>),
         now: Instant,
         (looks, tables): (&Allowance, &mut Listeners),
     ) -> Option<Server> {
         let process = living.key;
         let annotated = self.by_annotations.then(|| Annotated::of(owner)).flatten();
-        if annotated.is_none() && self.others.has(living, now) {
+        if annotated.is_none() && self.others.knows(living, parent, now) {
             return None;
         }
         let command = self.command_line(living)?;

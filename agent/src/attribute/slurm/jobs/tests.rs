@@ -61,17 +61,23 @@ fn a_requeued_job_has_no_facts_of_its_first_run() {
 
 #[test]
 fn a_job_is_inspected_until_it_is_known_or_the_limit_is_reached() {
-    let mut jobs = Jobs::default();
-    appear(&mut jobs, &[id(Hierarchy::V2, 1)], 0);
-    let mut inspections = Vec::new();
-    for second in 0..200 {
-        if !jobs.due(second * SECOND).is_empty() {
-            inspections.push(second);
-            let undecided = DeviceAccess::Unknown(Undecided::NoProgram);
-            jobs.inspected(PATH, &Facts::default(), undecided, second * SECOND);
-        }
-    }
-    assert_eq!(inspections, [0, 1, 3, 7, 15, 31]);
+    let inspections = |every| {
+        let mut jobs = Jobs::default();
+        appear(&mut jobs, &[id(Hierarchy::V2, 1)], 0);
+        let is_inspected = |second: &u64| {
+            let is_due = !jobs.due(second * SECOND).is_empty();
+            if is_due {
+                let undecided = DeviceAccess::Unknown(Undecided::NoProgram);
+                jobs.inspected(PATH, &Facts::default(), undecided, second * SECOND);
+            }
+            is_due
+        };
+        let seconds: Vec<u64> = (0..200).step_by(every).filter(is_inspected).collect();
+        (jobs, seconds)
+    };
+    assert_eq!(inspections(10).1, [0, 10, 20, 40], "a late one counts for those before it");
+    let (mut jobs, seconds) = inspections(1);
+    assert_eq!(seconds, [0, 1, 3, 7, 15, 31]);
     // However often its processes cause further inspections.
     for _ in 0..100 {
         jobs.inspected(

@@ -45,6 +45,20 @@ impl Others {
         }
     }
 
+    /// The same, also of a new process that runs what its parent runs, which is one.
+    pub(super) fn knows(&mut self, living: &Living, parent: Option<&Living>, now: Instant) -> bool {
+        let is_shown = living.arguments_at != 0;
+        let is_new_fork = living.is_fork && is_shown && !self.0.contains_key(&living.key);
+        let runs_the_same = |parent: &Living| {
+            (&parent.comm, parent.arguments_at) == (&living.comm, living.arguments_at)
+        };
+        let parent = parent.filter(|parent| is_new_fork && runs_the_same(parent));
+        if parent.is_some_and(|parent| self.has(parent, now)) {
+            self.add(living, now);
+        }
+        self.has(living, now)
+    }
+
     pub(super) fn remove(&mut self, process: ProcKey) {
         self.0.remove(&process);
     }

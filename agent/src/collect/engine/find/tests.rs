@@ -1,4 +1,4 @@
-use super::quiet::NO_SERVER;
+use super::quiet::{NO_SERVER, Others};
 use super::*;
 use crate::attribute::Evidence;
 use crate::attribute::fake::{FakeHost, opened};
@@ -151,4 +151,34 @@ fn a_group_without_servers_is_not_looked_at_while_it_has_the_same_processes() {
     // One that cannot be read may be a server.
     let look = finder.look((&group, &holders), <_>::default(), now, &mut Budget::new());
     assert!(look.quiet.is_none());
+}
+
+#[test]
+fn a_new_fork_of_what_is_no_server_is_none_until_it_differs() {
+    let host = FakeHost::new();
+    // PF_FORKNOEXEC, and the address of the arguments.
+    let start = |pid, comm: &str, flags, arguments_at: &str| {
+        host.start(key(pid), comm, &format!("0::{GROUP}\n"));
+        host.rewrite_stat(key(pid), 'S', flags);
+        let stat = fs::read_to_string(host.paths.proc.join(format!("{pid}/stat"))).unwrap();
+        let mut fields: Vec<&str> = stat.split(' ').collect();
+        fields[47] = arguments_at;
+        host.write(key(pid), "stat", fields.join(" "));
+        Living::find(&host.paths, pid).unwrap()
+    };
+    let (mut others, now) = (Others::default(), Instant::now());
+    let parent = start(10, "train", 0, "4711");
+    let fork = start(11, "train", 0x40, "4711");
+    assert!(!others.knows(&fork, Some(&parent), now), "its parent is not known");
+    others.add(&parent, now);
+    assert!(others.knows(&fork, Some(&parent), now));
+    for (comm, flags, arguments_at) in
+        [("VLLM::Worker", 0x40, "4711"), ("train", 0, "4711"), ("train", 0x40, "4712")]
+    {
+        let another = start(12, comm, flags, arguments_at);
+        assert!(!others.knows(&another, Some(&parent), now), "{comm} {flags} {arguments_at}");
+    }
+    // Later it is looked at itself: it may have written over its arguments.
+    others.add(&parent, now + NO_SERVER);
+    assert!(!others.knows(&fork, Some(&parent), now + NO_SERVER));
 }
