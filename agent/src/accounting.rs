@@ -146,7 +146,7 @@ impl Accounting {
         }
         // One growth of the batch, not one after another.
         let read = batch.samples.len();
-        batch.samples.reserve(self.added);
+        batch.samples.reserve_exact(self.added);
         self.allocations.bind(ownership.allocations(), inventory);
         self.openers.update(ownership, inventory);
         for reading in self.readings.iter_mut() {

@@ -2,7 +2,7 @@
 
 use super::identity::SubjectLookup;
 use super::limit::Place;
-use super::{NewPoint, Output, place};
+use super::source::{NewPoint, Output, place};
 use crate::catalog::{Kind, MetricDef};
 use crate::export::{Labels, Point};
 use crate::sample::{Sample, Value};

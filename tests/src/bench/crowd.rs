@@ -94,9 +94,10 @@ impl Crowd {
     /// An agent that sends to a receiver; `config` says what is special.
     pub fn agent(&self, every: &str, endpoint: &str, config: Config) -> Result<Agent, BenchError> {
         // All metrics include it already.
-        let metrics = match config.default_metrics {
-            true => "[metrics]\ninclude = [\"gpuwho.stage.cpu.time\"]\n",
-            false => "",
+        let metrics = if config.default_metrics {
+            "[metrics]\ninclude = [\"gpuwho.stage.cpu.time\"]\n"
+        } else {
+            ""
         };
         let config = Config {
             interval: Some(every.to_owned()),

@@ -69,7 +69,7 @@ impl Cost {
 pub fn measure(watch: Duration) -> Result<Vec<Row>, BenchError> {
     let of = |pods, each| {
         let containers = Size::LARGE.containers.max(pods);
-        Size { pods, each, containers, ..Size::LARGE }
+        Size { containers, pods, each, ..Size::LARGE }
     };
     let run = |size, limit| run(size, limit, watch);
     let pairs = PODS.into_iter().map(|pods| run(of(pods, 2), None));

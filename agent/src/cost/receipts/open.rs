@@ -12,7 +12,7 @@ use crate::catalog::cost::{ReceiptEnd, TimeUse};
 use crate::cost::{Charge, account};
 use crate::inventory::GpuInfo;
 use device::{MoneySums, NS_PER_HOUR, OnDevice};
-use names::Names;
+use names::OwnerNames;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const MAX_RANKS: usize = 64;
 pub(super) struct Open {
     pub(super) key: Arc<str>,
     kind: String,
-    names: Names,
+    names: OwnerNames,
     pub(super) team: Option<String>,
     users: BTreeSet<u32>,
     began_ms: u64,
@@ -62,7 +62,7 @@ impl Open {
         Self {
             key,
             kind: kind.to_owned(),
-            names: Names::default(),
+            names: OwnerNames::default(),
             team: None,
             users: BTreeSet::new(),
             began_ms: now,

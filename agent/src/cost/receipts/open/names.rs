@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Names and labels of an owner, and the longest one in bytes.
+/// OwnerNames and labels of an owner, and the longest one in bytes.
 const MAX_NAMES: usize = 64;
 const MAX_NAME_LEN: usize = 256;
 
@@ -13,12 +13,12 @@ const MAX_NAME_LEN: usize = 256;
 /// owner's facts, which others hold too.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "BTreeMap<String, String>")]
-pub(super) struct Names {
+pub(super) struct OwnerNames {
     former: BTreeMap<String, String>,
     facts: Option<Arc<OwnerFacts>>,
 }
 
-impl Names {
+impl OwnerNames {
     /// Takes the owner's current names.
     pub(super) fn take(&mut self, facts: &Arc<OwnerFacts>) {
         match &self.facts {
@@ -43,13 +43,13 @@ impl Names {
     }
 }
 
-impl From<BTreeMap<String, String>> for Names {
+impl From<BTreeMap<String, String>> for OwnerNames {
     fn from(former: BTreeMap<String, String>) -> Self {
         Self { former, facts: None }
     }
 }
 
-impl Serialize for Names {
+impl Serialize for OwnerNames {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.all().serialize(serializer)
     }
@@ -63,20 +63,22 @@ mod tests {
 
     fn facts(names: &[(&'static attr::AttrKey, &str)]) -> Arc<OwnerFacts> {
         let mut details = AttrSet::new();
-        names.iter().for_each(|(key, value)| details.set(key, *value));
+        for (key, value) in names {
+            details.set(key, *value);
+        }
         Arc::new(OwnerFacts { owner: Owner::User(7), attributes: AttrSet::new(), details })
     }
 
     #[test]
     fn a_name_stays_as_it_was_first_known_also_after_the_agent_s_restart() {
-        let mut names = Names::default();
+        let mut names = OwnerNames::default();
         let pod = (&attr::K8S_POD_NAME, "a");
         names.take(&facts(&[pod]));
         names.take(&facts(&[pod, (&attr::K8S_NAMESPACE_NAME, "ml")]));
         assert!(names.former.is_empty(), "all are in the facts");
         names.take(&facts(&[(&attr::K8S_POD_NAME, "b"), (&attr::PROCESS_OWNER, &"é".repeat(999))]));
         let text = serde_json::to_string(&names).unwrap();
-        let mut again: Names = serde_json::from_str(&text).unwrap();
+        let mut again: OwnerNames = serde_json::from_str(&text).unwrap();
         again.take(&facts(&[(&attr::K8S_POD_NAME, "c")]));
         let long = "é".repeat(128);
         let expected = [
