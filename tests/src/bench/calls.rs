@@ -100,13 +100,13 @@ fn nominal(asked: &BTreeMap<String, Count>, latencies: &[Latency]) -> u64 {
 fn floor(sum: Count, nominal: u64, ticks: u64) -> Row {
     let [nominal, wall] = [nominal, sum.wall_ns].map(|nanos| millis(nanos, ticks));
     let figure = format!("{nominal:.2} ms a tick by what is published ({wall:.2} ms here)");
-    Row::plain("  inside the library (the floor)", figure)
+    Row::plain("time inside the library (the floor)", figure)
 }
 
 fn share(own: u64, floor: u64, ticks: u64) -> Row {
     let share = own as f64 / floor.max(1) as f64;
     let figure = format!("{:.2} ms a tick, {:.1} % of it", millis(own, ticks), share * 100.0);
-    Row::against("  CPU of the reading beside it", figure, "at most a fifth", share <= TARGET)
+    Row::against("CPU of the reading beside it", figure, "at most a fifth", share <= TARGET)
 }
 
 /// The dearest functions, one row each, and the rest in one.
