@@ -2,8 +2,9 @@
 //!
 //! Two passes over the points: the first adds up lengths (protobuf writes a message's length
 //! before its content) and decides where one request ends and the next begins, the second writes
-//! into one buffer that is kept. Attributes are encoded once, when the first point with them is
-//! sent, and copied after that, so a tick allocates nothing per point.
+//! into one buffer, which has room for the largest request, so that the allocator maps it alone and gives
+//! it back whole. Attributes are encoded once, when the first point with them is sent, and copied after
+//! that, so a tick allocates nothing per point.
 
 use super::resource::Resource;
 use super::settings::Temporality;
@@ -128,6 +129,8 @@ impl Encoder {
             self.plan.add(index, point.metric, len, (header_len, temporality));
         }
         self.write(batch, emit);
+        // Half a megabyte between two ticks is worth more than a mapping a tick.
+        self.body = Vec::new();
     }
 
     /// Number of points left out because they were not finite.
@@ -152,7 +155,7 @@ impl Encoder {
         let resource_metrics = self.resource.len() + framed_len(scope_metrics);
         let out = &mut self.body;
         out.clear();
-        out.reserve_exact(framed_len(resource_metrics));
+        out.reserve_exact(framed_len(resource_metrics).max(self.limits.bytes));
         put_frame(out, 1, resource_metrics);
         out.extend_from_slice(&self.resource);
         put_frame(out, 2, scope_metrics);
