@@ -22,7 +22,8 @@ use std::os::unix::fs::FileExt as _;
 
 /// Length of either header.
 pub(super) const HEADER: usize = 48;
-/// Largest body. The encoder's requests have at most 1 MiB before compression (3 MiB in version 0.1), which may add a little.
+/// Largest body. The encoder's requests have at most 1 MiB before compression, which may add a little;
+/// those in older files have up to 3 MiB.
 pub(super) const MAX_BODY: usize = 4 << 20;
 /// Largest file that is read; what is behind it is not ours.
 pub(super) const MAX_FILE: u64 = 8 << 20;
