@@ -1,4 +1,4 @@
-//! The encoder allocates nothing once it has seen the series.
+//! The encoder allocates its buffer once a batch and nothing else, once it has seen the series.
 
 use crate::points;
 use gpuwho::catalog::attributes::AttrSet;
@@ -6,7 +6,7 @@ use gpuwho::export::otlp::Resource;
 use gpuwho::export::otlp::encode::{Encoder, Limits};
 
 #[test]
-fn steady_tick_allocates_nothing() {
+fn steady_tick_allocates_only_the_buffer_that_is_given_back() {
     let settings = crate::settings(&crate::raw("localhost"));
     let mut encoder = Encoder::new(&Resource::new(&AttrSet::new(), &settings), Limits::default());
     let batch = points(1, 960);
@@ -16,5 +16,6 @@ fn steady_tick_allocates_nothing() {
         encoder.encode(&batch, &mut |_, points| sent += points);
     });
     assert!(bytes > 40_000, "{bytes}");
-    assert_eq!((sent, measured.count_total), (960, 0));
+    assert_eq!((sent, measured.count_total, measured.count_current), (960, 1, 0));
+    assert_eq!(measured.bytes_total, Limits::default().bytes as u64);
 }
