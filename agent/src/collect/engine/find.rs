@@ -11,8 +11,8 @@
 //! A cgroup is looked at when it appears, then after each of twice the time up to [`SELDOM`]: some
 //! 60 µs a process, 15 µs one that is known to be no server or a new fork of one, and at most a [`Budget`]
 //! an owner and reading: the next reading goes on where it ended. One without a server, and with the same processes
-//! since, is looked at after twice the time each, up to [`quiet::NO_SERVER`]: one that becomes a server without
-//! starting a process is found so much later.
+//! since, is looked at after [`quiet::FIRST`], then after twice the time each, up to [`quiet::NO_SERVER`]: one
+//! that becomes a server without starting a process is found so much later.
 
 mod annotated;
 mod budget;
@@ -283,7 +283,7 @@ impl Finder {
         let is_other =
             |pid: &u32| tree.living.get(pid).is_some_and(|living| self.others.has(living, now));
         let is_quiet = servers.is_empty() && goes_on.is_none() && members.iter().all(is_other);
-        let quiet = is_quiet.then_some(Quiet { since: now, length: SELDOM, cgroup, members });
+        let quiet = is_quiet.then_some(Quiet { since: now, length: quiet::FIRST, cgroup, members });
         Found { servers, goes_on, quiet }
     }
 

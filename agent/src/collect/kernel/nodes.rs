@@ -150,9 +150,9 @@ fn is_accelerators(driver: &OsStr) -> bool {
     DEVICES.iter().any(|vendor| vendor.drivers.iter().any(|known| driver == *known))
 }
 
-/// The directories to watch for new nodes: each pattern's own and its parent.
+/// The directories to watch for new nodes: that of each pattern, and those whose nodes are added.
 pub(super) fn folders(settings: &Settings, paths: &Paths) -> Vec<PathBuf> {
-    let mut folders = vec![paths.dev.clone()];
+    let mut folders = vec![paths.dev.clone(), paths.dev.join("vfio")];
     folders.extend(settings.nodes.iter().map(|pattern| Pattern::parse(pattern, paths).folder));
     folders.sort();
     folders.dedup();
@@ -285,6 +285,7 @@ mod tests {
         assert_eq!(found, [true, false, true, false]);
         let name = nodes.name(Device { major: 243, minor: 3 });
         assert!(name.ends_with("/dev/vfio/3"), "{name}");
+        assert!(folders(&settings, &paths).contains(&paths.dev.join("vfio")));
     }
 
     #[test]

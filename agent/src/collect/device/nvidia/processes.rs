@@ -18,7 +18,7 @@ use nvml_wrapper_sys::bindings::{nvmlProcessInfo_t, nvmlProcessUtilizationSample
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The driver's value for an unknown memory size. 22=const MEMORY_UNKNOWN: u64 = u64::MAX;
+/// The driver's value for an unknown memory size.
 const MEMORY_UNKNOWN: u64 = u64::MAX;
 /// The driver's value for "in no instance".
 const NO_INSTANCE: u32 = u32::MAX;
@@ -30,8 +30,7 @@ const SERVER_NAME: &str = "nvidia-cuda-mps";
 const GRAPHICS_EVERY: Duration = Duration::from_mins(1);
 /// How far the first reading looks back.
 const FIRST_LOOK_BACK: Duration = Duration::from_secs(1);
-/// A sample further in the future than this means that the clock was set back since. 31=const
-/// MAX_AHEAD: Duration = Duration::from_secs(10);
+/// A sample further in the future than this means that the clock was set back since.
 const MAX_AHEAD: Duration = Duration::from_secs(10);
 /// Drivers have returned uninitialised slots with higher percentages.
 const MAX_PERCENT: u32 = 100;

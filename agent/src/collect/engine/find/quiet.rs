@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How long a group without a server is looked at no more, the first time.
+pub(super) const FIRST: Duration = Duration::from_mins(1);
 /// How long a process is no server by what it runs, unless it executes another program or names
 /// itself otherwise: a program can write over its arguments without either.
 pub(super) const NO_SERVER: Duration = Duration::from_mins(5);

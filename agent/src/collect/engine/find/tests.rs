@@ -140,10 +140,11 @@ fn a_group_without_servers_is_not_looked_at_while_it_has_the_same_processes() {
     let look = finder.look((&group, &holders), <_>::default(), now, &mut Budget::new());
     let quiet = look.quiet.expect("none of them is a server");
     let lasts = |quiet: &Quiet, later| quiet.lasts(&holders, now + later);
-    assert_eq!([Duration::ZERO, SELDOM].map(|later| lasts(&quiet, later)), [true, false]);
-    let again = || Quiet { length: SELDOM, members: quiet.members.clone(), cgroup: None, ..quiet };
+    assert_eq!([Duration::ZERO, quiet::FIRST].map(|later| lasts(&quiet, later)), [true, false]);
+    let again =
+        || Quiet { length: quiet::FIRST, members: quiet.members.clone(), cgroup: None, ..quiet };
     let longer = again().after(Some(&quiet));
-    assert_eq!((again().after(None).length, longer.length), (SELDOM, SELDOM * 2));
+    assert_eq!((again().after(None).length, longer.length), (quiet::FIRST, quiet::FIRST * 2));
     assert_eq!((0..9).fold(longer, |quiet, _| again().after(Some(&quiet))).length, NO_SERVER);
     let procs = quiet.cgroup.as_ref().unwrap().join("cgroup.procs");
     fs::write(procs, "10\n11\n12\n").unwrap();

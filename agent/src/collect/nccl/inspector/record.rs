@@ -16,7 +16,7 @@ use std::fmt;
 const MAX_DURATION_US: u64 = 86_400_000_000;
 /// No message has more bytes than any memory.
 const MAX_MESSAGE_BYTES: u64 = 1 << 50;
-/// A thousand times faster than any link, in bytes a second. 20=const MAX_SPEED: f64 = 1e17;
+/// A thousand times faster than any link, in bytes a second.
 const MAX_SPEED: f64 = 1e17;
 /// Digits of the hash that fit the Inspector's 17-byte buffer with `0x` and a NUL.
 const DIGITS: u32 = 14;

@@ -24,8 +24,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 use tally::{Tallies, Tally};
 
-/// A rate over a shorter time than this is not used. 20=const MIN_PERIOD: Duration =
-/// Duration::from_millis(100);
+/// A rate over a shorter time than this is not used.
 const MIN_PERIOD: Duration = Duration::from_millis(100);
 
 /// The budgets of all owners.

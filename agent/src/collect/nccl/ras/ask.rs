@@ -12,18 +12,14 @@ use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Timeout of a connection on the same host. 16=const CONNECT_TIMEOUT: Duration =
-/// Duration::from_secs(2);
+/// Timeout of a connection on the same host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long NCCL waits for its own processes, in seconds; the default of NCCL's own client.
-/// 18=const NCCL_TIMEOUT_SECONDS: u64 = 5;
 const NCCL_TIMEOUT_SECONDS: u64 = 5;
 /// Timeout of the first lines, which NCCL answers at once. The kernel may have given the connection
-/// to a stopped process: then another one that shares the port may answer. 21=const
-/// GREETING_TIMEOUT: Duration = Duration::from_secs(3);
+/// to a stopped process: then another one that shares the port may answer.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(3);
-/// Timeout of the rest: twice NCCL's own, because it queries along a chain. 23=const
-/// ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
+/// Timeout of the rest: twice NCCL's own, because it queries along a chain.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
 /// Limit of one line of the handshake.
 const MAX_LINE_BYTES: u64 = 512;
@@ -31,7 +27,7 @@ const MAX_LINE_BYTES: u64 = 512;
 /// bytes in each of its communicators: 7,000 processes with six communicators each have 31 MB. The
 /// answer of a larger job is rejected and counted as too long.
 const MAX_BYTES: u64 = 32 << 20;
-/// After a longer document, free memory is returned to the system. 31=const LARGE: u64 = 1 << 20;
+/// After a longer document, free memory is returned to the system.
 const LARGE: u64 = 1 << 20;
 /// Limit of a document as text, which is short and read whole.
 const MAX_TEXT_BYTES: u64 = 1 << 20;

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 /// At least as long as NCCL takes to give up a process, and as the default time between two
-/// queries. 29=const RETENTION: Duration = Duration::from_mins(5);
+/// queries.
 const RETENTION: Duration = Duration::from_mins(5);
 /// Limit on the reported processes of a tenant, and on the stored names of all tenants.
 const MAX_PER_HOST: usize = 4_096;

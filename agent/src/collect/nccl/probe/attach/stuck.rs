@@ -29,21 +29,17 @@ use std::time::{Duration, Instant};
 const MAX_THREADS: usize = 131_072;
 /// `PF_KTHREAD` (`linux/sched.h`): a kernel thread has no mappings.
 const KERNEL_THREAD: u64 = 0x0020_0000;
-/// A thread that waited for a disk has made progress after this time. 33=const PROGRESS_WAIT:
-/// Duration = Duration::from_millis(200);
+/// A thread that waited for a disk has made progress after this time.
 const PROGRESS_WAIT: Duration = Duration::from_millis(200);
-/// How long a check of all threads is valid. 35=const VALID_FOR: Duration = Duration::from_secs(1);
+/// How long a check of all threads is valid.
 const VALID_FOR: Duration = Duration::from_secs(1);
-/// Time limit for checking mappings; unchecked processes count as mapping the file. 37=const
-/// MAPS_LIMIT: Duration = Duration::from_secs(1);
+/// Time limit for checking mappings; unchecked processes count as mapping the file.
 const MAPS_LIMIT: Duration = Duration::from_secs(1);
 /// Where the parent of a `vfork` waits, uninterruptibly and without a lock.
 const VFORK: [&str; 4] = ["wait_for_vfork_done", "kernel_clone", "_do_fork", "do_fork"];
 /// Timeout for one process's mappings, which cannot be read while they are locked.
 const MAPS_TIMEOUT: Duration = Duration::from_millis(250);
-/// First and longest delay before a retry, which checks all threads of the host again. 43=const
-/// MIN_RETRY: Duration = Duration::from_secs(2); 44=const MAX_RETRY: Duration =
-/// Duration::from_mins(1);
+/// First and longest delay before a retry, which checks all threads of the host again.
 const MIN_RETRY: Duration = Duration::from_secs(2);
 const MAX_RETRY: Duration = Duration::from_mins(1);
 /// Kernel functions in which a thread waits for a FUSE server (`fs/fuse/dev.c`).

@@ -4,8 +4,7 @@ use crate::ids::ProcKey;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Log lines per process and period; a job has one or two libraries. 10=const PERIOD: Duration =
-/// Duration::from_mins(1);
+/// Log lines per process and period; a job has one or two libraries.
 const MAX_LINES: u32 = 4;
 const PERIOD: Duration = Duration::from_mins(1);
 

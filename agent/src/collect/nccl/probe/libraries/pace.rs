@@ -10,17 +10,13 @@ use crate::tenant_files::FileOwner;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Burst for a process: a Python program with a thousand libraries uses a tenth of it. 15=const
-/// PROCESS_BURST: Duration = Duration::from_millis(250);
+/// Burst for a process: a Python program with a thousand libraries uses a tenth of it.
 const PROCESS_BURST: Duration = Duration::from_millis(250);
-/// Sustained rate for a process, per second. 17=const PROCESS_PER_SECOND: Duration =
-/// Duration::from_millis(2);
+/// Sustained rate for a process, per second.
 const PROCESS_PER_SECOND: Duration = Duration::from_millis(2);
-/// Burst for all processes of a tenant: sixteen ranks that start. 19=const TENANT_BURST: Duration =
-/// Duration::from_secs(1);
+/// Burst for all processes of a tenant: sixteen ranks that start.
 const TENANT_BURST: Duration = Duration::from_secs(1);
-/// Sustained rate for a tenant, per second: one per cent of a core. 21=const TENANT_PER_SECOND:
-/// Duration = Duration::from_millis(10);
+/// Sustained rate for a tenant, per second: one per cent of a core.
 const TENANT_PER_SECOND: Duration = Duration::from_millis(10);
 
 /// Time spent by process and by tenant.

@@ -1,8 +1,8 @@
 //! Scans the processes that hold a device for libraries that they load or unload.
 //!
-//! A new process is checked ten times a second, because Python loads libraries late; the interval
-//! then grows with a quarter of the process's age, up to thirty seconds, on one grid for all
-//! processes, so that they share wakes. A process that executes another program or opens another
+//! A new process is checked eight times a second, because Python loads libraries late; the interval
+//! then doubles as often as it is at most a quarter of the process's age, up to thirty seconds, on one
+//! grid for all processes, so that they share wakes. A process that executes another program or opens another
 //! device counts as new. A check reads one line, `/proc/PID/statm`, from a file that stays open,
 //! which saves six sevenths of the time. Only if that shows other mappings, `stat` and `status` are
 //! read, and the mappings themselves only if the size of the code changed: 200 processes cost 200
@@ -20,19 +20,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
-/// Interval of checks of a new process: a job loads its library when it starts.
-const YOUNG_EVERY: Duration = Duration::from_millis(100);
 /// Interval of checks of a process that has been known for minutes.
 pub(in super::super) const OLD_EVERY: Duration = Duration::from_secs(30);
-/// The intervals; each is a multiple of the previous one, so that checks coincide.
-const STEPS: [Duration; 6] = [
-    YOUNG_EVERY,
-    Duration::from_millis(500),
-    Duration::from_secs(1),
-    Duration::from_secs(5),
-    Duration::from_secs(10),
-    OLD_EVERY,
-];
+/// How often it is halved for a new process: a job loads its library when it starts.
+const HALVINGS: u32 = 8;
+/// Interval of checks of a new process.
+const YOUNG_EVERY: Duration = Duration::from_nanos(30_000_000_000 >> HALVINGS);
 /// The longest interval not above this fraction of the process's age is used.
 const PART_OF_AGE: u32 = 4;
 /// Longer than the line of seven numbers.
@@ -131,8 +124,9 @@ impl ScannedProcess {
 
 /// The interval for a process of this age.
 fn step(age: Duration) -> Duration {
-    let part = age / PART_OF_AGE;
-    STEPS.into_iter().rev().find(|step| *step <= part).unwrap_or(YOUNG_EVERY)
+    let intervals = (0..HALVINGS).map(|halvings| OLD_EVERY / (1 << halvings));
+    let longest = intervals.into_iter().find(|interval| *interval <= age / PART_OF_AGE);
+    longest.unwrap_or(YOUNG_EVERY)
 }
 
 fn check_process(

@@ -39,7 +39,7 @@ struct BirthRecord {
 /// and size.
 const RANKED: u64 = 1 << 62;
 
-/// Facts about a communicator from elsewhere. 43=struct Place {
+/// Facts about a communicator from elsewhere.
 struct Place {
     /// The hash of its parent.
     parent: Option<CommunicatorHash>,

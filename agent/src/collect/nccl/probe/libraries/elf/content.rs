@@ -10,7 +10,7 @@ use std::io;
 /// Block size for small reads, because tables are read word by word; longer pieces are read
 /// directly.
 const BLOCK: usize = 16 << 10;
-/// Number of cached blocks: a name is looked up in five tables. 13=const MAX_BLOCKS: usize = 8;
+/// Number of cached blocks: a name is looked up in five tables.
 const MAX_BLOCKS: usize = 8;
 
 /// A source of bytes.

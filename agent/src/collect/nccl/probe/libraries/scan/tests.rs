@@ -113,13 +113,10 @@ fn a_reused_pid_is_not_taken_for_its_predecessor() {
 
 #[test]
 fn a_process_is_checked_less_often_the_longer_it_is_known() {
-    assert_eq!(
-        [0, 1, 5, 20, 60, 100, 300, 3600].map(|age| step(Duration::from_secs(age))),
-        [0.1, 0.1, 1.0, 5.0, 10.0, 10.0, 30.0, 30.0].map(Duration::from_secs_f64)
-    );
-    for steps in STEPS.windows(2) {
-        assert_eq!(steps[1].as_millis() % steps[0].as_millis(), 0, "{steps:?}");
-    }
+    let interval = |age| step(Duration::from_secs_f64(age)).as_secs_f64() / OLD_EVERY.as_secs_f64();
+    let ages = [0.0, 0.9, 1.0, 7.4, 7.6, 59.0, 61.0, 3600.0].map(interval);
+    assert_eq!(ages.map(|part| 1.0 / part), [256.0, 256.0, 128.0, 32.0, 16.0, 4.0, 2.0, 1.0]);
+    assert_eq!(YOUNG_EVERY, OLD_EVERY / (1 << HALVINGS));
 }
 
 #[test]
@@ -164,5 +161,5 @@ fn processes_that_came_one_by_one_share_their_wakes() {
     };
     // Each until the end of its first minute, then a quarter of its age.
     wakes(70);
-    assert_eq!([wakes(100), wakes(320), wakes(920)], [3, 9, 20]);
+    assert_eq!([wakes(100), wakes(320), wakes(920)], [2, 9, 20]);
 }
