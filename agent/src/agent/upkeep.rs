@@ -13,8 +13,9 @@ use crate::sys::memory;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// After this time the agent has run what runs only once, and gives back what that needed.
-const START_UP: Duration = Duration::from_secs(20);
+/// After this time the agent has run what runs only once, and gives back what that needed: before its
+/// first tick at most intervals. The first refresh is no later, so that this tick has the names.
+const START_UP: Duration = Duration::from_secs(3);
 
 /// The thread's name in the status registry.
 pub(super) const THREAD: &str = "upkeep";
@@ -25,7 +26,8 @@ pub(super) fn run(core: &Core, stop: &Stop) {
     board.clock(THREAD);
     let (begun, mut has_hung, mut has_started) = (Instant::now(), false, false);
     let mut has_lost = false;
-    while !stop.wait_until(Instant::now() + *interval) {
+    let mut every = (*interval).min(START_UP);
+    while !stop.wait_until(Instant::now() + every) {
         let _turn = board.turn(THREAD, *interval);
         gauges.stages.time(Stage::Table, || {
             core.refresh();
@@ -40,7 +42,7 @@ pub(super) fn run(core: &Core, stop: &Stop) {
             board.put(receipts::STATUS, &lost.unwrap_or_else(Report::ready));
         }
         if !has_started && begun.elapsed() >= START_UP {
-            has_started = true;
+            (has_started, every) = (true, *interval);
             memory::give_back();
             memory::drop_program_pages();
         }

@@ -4,10 +4,7 @@
 use libc::c_int;
 use std::fs;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// After so many readings a child has run what runs only once.
-const START_READINGS: u32 = 3;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Arenas of all threads together: they allocate little, and each arena keeps what was its peak.
 #[cfg(target_env = "gnu")]
@@ -34,10 +31,10 @@ pub fn keep_little() {
     }
 }
 
-/// Gives back what only the start needed, after the third reading of this process.
+/// Gives back what only the start needed, after the first reading of this process.
 pub fn note_reading() {
-    static READINGS: AtomicU32 = AtomicU32::new(0);
-    if READINGS.fetch_add(1, Ordering::Relaxed) == START_READINGS - 1 {
+    static HAS_READ: AtomicBool = AtomicBool::new(false);
+    if !HAS_READ.swap(true, Ordering::Relaxed) {
         give_back();
         drop_program_pages();
     }
