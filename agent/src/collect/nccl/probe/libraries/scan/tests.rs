@@ -113,9 +113,9 @@ fn a_reused_pid_is_not_taken_for_its_predecessor() {
 
 #[test]
 fn a_process_is_checked_less_often_the_longer_it_is_known() {
-    let interval = |age| step(Duration::from_secs_f64(age)).as_secs_f64() / OLD_EVERY.as_secs_f64();
-    let ages = [0.0, 0.9, 1.0, 7.4, 7.6, 59.0, 61.0, 3600.0].map(interval);
-    assert_eq!(ages.map(|part| 1.0 / part), [256.0, 256.0, 128.0, 32.0, 16.0, 4.0, 2.0, 1.0]);
+    let part = |age| OLD_EVERY.as_nanos() / step(Duration::from_secs_f64(age)).as_nanos();
+    let parts = [0.0, 0.9, 1.0, 7.4, 7.6, 59.0, 61.0, 3600.0].map(part);
+    assert_eq!(parts, [256, 256, 128, 32, 16, 4, 2, 1]);
     assert_eq!(YOUNG_EVERY, OLD_EVERY / (1 << HALVINGS));
 }
 
