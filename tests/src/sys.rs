@@ -35,6 +35,23 @@ pub fn fork_as(pid: u32) -> io::Result<Option<Pid>> {
     Ok(i32::try_from(pid).ok().and_then(Pid::from_raw))
 }
 
+/// Nanoseconds of CPU that a process has spent, its threads that have ended included.
+pub fn process_cpu(pid: u32) -> io::Result<u64> {
+    let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
+    let mut clock = 0;
+    // SAFETY: the call writes to the variable, which outlives it.
+    let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes to the variable, which outlives it.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
+}
+
 /// Ends the process without running anything else, as a child after [`fork`] must.
 pub fn quit(code: i32) -> ! {
     // SAFETY: `_exit` has no precondition; it only never returns.

@@ -5,7 +5,7 @@
 //! look-ups for the points, the table's upkeep, and the whole of the threads that ask for names and
 //! that take the kernel's reports. The ledger stands beside it: it divides, it does not find out.
 
-use super::cost::{reader, threads};
+use super::cost::{cpu, reader, threads};
 use super::crowd::{Crowd, Size};
 use super::receiver::Receiver;
 use super::table::Row;
@@ -50,8 +50,29 @@ struct Moment {
     requests: u64,
     /// Seconds by stage.
     stages: BTreeMap<String, f64>,
-    agent: Threads,
-    reader: Threads,
+    agent: Spent,
+    reader: Spent,
+}
+
+/// CPU time of a process in nanoseconds, and by thread.
+struct Spent {
+    all: u64,
+    threads: Threads,
+}
+
+impl Spent {
+    fn of(pid: u32) -> Result<Self, BenchError> {
+        Ok(Self { all: cpu(pid)?, threads: threads(pid)? })
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self { all: self.all - before.all, threads: spent(&before.threads, &self.threads) }
+    }
+
+    /// Of the threads that do not work for the ticks.
+    fn apart(&self) -> u64 {
+        APART.iter().filter_map(|name| self.threads.get(*name)).sum()
+    }
 }
 
 /// Runs the agent on a crowd and watches it; with `churn` a process a second comes and goes.
@@ -113,7 +134,7 @@ impl Moment {
     /// Right after a request: the stages are those of the tick before it.
     fn now(agent: &Agent, receiver: &Receiver) -> Result<Self, BenchError> {
         let (body, requests) = receiver.last();
-        let (agent, reader) = (threads(agent.pid())?, threads(reader(agent)?)?);
+        let (agent, reader) = (Spent::of(agent.pid())?, Spent::of(reader(agent)?)?);
         Ok(Self { requests, stages: stages(&body)?, agent, reader })
     }
 }
@@ -149,17 +170,16 @@ fn stage_of(point: &NumberDataPoint) -> Option<(String, f64)> {
 fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -> Vec<Row> {
     let ticks = (after.requests - before.requests).max(1) as f64;
     let micros = |nanos: u64| nanos as f64 / 1e3 / ticks;
-    let agent = spent(&before.agent, &after.agent);
-    let reader = spent(&before.reader, &after.reader);
-    let apart = |all: &Threads| -> u64 { APART.iter().filter_map(|name| all.get(*name)).sum() };
-    let of_tick = |all: &Threads| micros(all.values().sum::<u64>() - apart(all));
+    let agent = after.agent.since(&before.agent);
+    let reader = after.reader.since(&before.reader);
+    let of_tick = |spent: &Spent| micros(spent.all.saturating_sub(spent.apart()));
     let tick = of_tick(&agent) + of_tick(&reader);
-    let beside = micros(apart(&agent) + apart(&reader));
+    let beside = micros(agent.apart() + reader.apart());
     let stage = |name: &str| {
         let at = |moment: &Moment| moment.stages.get(name).copied().unwrap_or_default();
         (at(after) - at(before)) * 1e6 / ticks
     };
-    let thread = |name: &str| micros(agent.get(name).copied().unwrap_or_default());
+    let thread = |name: &str| micros(agent.threads.get(name).copied().unwrap_or_default());
     let parts = STAGES.iter().map(|name| (*name, stage(name)));
     let parts: Vec<_> = parts.chain(THREADS.iter().map(|name| (*name, thread(name)))).collect();
     let sum: f64 = parts.iter().map(|(_, micros)| micros).sum();
