@@ -1,11 +1,15 @@
 //! The system calls of the workers that have no safe interface. Only for processes of one thread.
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 use rustix::thread::UnshareFlags;
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 
 /// Splits the process in two, as a data loader does; `None` in the child.
@@ -67,6 +71,24 @@ pub fn die_with_us(command: &mut Command) -> &mut Command {
         command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
     }
     command
+}
+
+/// Lets a command's process hold a node as its standard error, opened by itself: neither this process nor
+/// another that it starts meanwhile ever has it.
+pub fn hold_node<'a>(command: &'a mut Command, node: &Path) -> io::Result<&'a mut Command> {
+    let node = CString::new(node.as_os_str().as_bytes())?;
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed; the closure makes three
+    // system calls and allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            // A console must not become the process's terminal.
+            let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+            let node = open(node.as_c_str(), flags, Mode::empty())?;
+            let copied = libc::dup2(node.as_raw_fd(), libc::STDERR_FILENO);
+            if copied < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        });
+    }
+    Ok(command)
 }
 
 /// Gives the process, or for PIDs its next child, namespaces of its own.
