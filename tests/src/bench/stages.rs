@@ -30,6 +30,10 @@ use std::time::Duration;
 const EVERY: &str = "10s";
 /// Ticks before it counts: for a minute the agent looks more often at processes that are new to it.
 const WARM_UP: u64 = 8;
+/// Until the next tick, on a machine under load.
+const WITHIN: Duration = Duration::from_mins(2);
+/// A tick's further requests follow the first within this.
+const BETWEEN_REQUESTS: Duration = Duration::from_secs(2);
 /// Percent of the tick's CPU.
 const TARGET: f64 = 1.0;
 /// Percent of the tick's CPU for health, cost and receipts.
@@ -47,7 +51,6 @@ const PASSES: Duration = Duration::from_millis(500);
 
 /// The agent at a moment.
 struct Moment {
-    requests: u64,
     /// Seconds by stage.
     stages: BTreeMap<String, f64>,
     agent: Spent,
@@ -82,13 +85,13 @@ pub fn measure(churn: bool, watch: Duration) -> Result<Vec<Row>, BenchError> {
     let config = Config { default_metrics: true, ..Config::default() };
     let agent = crowd.agent(EVERY, receiver.endpoint(), config)?;
     let _passing = churn.then(|| Passing::start(crowd.passage()?)).transpose()?;
-    wait(&receiver, WARM_UP)?;
+    (0..WARM_UP).try_for_each(|_| tick(&receiver))?;
     let before = Moment::now(&agent, &receiver)?;
     let ticks = (watch.as_secs() / 10).max(1);
-    wait(&receiver, before.requests + ticks)?;
+    (0..ticks).try_for_each(|_| tick(&receiver))?;
     let after = Moment::now(&agent, &receiver)?;
     let who = agent.who()?;
-    Ok(rows(churn, &who, &before, &after))
+    Ok(rows(churn, &who, ticks, [&before, &after]))
 }
 
 /// Processes that come and go, one a second; the last one ends when this is dropped.
@@ -123,23 +126,30 @@ impl Drop for Passing {
     }
 }
 
-/// Until the agent has sent so often.
-fn wait(receiver: &Receiver, requests: u64) -> Result<(), BenchError> {
-    let within = Duration::from_secs(10 * requests.max(12));
-    let sent = until(within, || (receiver.received().0 >= requests).then_some(()));
-    sent.ok_or(BenchError::Strange { what: "the receiver".to_owned(), expected: "a request" })
+/// Until the agent has sent what belongs to its next tick, which may be some requests.
+fn tick(receiver: &Receiver) -> Result<(), BenchError> {
+    let before = receiver.received().0;
+    let sent = until(WITHIN, || (receiver.received().0 > before).then_some(()));
+    sent.ok_or(BenchError::Strange { what: "the receiver".to_owned(), expected: "a request" })?;
+    thread::sleep(BETWEEN_REQUESTS);
+    Ok(())
 }
 
 impl Moment {
-    /// Right after a request: the stages are those of the tick before it.
+    /// Right after a tick was sent: the stages are those of the tick before it.
     fn now(agent: &Agent, receiver: &Receiver) -> Result<Self, BenchError> {
-        let (body, requests) = receiver.last();
         let (agent, reader) = (Spent::of(agent.pid())?, Spent::of(reader(agent)?)?);
-        Ok(Self { requests, stages: stages(&body)?, agent, reader })
+        let bodies = receiver.last();
+        let mut all = bodies.iter().map(|body| stages(body));
+        let found = all.find(|stages| stages.as_ref().map_or(true, |stages| !stages.is_empty()));
+        let what = "the agent's request".to_owned();
+        let stages =
+            found.ok_or(BenchError::Strange { what, expected: "what each stage cost" })??;
+        Ok(Self { stages, agent, reader })
     }
 }
 
-/// Seconds by stage, as the agent sent them.
+/// Seconds by stage, as the agent sent them; none where they are in another request.
 fn stages(body: &[u8]) -> Result<BTreeMap<String, f64>, BenchError> {
     let mut plain = Vec::new();
     let unpacked = GzDecoder::new(body).read_to_end(&mut plain);
@@ -152,9 +162,7 @@ fn stages(body: &[u8]) -> Result<BTreeMap<String, f64>, BenchError> {
         let Some(metric::Data::Sum(sum)) = &metric.data else { continue };
         found.extend(sum.data_points.iter().filter_map(stage_of));
     }
-    let expected = "what each stage cost";
-    let what = "the agent's request".to_owned();
-    if found.is_empty() { Err(BenchError::Strange { what, expected }) } else { Ok(found) }
+    Ok(found)
 }
 
 fn stage_of(point: &NumberDataPoint) -> Option<(String, f64)> {
@@ -167,8 +175,13 @@ fn stage_of(point: &NumberDataPoint) -> Option<(String, f64)> {
     }
 }
 
-fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -> Vec<Row> {
-    let ticks = (after.requests - before.requests).max(1) as f64;
+fn rows(
+    churn: bool,
+    who: &serde_json::Value,
+    ticks: u64,
+    [before, after]: [&Moment; 2],
+) -> Vec<Row> {
+    let ticks = ticks as f64;
     let micros = |nanos: u64| nanos as f64 / 1e3 / ticks;
     let agent = after.agent.since(&before.agent);
     let reader = after.reader.since(&before.reader);
