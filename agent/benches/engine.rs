@@ -1,6 +1,7 @@
 //! The reader of engines' pages: CPU time and allocations of one recorded page. `steady` is a page of
 //! the last one's shape, `first` one that a new reader has not met. Each series becomes a metric's, and
-//! buckets a histogram, of two allocations each. `cargo bench -p gpuwho --bench engine`.
+//! buckets a histogram, of two allocations each. `cargo bench -p gpuwho --bench engine` prints rows of
+//! `agent/docs/benchmarks.md`.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and may stop")]
 
@@ -22,7 +23,6 @@ const PAGES: [&str; 4] = [
 ];
 
 fn main() {
-    println!("page                           kB  reader        µs   MB/s  allocations");
     for name in PAGES {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/engines");
         let page = std::fs::read_to_string(format!("{folder}/{name}.prom")).unwrap();
@@ -38,17 +38,18 @@ fn main() {
             out.samples.clear();
             PageReader::new().read(page.as_bytes(), engine, &mut out).unwrap().samples
         });
-        for (reader, cost) in [("steady", &steady), ("first", &first)] {
-            println!(
-                "{name:<30} {:>3}  {reader:<10} {:>5.0}  {:>5.0}  {:>11}",
-                page.len() / 1000,
-                cost.micros,
-                page.len() as f64 / cost.micros,
-                cost.allocations,
-            );
-        }
         let rest = steady.allocations.saturating_sub(2 * histograms as u64);
-        println!("{name:<30} {histograms} histograms; {rest} allocations for all else");
+        let speed = |cost: &Cost| page.len() as f64 / cost.micros;
+        println!(
+            "| {name}, {} kB | {:.0} µs, {:.0} MB/s, allocations: {rest} beside two for each of \
+             {histograms} histograms; first page {:.0} µs, {:.0} MB/s, allocations: {} |",
+            page.len() / 1000,
+            steady.micros,
+            speed(&steady),
+            first.micros,
+            speed(&first),
+            first.allocations,
+        );
     }
 }
 

@@ -16,8 +16,13 @@ mod probes;
 mod ras;
 
 use crate::program::{self, NotBuilt};
+use crate::until::until;
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use std::io;
-use std::process::{Command, Stdio};
+use std::ops::{Deref, DerefMut};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// The user that attacks.
 pub const NOBODY: u32 = 65_534;
@@ -54,6 +59,50 @@ pub fn command(name: &str, arguments: &[&str]) -> Result<Command, NotBuilt> {
     command.arg(name).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
     crate::sys::die_with_us(&mut command);
     Ok(command)
+}
+
+/// What a process had started is gone so long after it was killed, also where a file system that hung kept
+/// it in the kernel.
+const GONE_WITHIN: Duration = Duration::from_secs(20);
+
+/// A process that ends when this is dropped, with all that it has started: the next test meets none of it.
+#[derive(Debug)]
+pub struct Running(Child);
+
+impl Running {
+    /// Starts it, in a process group of its own.
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        Ok(Self(command.process_group(0).spawn()?))
+    }
+}
+
+impl Deref for Running {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let group = Pid::from_child(&self.0);
+        // Gone already is as good.
+        let _ = kill_process_group(group, Signal::KILL);
+        let _ = self.0.wait();
+        // The others are no children of this process, which cannot wait for them.
+        let gone = until(GONE_WITHIN, || test_kill_process_group(group).err());
+        if gone.is_none() {
+            eprintln!("processes of group {group:?} do not end");
+        }
+    }
 }
 
 /// Gives up root for [`NOBODY`], with no capability left.

@@ -8,12 +8,12 @@ pub mod amd;
 pub mod calls;
 pub mod cost;
 pub mod crowd;
-pub mod encoder;
 pub mod engines;
 pub mod latency;
 pub mod load;
 pub mod opens;
 pub mod peers;
+pub mod programs;
 pub mod ranks;
 pub mod receiver;
 pub mod scale;
@@ -39,8 +39,6 @@ pub struct Options {
     pub watch: Duration,
     /// Rounds of the open-heavy process, each without an agent and with one of each hook.
     pub rounds: usize,
-    /// Whether to run the encoder's own benchmark.
-    pub encoder: bool,
     /// Only sections with this in their name.
     pub only: Option<String>,
     /// Compare with the budgets instead of printing the whole table.
@@ -102,10 +100,20 @@ pub enum BenchError {
     WithoutKernel(String),
 }
 
-/// What an agent costs, at each interval.
-const AGENT: &str = "agent at";
+/// Parts whose sections are one table: their names begin so.
+const PARTS: [&str; 2] = ["agent at", "a crowd"];
 /// What surrounds the tables in the page: the first line says what measures it.
 const TABLE_ENDS: &str = "<!-- end -->";
+
+/// The benchmarks of `agent/benches` that have a table: its name, the program, and its arguments.
+const PROGRAMS: [(&str, &str, &[&str]); 6] = [
+    ("encoder against the SDK", "encode", &[]),
+    ("attribution of a tick", "attribution", &["--no-idle"]),
+    ("delivery of a tick", "delivery", &[]),
+    ("page of an engine", "engine", &[]),
+    ("collective call that is counted", "nccl", &["calls"]),
+    ("calls faster than the probe budget", "nccl", &["budget"]),
+];
 
 /// The line before the table of a part of the measurements.
 fn mark(part: &str) -> String {
@@ -145,7 +153,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     };
     section("time from open to owner", &latency::measure);
     for every in ["1s", "10s"] {
-        section(&format!("{AGENT} {every}"), &|| Ok(cost::measure(every, options.watch)?.0));
+        section(&format!("agent at {every}"), &|| Ok(cost::measure(every, options.watch)?.0));
     }
     for churn in [false, true] {
         let name = if churn { "a crowd that comes and goes" } else { "a crowd" };
@@ -157,8 +165,8 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     section("calls into the library", &|| calls::measure(options.watch));
     section("ranks that call without a pause", &|| ranks::measure(options.watch));
     section("opening ordinary files", &|| opens::measure(options.rounds));
-    if options.encoder {
-        section("encoder against the SDK", &encoder::measure);
+    for (name, program, arguments) in PROGRAMS {
+        section(name, &|| programs::measure(program, arguments));
     }
     all.show()
 }
@@ -166,7 +174,14 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
 /// What was measured, by part: each is a table of the page.
 struct Measured<'a> {
     options: &'a Options,
-    parts: Vec<(String, Vec<Row>)>,
+    parts: Vec<Part>,
+}
+
+struct Part {
+    name: String,
+    /// Of before it was measured.
+    source: String,
+    rows: Vec<Row>,
 }
 
 impl Measured<'_> {
@@ -175,24 +190,24 @@ impl Measured<'_> {
         if self.options.only.as_deref().is_some_and(|only| !name.contains(only)) {
             return;
         }
+        let source = table::source();
         let measured = measure();
         eprintln!("measured: {name}");
         let rows = measured.unwrap_or_else(|why| vec![Row::missing(name, why.to_string())]);
-        // The intervals are one table.
-        let part = if name.starts_with(AGENT) { AGENT } else { name };
-        match self.parts.iter_mut().find(|(known, _)| known == part) {
-            Some((_, known)) => known.extend(rows),
-            None => self.parts.push((part.to_owned(), rows)),
+        let name = PARTS.into_iter().find(|part| name.starts_with(part)).unwrap_or(name);
+        match self.parts.iter_mut().find(|part| part.name == name) {
+            Some(part) => part.rows.extend(rows),
+            None => self.parts.push(Part { name: name.to_owned(), source, rows }),
         }
     }
 
     /// Prints everything, and puts what has a place in the pages there.
     fn show(&self) -> Result<(), BenchError> {
-        let all: Vec<Row> = self.parts.iter().flat_map(|(_, rows)| rows).cloned().collect();
+        let all: Vec<Row> = self.parts.iter().flat_map(|part| &part.rows).cloned().collect();
         println!("{}", table::render(&all));
         let places = |page| self.parts.iter().map(move |part| (page, part));
-        for (page, (part, rows)) in self.options.pages.iter().flat_map(places) {
-            match write(page, &mark(part), &with_source(rows)) {
+        for (page, part) in self.options.pages.iter().flat_map(places) {
+            match write(page, &mark(&part.name), &part.text()) {
                 Err(error @ BenchError::NoPlace(..)) => eprintln!("bench: {error}"),
                 written => written?,
             }
@@ -201,10 +216,12 @@ impl Measured<'_> {
     }
 }
 
-/// The table of a page, with where it comes from.
-fn with_source(rows: &[Row]) -> String {
-    let rows: Vec<Row> = rows.iter().filter(|row| !row.is_detail()).cloned().collect();
-    format!("{}\n\n{}", table::source(), table::render(&rows))
+impl Part {
+    /// The table of a page, with where it comes from.
+    fn text(&self) -> String {
+        let rows: Vec<Row> = self.rows.iter().filter(|row| !row.is_detail()).cloned().collect();
+        format!("{}\n\n{}", self.source, table::render(&rows))
+    }
 }
 
 /// Puts a text between the marks of a page.

@@ -135,8 +135,9 @@ impl Look {
     fn at(collector: u32, prometheus: u32) -> Result<Self, BenchError> {
         let mut cpu = [Duration::ZERO; 3];
         for (sum, pid) in cpu.iter_mut().zip([collector, prometheus, std::process::id()]) {
-            let threads = footprint::threads(pid).map_err(BenchError::os("a process's threads"))?;
-            *sum = Duration::from_nanos(threads.values().sum());
+            *sum = Duration::from_nanos(
+                footprint::cpu(pid).map_err(BenchError::os("a process's clock"))?,
+            );
         }
         let mut resident = [0; 2];
         for (bytes, pid) in resident.iter_mut().zip([collector, prometheus]) {

@@ -2,6 +2,7 @@
 //! memory, descriptors and BPF maps, as `/proc` shows them.
 
 use crate::agent::Agent;
+use crate::sys;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
@@ -32,6 +33,8 @@ pub struct Process {
     pub threads: usize,
     /// Their CPU time.
     pub spent: Threads,
+    /// CPU time of the process in nanoseconds: also of threads that have ended.
+    pub cpu: u64,
     /// How often they have gone to sleep, which is how often they have been woken.
     pub wakes: u64,
     /// Calls of `read` and its like.
@@ -63,6 +66,7 @@ impl Process {
             pid,
             threads: tasks.len(),
             spent: threads(pid)?,
+            cpu: cpu(pid)?,
             wakes,
             reads,
             descriptors: entries(&folder.join("fd"))?.len(),
@@ -72,7 +76,12 @@ impl Process {
     }
 }
 
-/// CPU time by thread.
+/// CPU time of a process in nanoseconds, its threads that have ended included.
+pub fn cpu(pid: u32) -> io::Result<u64> {
+    sys::process_cpu(pid).map_err(|error| of_path(Path::new(&format!("/proc/{pid}")), &error))
+}
+
+/// CPU time by thread, of those that are there.
 pub fn threads(pid: u32) -> io::Result<Threads> {
     let mut all = Threads::new();
     for folder in entries(&PathBuf::from(format!("/proc/{pid}/task")))? {
@@ -134,6 +143,22 @@ fn of_path(path: &Path, error: &io::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process;
+    use std::thread;
+    use std::time::Duration;
+
+    #[test]
+    fn time_of_a_thread_that_has_ended_is_the_processes() {
+        let own = || {
+            let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.try_into().unwrap())
+        };
+        let busy = Duration::from_millis(5);
+        let before = cpu(process::id()).unwrap();
+        thread::spawn(move || while own() < busy {}).join().unwrap();
+        let spent = Duration::from_nanos(cpu(process::id()).unwrap() - before);
+        assert!(spent >= busy, "{spent:?}");
+    }
 
     #[test]
     fn memory_is_read_by_the_whole_name() {

@@ -1,8 +1,8 @@
 //! Ranks: processes that hold a device and call the collective library that they are given.
 
 use crate::program;
+use crate::sys::hold_node;
 use crate::worker::nodes::host_nodes;
-use rustix::fs::{Mode, OFlags, open};
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -45,12 +45,9 @@ impl Rank {
 
     /// Starts one that holds this device and has loaded `library`.
     pub fn holding(device: &Path, library: &Path, env: &[(&str, &str)]) -> io::Result<Self> {
-        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let device = open(device, flags, Mode::empty())?;
         let mut command = Command::new(program::rank().map_err(io::Error::other)?);
-        // Its standard error, since that goes to the child alone.
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::from(device));
-        let mut child = command.envs(env.iter().copied()).spawn()?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).envs(env.iter().copied());
+        let mut child = hold_node(&mut command, device)?.spawn()?;
         let missing = || io::Error::other("no pipe");
         let orders = child.stdin.take().ok_or_else(missing)?;
         let answers = BufReader::new(child.stdout.take().ok_or_else(missing)?);

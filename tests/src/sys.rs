@@ -1,11 +1,15 @@
 //! The system calls of the workers that have no safe interface. Only for processes of one thread.
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 use rustix::thread::UnshareFlags;
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 
 /// Splits the process in two, as a data loader does; `None` in the child.
@@ -35,6 +39,23 @@ pub fn fork_as(pid: u32) -> io::Result<Option<Pid>> {
     Ok(i32::try_from(pid).ok().and_then(Pid::from_raw))
 }
 
+/// Nanoseconds of CPU that a process has spent, its threads that have ended included.
+pub fn process_cpu(pid: u32) -> io::Result<u64> {
+    let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
+    let mut clock = 0;
+    // SAFETY: the call writes to the variable, which outlives it.
+    let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes to the variable, which outlives it.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
+}
+
 /// Ends the process without running anything else, as a child after [`fork`] must.
 pub fn quit(code: i32) -> ! {
     // SAFETY: `_exit` has no precondition; it only never returns.
@@ -50,6 +71,24 @@ pub fn die_with_us(command: &mut Command) -> &mut Command {
         command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
     }
     command
+}
+
+/// Lets a command's process hold a node as its standard error, opened by itself: neither this process nor
+/// another that it starts meanwhile ever has it.
+pub fn hold_node<'a>(command: &'a mut Command, node: &Path) -> io::Result<&'a mut Command> {
+    let node = CString::new(node.as_os_str().as_bytes())?;
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed; the closure makes three
+    // system calls and allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            // A console must not become the process's terminal.
+            let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+            let node = open(node.as_c_str(), flags, Mode::empty())?;
+            let copied = libc::dup2(node.as_raw_fd(), libc::STDERR_FILENO);
+            if copied < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        });
+    }
+    Ok(command)
 }
 
 /// Gives the process, or for PIDs its next child, namespaces of its own.

@@ -54,6 +54,7 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     manifests::reasons,
     words::retired,
     documents::source_paths,
+    documents::measured_tables,
     pages::names,
     alerts::alerts,
     alerts::queries,

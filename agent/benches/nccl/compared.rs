@@ -11,16 +11,13 @@ use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, BufWriter, Seek as _, Write};
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-
-/// Kept records, after which the file is written anew.
-const MAX_LINES: u32 = 1_000_000;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/per_call"));
 
@@ -69,25 +66,15 @@ pub(crate) struct Ring {
     reader: Option<JoinHandle<()>>,
 }
 
-/// What the ring's reader does with a record.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reader {
-    /// Adds it up: the least that any does.
-    Adds,
-    /// Writes it down as well, a line of text a record, in blocks, to a file: the least that lets
-    /// anybody ask for a call.
-    Keeps,
-}
-
 impl Ring {
-    pub(crate) fn on(library: &Path, does: Reader) -> io::Result<Self> {
+    pub(crate) fn on(library: &Path) -> io::Result<Self> {
         let mut bpf = load()?;
         let ring = bpf.take_map("RECORDS").ok_or_else(|| io::Error::other("no ring"))?;
         let ring = RingBuf::try_from(ring).map_err(io::Error::other)?;
         ["begins", "ends"].iter().try_for_each(|program| attach(&mut bpf, program, library))?;
         let (spent, ends) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let (to, until) = (Arc::clone(&spent), Arc::clone(&ends));
-        let reader = Some(thread::spawn(move || read(ring, does, &to, &until)));
+        let reader = Some(thread::spawn(move || read(ring, &to, &until)));
         Ok(Self { _programs: bpf, spent, ends, reader })
     }
 
@@ -119,23 +106,11 @@ impl Record {
     fn key(&self) -> (u64, u64) {
         (self.0[2], self.0[5])
     }
-
-    fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let [at, took, task, count, datatype, communicator, _, result] = self.0;
-        let (pid, tid) = (task >> 32, task & 0xffff_ffff);
-        writeln!(
-            out,
-            "{{\"at\":{at},\"pid\":{pid},\"tid\":{tid},\"comm\":{communicator},\"count\":{count},\
-             \"datatype\":{datatype},\"took\":{took},\"result\":{result}}}"
-        )
-    }
 }
 
-/// Takes records until it is told to end.
-fn read(mut ring: RingBuf<MapData>, does: Reader, spent: &AtomicU64, ends: &AtomicBool) {
+/// Takes records and adds them up until it is told to end: the least that any reader does.
+fn read(mut ring: RingBuf<MapData>, spent: &AtomicU64, ends: &AtomicBool) {
     let mut calls: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
-    let mut lines = 0;
-    let mut kept = BufWriter::with_capacity(1 << 16, tempfile::tempfile().unwrap());
     while !ends.load(Ordering::Relaxed) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         let mut waits = [PollFd::new(&ring, PollFlags::IN)];
@@ -145,14 +120,6 @@ fn read(mut ring: RingBuf<MapData>, does: Reader, spent: &AtomicU64, ends: &Atom
             let (count, ns) = calls.entry(record.key()).or_default();
             *count += 1;
             *ns += record.0[1];
-            if does == Reader::Keeps {
-                record.write(&mut kept).unwrap();
-                lines += 1;
-            }
-            if lines == MAX_LINES {
-                lines = 0;
-                kept.rewind().unwrap();
-            }
         }
         spent.store(thread_cpu(), Ordering::Relaxed);
     }

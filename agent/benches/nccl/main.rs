@@ -1,5 +1,6 @@
 //! What a collective call costs its caller while it is counted: `cargo bench -p gpuwho --bench nccl`
-//! (root, the fake library built in the same profile).
+//! (root, the fake library built in the same profile) prints rows of `agent/docs/benchmarks.md`; `-- calls`
+//! and `-- budget` measure only one of the two parts.
 //!
 //! Real processes load copies of the fake library, one untouched and the others probed each in a
 //! way of its own, and call in turns, so that a change of the machine's speed meets all of them.
@@ -10,11 +11,11 @@
 //!   probes cost here, whatever is behind them (the trap);
 //! - the agent's own: as it is by default, with every return, and entries only. Reading the maps
 //!   once in ten seconds is its consumer;
-//! - a record a call through a ring to a reader that wakes for it, as others do it, and adds up or
-//!   keeps it. Its reader's CPU time counts.
+//! - a record a call through a ring to a reader that wakes for it, as others do it, and adds up. Its
+//!   reader's CPU time counts.
 //!
-//! Then the source as a whole, by default, with its probe budget: what is left of that when callers are
-//! fast.
+//! The other part is the source as a whole, by default, with its probe budget: what is left of that when
+//! callers are fast.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and may stop")]
 
@@ -23,20 +24,20 @@ mod compared;
 mod ranks;
 mod table;
 
-use compared::{Nothing, NothingThrough, Reader, Ring};
+use compared::{Nothing, NothingThrough, Ring};
 use gpuwho::collect::nccl::probe::{Probed, Settings, Way};
 use ranks::Ranks;
 use std::path::Path;
 use table::Found;
 
 /// Calls a second of a process; 0 is without a pause.
-const RATES: [u32; 5] = [1_000, 2_000, 10_000, 100_000, 0];
+const RATES: [u32; 4] = [2_000, 10_000, 100_000, 0];
 /// Processes at once.
 const PROCESSES: [usize; 2] = [1, 8];
 /// Between two readings of the maps.
 const TICK_SECONDS: f64 = 10.0;
 /// Times that every way has its turn at every rate.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 
 /// What keeps a copy of the library probed.
 #[allow(dead_code, reason = "kept to be dropped")]
@@ -49,26 +50,29 @@ enum Arm {
 }
 
 fn main() {
-    let Err(why) = measure() else { return };
-    // As tests do where a machine lacks something.
-    println!("skipped: needs root, BPF and the fake NCCL of this profile: {why}");
+    let wants = |part: &str| {
+        // `cargo bench` adds an argument of its own.
+        let mut parts = std::env::args().skip(1).filter(|argument| !argument.starts_with('-'));
+        parts.next().is_none_or(|wanted| wanted == part)
+    };
+    let calls = if wants("calls") { calls() } else { Ok(()) };
+    let budget = if wants("budget") { budgeted::measure() } else { Ok(()) };
+    for why in [calls, budget].into_iter().filter_map(Result::err) {
+        // As tests do where a machine lacks something.
+        println!("skipped: needs root, BPF and the fake NCCL of this profile: {why}");
+    }
 }
 
-fn measure() -> std::io::Result<()> {
-    println!("ns of a call more than without probes: median of {ROUNDS} turns");
-    println!("{}", table::HEAD);
-    let mut all = Vec::new();
+/// What a call pays.
+fn calls() -> std::io::Result<()> {
     for processes in PROCESSES {
         let folder = tempfile::tempdir()?;
         let mut arms = arms(folder.path(), processes)?;
         for rate in RATES {
-            let found = at_rate(&mut arms, processes, rate)?;
-            println!("{}", found.row());
-            all.push(found);
+            println!("{}", at_rate(&mut arms, processes, rate)?.row());
         }
     }
-    read_out()?;
-    budgeted::measure(&all)
+    read_out()
 }
 
 fn at_rate(
@@ -117,8 +121,7 @@ fn arms(folder: &Path, processes: usize) -> std::io::Result<Vec<(&'static str, A
             table::ALL => ours(&library, Way::Session, Some(0))?,
             table::ENTRIES => ours(&library, Way::Session, None)?,
             table::EACH => ours(&library, Way::Each, Some(0))?,
-            table::RING => Arm::Ring(Ring::on(&library, Reader::Adds)?),
-            _ => Arm::Ring(Ring::on(&library, Reader::Keeps)?),
+            _ => Arm::Ring(Ring::on(&library)?),
         };
         arms.push((name, arm, Ranks::start(&library, processes)?));
     }
@@ -142,9 +145,7 @@ fn read_out() -> std::io::Result<()> {
         probed.read()?;
         took.push((compared::thread_cpu() - before) as f64);
     }
-    println!(
-        "\nreading the maps of eight ranks: {:.0} µs of CPU a tick",
-        table::median(&took) / 1e3
-    );
+    let micros = table::median(&took) / 1e3;
+    println!("| reading the maps of eight ranks | {micros:.0} µs of CPU a tick |");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The figures in a table.
+//! The rows of what a call pays.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,15 @@ pub(crate) const ALL: &str = "ours, all returns";
 pub(crate) const ENTRIES: &str = "ours, entries";
 pub(crate) const EACH: &str = "ours, a probe each";
 pub(crate) const RING: &str = "ring";
-pub(crate) const KEPT: &str = "ring, kept";
 
 /// In the order of their turns.
-pub(crate) const ARMS: [&str; 10] =
-    [UNTOUCHED, FLOOR_ENTRY, FLOOR_BOTH, FLOOR_SESSION, OURS, ALL, ENTRIES, EACH, RING, KEPT];
+pub(crate) const ARMS: [&str; 9] =
+    [UNTOUCHED, FLOOR_ENTRY, FLOOR_BOTH, FLOOR_SESSION, OURS, ALL, ENTRIES, EACH, RING];
 
-pub(crate) const HEAD: &str = "\
-| processes | calls/s | call alone | nothing, entry | nothing, both | nothing, session | ours | its \
-reader | ours, every return | ours, no return | ours, a probe each | ring | its reader | its reader, \
-keeping | ring : ours | ring, kept : ours | ours, of a core |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
+/// Of a core, at the rate of [`FAST`].
+const TARGET_PERCENT: f64 = 1.0;
+/// Calls a second that a process makes at the most, as a rule.
+const FAST: u32 = 2_000;
 
 /// What was found at one rate.
 #[derive(Default)]
@@ -37,32 +35,39 @@ pub(crate) struct Found {
 
 impl Found {
     pub(crate) fn row(&self) -> String {
-        let [entry, both, session, ours, all, entries, each, ring, kept] =
-            [FLOOR_ENTRY, FLOOR_BOTH, FLOOR_SESSION, OURS, ALL, ENTRIES, EACH, RING, KEPT]
+        let [entry, both, session, ours, all, entries, each, ring] =
+            [FLOOR_ENTRY, FLOOR_BOTH, FLOOR_SESSION, OURS, ALL, ENTRIES, EACH, RING]
                 .map(|arm| self.more(arm));
-        let [read_out, adds, keeps] = [OURS, RING, KEPT].map(|arm| self.reader(arm));
+        let [read_out, adds] = [OURS, RING].map(|arm| self.reader(arm));
+        let percent = ours * f64::from(self.rate) / 1e7;
         let (rate, of_a_core) = match self.rate {
-            0 => ("all".to_owned(), String::new()),
-            rate => (rate.to_string(), format!("{:.2} %", ours * f64::from(rate) / 1e7)),
+            0 => ("without a pause".to_owned(), String::new()),
+            rate => (format!("{rate} calls/s"), format!(", {percent:.2} % of a core")),
         };
+        let verdict = match self.rate {
+            FAST if percent <= TARGET_PERCENT => format!("≤ {TARGET_PERCENT} % | met"),
+            FAST => format!("≤ {TARGET_PERCENT} % | MISSED"),
+            _ => "|".to_owned(),
+        };
+        let plural = if self.processes == 1 { "process" } else { "processes" };
         format!(
-            "| {} | {rate} | {:.0} | {entry:.0} | {both:.0} | {session:.0} | {ours:.0} \
-             | {read_out:.1} | {all:.0} | {entries:.0} | {each:.0} | {ring:.0} | {adds:.0} \
-             | {keeps:.0} | {:.1} | {:.1} | {of_a_core} |",
+            "| {} {plural}, {rate} | {:.0} + {ours:.0} ns{of_a_core}; every return {all:.0}, none {entries:.0}, \
+             a probe each {each:.0}; does nothing: entry {entry:.0}, both {both:.0}, session {session:.0}; \
+             ring {:.0}, {:.1} times | {verdict} |",
             self.processes,
             self.of(UNTOUCHED),
+            ring + adds,
             (ring + adds) / (ours + read_out),
-            (kept + keeps) / (ours + read_out),
         )
     }
 
     /// Nanoseconds of a call more than without probes.
-    pub(crate) fn more(&self, arm: &str) -> f64 {
+    fn more(&self, arm: &str) -> f64 {
         self.of(arm) - self.of(UNTOUCHED)
     }
 
     /// CPU nanoseconds of the reader, a call.
-    pub(crate) fn reader(&self, arm: &str) -> f64 {
+    fn reader(&self, arm: &str) -> f64 {
         self.readers.get(arm).map_or(f64::NAN, |all| median(all))
     }
 

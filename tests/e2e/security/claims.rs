@@ -5,7 +5,7 @@ mod socket;
 use crate::fixture::{TRAINER, ended, holder, wait_for_holder, watch_with};
 use crate::points::{ALONE, WatchedAgent, of_process, words};
 use gpuwho_tests::agent::Config;
-use gpuwho_tests::attacker::{self, NOBODY};
+use gpuwho_tests::attacker::{self, NOBODY, Running};
 use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::stage::{Group, Stage};
 use gpuwho_tests::until::until;
@@ -16,7 +16,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -40,13 +40,13 @@ const WORK: &[&str] = &[
 const GHOST: &str = "99999999-9999-4999-8999-999999999999";
 
 /// A running attack; ended when dropped.
-struct Attack(Child);
+struct Attack(Running);
 
 impl Attack {
     /// Starts it and waits until it is in place.
     fn start(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let mut command = attacker::command(name, arguments).unwrap();
-        let mut child = command.envs(environment.iter().copied()).spawn().unwrap();
+        let mut child = Running::start(command.envs(environment.iter().copied())).unwrap();
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
         assert_eq!(said.trim(), format!("ready {}", child.id()));
@@ -64,14 +64,6 @@ impl Attack {
 
     fn pid(&self) -> u32 {
         self.0.id()
-    }
-}
-
-impl Drop for Attack {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _gone = self.0.kill();
-        let _reaped = self.0.wait();
     }
 }
 

@@ -2,19 +2,20 @@
 
 use crate::fixture::TRAINER;
 use gpuwho_tests::agent::{Agent, Config};
+use gpuwho_tests::attacker::{self, Running};
 use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::stage::{Group, PodSpec, Stage};
 use gpuwho_tests::until::until;
 use gpuwho_tests::worker::Worker;
 use gpuwho_tests::worker::nodes::open_to_all;
-use gpuwho_tests::{attacker, or_skip, program};
+use gpuwho_tests::{or_skip, program};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Some readings, on a machine under load.
@@ -63,19 +64,19 @@ impl Host {
         Self { agent, nvml, mallory, alice, folder, points, _stage: stage }
     }
 
-    fn attack(&self, name: &str) -> Attacker {
+    fn attack(&self, name: &str) -> Running {
         let folder = self.folder.to_str().unwrap();
         let groups = self.mallory.directories.iter().map(|path| path.to_str().unwrap());
         let arguments: Vec<&str> = [folder].into_iter().chain(groups).collect();
-        let mut child = attacker::command(name, &arguments).unwrap().spawn().unwrap();
+        let mut child = Running::start(&mut attacker::command(name, &arguments).unwrap()).unwrap();
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
         assert_eq!(said, "ready\n", "{name}");
-        Attacker(child)
+        child
     }
 
     /// Alice's process with a file of the Inspector's, and one record in it.
-    fn alice_writes(&self) -> Attacker {
+    fn alice_writes(&self) -> Running {
         let joins = self.alice.directories.iter();
         let joins: Vec<String> =
             joins.map(|path| format!("echo $$ > '{}/cgroup.procs'; ", path.display())).collect();
@@ -86,7 +87,8 @@ impl Host {
         );
         let mut shell = Command::new(program::shell_with_nccl(&self.folder).unwrap());
         shell.args(["-c", &script, "sh"]).arg(&self.folder);
-        let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = Running::start(shell).unwrap();
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
         assert_eq!(said, "ready\n");
@@ -96,7 +98,7 @@ impl Host {
         );
         let text = fs::read_to_string(fixture).unwrap().replace("11229", &child.id().to_string());
         child.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
-        Attacker(child)
+        child
     }
 
     /// Reads the points that came since the last look; distributions, which nobody here looks at,
@@ -135,17 +137,6 @@ impl Host {
             };
             points.iter().find(is_it).map(drop)
         });
-    }
-}
-
-/// A process that ends with the test.
-struct Attacker(Child);
-
-impl Drop for Attacker {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -212,7 +203,7 @@ fn a_tenant_with_thousands_of_files_leaves_room_for_anothers() {
     });
     let alice = host.alice_writes();
     let bytes = host.wait("what alice's job writes", |points| {
-        of(points, "nccl.inspector.bytes", alice.0.id()).first().map(|point| (*point).clone())
+        of(points, "nccl.inspector.bytes", alice.id()).first().map(|point| (*point).clone())
     });
     assert_eq!(bytes["attributes"]["k8s.pod.name"], "alice-0");
     host.wait_for_refusal("inspector_files");
@@ -222,7 +213,7 @@ fn a_tenant_with_thousands_of_files_leaves_room_for_anothers() {
 fn a_rank_that_renames_itself_all_the_time_makes_no_series_all_the_time() {
     let host = Host::new(or_skip!(Stage::new()), 2, None);
     let attacker = host.attack("renames");
-    let pid = attacker.0.id();
+    let pid = attacker.id();
     let names = host.wait("twenty readings of the rank", |points| {
         let of_rank = of(points, "nccl.inspector.info", pid);
         let name = |point: &&Value| {
@@ -251,7 +242,7 @@ fn a_tenants_processes_do_not_fill_the_log() {
     let lines = flood.iter().filter(|line| line.contains(about)).count();
     assert!(lines <= 10, "{lines} lines of one owner");
     let alice = host.alice_writes();
-    let hers = format!("{}@", alice.0.id());
+    let hers = format!("{}@", alice.id());
     let line = host.agent.wait_for_log(about, WITHIN).unwrap();
     assert!(line.contains(&hers), "{line}");
     host.agent.wait_for_log("log lines were left out", MINUTE).unwrap();

@@ -1,7 +1,7 @@
 //! Files and memory that never answer a read.
 
 use gpuwho_tests::agent::{Agent, Config};
-use gpuwho_tests::attacker::{self, NOBODY};
+use gpuwho_tests::attacker::{self, NOBODY, Running};
 use gpuwho_tests::stage::{Group, Stage};
 use gpuwho_tests::until::until;
 use gpuwho_tests::{or_skip, program};
@@ -11,7 +11,7 @@ use std::fs::{self, OpenOptions, Permissions};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Some readings and a helper's deadline, on a machine under load.
@@ -21,26 +21,13 @@ const CONSOLES: [u32; 4] = [60, 61, 62, 63];
 /// A source counts as hung after 30 s.
 const HUNG_WITHIN: Duration = Duration::from_mins(3);
 
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Running {
-    /// Starts it and waits for its first line.
-    fn start(command: &mut Command) -> (Self, String) {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let out = child.stdout.take().unwrap();
-        let running = Self(child);
-        let mut said = String::new();
-        BufReader::new(out).read_line(&mut said).unwrap();
-        (running, said)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts a process and waits for its first line.
+fn start(command: &mut Command) -> (Running, String) {
+    let mut running = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::piped())).unwrap();
+    let out = running.stdout.take().unwrap();
+    let mut said = String::new();
+    BufReader::new(out).read_line(&mut said).unwrap();
+    (running, said)
 }
 
 /// An agent that looks for the Inspector, and a place for what it tells.
@@ -86,7 +73,7 @@ impl Scene {
         let group = self.stage.service(name).unwrap();
         let mut arguments = vec![folder.to_str().unwrap(), &self.node];
         arguments.extend(group.directories.iter().map(|path| path.to_str().unwrap()));
-        let (running, said) = Running::start(&mut attacker::command(attack, &arguments).unwrap());
+        let (running, said) = start(&mut attacker::command(attack, &arguments).unwrap());
         assert!(said.starts_with("ready "), "{said}");
         (running, group)
     }
@@ -96,7 +83,7 @@ impl Scene {
         let drop = format!("setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups");
         let hold = "exec 4<\"$0\"; echo; read go";
         let script = format!("set -e; {}; exec {drop} sh -c '{hold}' \"$1\"", join(group));
-        Running::start(Command::new("sh").args(["-c", &script, "sh", &self.node])).0
+        start(Command::new("sh").args(["-c", &script, "sh", &self.node])).0
     }
 
     /// Alice's process of a Slurm job, with the Inspector's records in a plain folder.
@@ -111,7 +98,7 @@ impl Scene {
         let mut command = Command::new(program::shell_with_nccl(&folder).unwrap());
         command.args(["-c", &script, "sh"]).args([folder.as_os_str(), self.node.as_ref()]);
         command.env("SLURM_JOB_ID", self.job.to_string()).env("SLURM_JOB_NAME", "alices-training");
-        let (running, said) = Running::start(&mut command);
+        let (running, said) = start(&mut command);
         let records = folder.join(format!("node-pid{}.log", said.trim()));
         (running, records)
     }
@@ -258,7 +245,7 @@ fn a_pipe_in_the_place_of_the_hosts_users_costs_names_and_holds_up_nothing() {
     let (alice, records) = scene.alice(0);
     let look = |who: &Value| {
         let mut holders = who["holders"].as_array()?.iter();
-        holders.find(|held| held["pid"] == alice.0.id()).cloned()
+        holders.find(|held| held["pid"] == alice.id()).cloned()
     };
     let held = scene.agent.wait_for("alice's process", WITHIN, look).unwrap();
     assert_eq!((&held["user"], &held["uid"]), (&"0".into(), &0.into()), "{held:#}");

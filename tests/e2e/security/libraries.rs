@@ -2,7 +2,7 @@
 
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::attacker::libraries::NODE;
-use gpuwho_tests::attacker::{self, elf};
+use gpuwho_tests::attacker::{self, Running, elf};
 use gpuwho_tests::nccl::{Rank, is_probed_here, library};
 use gpuwho_tests::or_skip;
 use gpuwho_tests::until::until;
@@ -12,7 +12,7 @@ use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout};
+use std::process::ChildStdout;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -115,14 +115,14 @@ fn peak_kb(pid: u32) -> Option<u64> {
 
 /// A process that attacks; ended when dropped.
 struct Attacker {
-    child: Child,
+    child: Running,
     output: BufReader<ChildStdout>,
 }
 
 impl Attacker {
     fn start(name: &str, folder: &Path, roots: &Path) -> Self {
         let arguments = [folder.to_str().unwrap(), roots.to_str().unwrap()];
-        let mut child = attacker::command(name, &arguments).unwrap().spawn().unwrap();
+        let mut child = Running::start(&mut attacker::command(name, &arguments).unwrap()).unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Self { child, output }
     }
@@ -137,14 +137,6 @@ impl Attacker {
     fn returns(&mut self) -> String {
         writeln!(self.child.stdin.as_mut().unwrap()).unwrap();
         self.says()
-    }
-}
-
-impl Drop for Attacker {
-    fn drop(&mut self) {
-        // Gone already is as good.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -1,18 +1,18 @@
 //! Answers of a false NCCL status service (RAS).
 
 use gpuwho_tests::agent::{Agent, Config};
-use gpuwho_tests::attacker;
+use gpuwho_tests::attacker::{self, Running};
 use gpuwho_tests::nccl::{Rank, is_probed_here, library};
 use gpuwho_tests::or_skip;
+use gpuwho_tests::sys::hold_node;
 use gpuwho_tests::until::until;
-use gpuwho_tests::worker::nodes::{host_nodes, open_node};
+use gpuwho_tests::worker::nodes::host_nodes;
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 const WITHIN: Duration = Duration::from_mins(2);
 
 /// A process of nobody's that holds a device, has the library and serves what its kind says.
-struct Mallory(Child);
+struct Mallory(Running);
 
 impl Mallory {
     fn start(folder: &Path, library: &Path, kind: &str, port: u16) -> Self {
@@ -29,20 +29,13 @@ impl Mallory {
         let arguments = [kind, &port_text, &document];
         let arguments = if kind == "file" { &arguments[..] } else { &arguments[..2] };
         let mut command = attacker::command("ras", arguments).unwrap();
-        let device = open_node(&folder.join("dev/nvidia0")).unwrap();
         command.env("NCCL_RAS_ADDR", format!("localhost:{port}")).env("LD_PRELOAD", library);
-        let mut child = command.stderr(Stdio::from(device)).spawn().unwrap();
+        let mut child =
+            Running::start(hold_node(&mut command, &folder.join("dev/nvidia0")).unwrap()).unwrap();
         let mut said = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
         assert_eq!(said, "ready\n");
         Self(child)
-    }
-}
-
-impl Drop for Mallory {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the agent's processes take, and the processes that attack it.
 
 use gpuwho_tests::agent::Agent;
+use gpuwho_tests::attacker::Running;
 use gpuwho_tests::footprint;
 use rustix::fs::{CWD, FileType, Mode, chmod, mknodat};
 use serde_json::Value;
@@ -8,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -18,15 +19,15 @@ const TICK_MS: u64 = 10;
 
 /// A process that attacks; ended when dropped.
 pub(super) struct Attacker {
-    child: Child,
+    running: Running,
     lines: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
 impl Attacker {
     /// Starts it and waits until it has begun: for its first line.
     pub(super) fn start(command: &mut Command) -> Self {
-        let mut child = command.spawn().unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut running = Running::start(command).unwrap();
+        let mut out = BufReader::new(running.stdout.take().unwrap());
         let mut first = String::new();
         out.read_line(&mut first).unwrap();
         assert!(!first.is_empty(), "{command:?} has ended");
@@ -37,21 +38,17 @@ impl Attacker {
                 *theirs.lock().unwrap().entry(line).or_default() += 1;
             }
         });
-        Self { child, lines }
+        Self { running, lines }
+    }
+
+    /// Its number.
+    pub(super) fn pid(&self) -> u32 {
+        self.running.id()
     }
 
     /// How often it has written a line.
     pub(super) fn count(&self, line: &str) -> usize {
         self.lines.lock().unwrap().get(line).copied().unwrap_or(0)
-    }
-}
-
-impl Drop for Attacker {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        // Gone already is as good.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -2,13 +2,13 @@
 //! time, and how many files it reads. The files are on a tmpfs or a disk instead of sysfs, so a figure has
 //! no time of the driver's own.
 
-use super::cost::threads;
+use super::cost::cpu;
 use super::table::Row;
 use super::{BenchError, stage};
 use crate::agent::{Agent, Config};
 use crate::amd::{FIRST_RENDER, On, Tree};
 use crate::fakes::load;
-use crate::footprint::{self, spent};
+use crate::footprint;
 use crate::stage::Stage;
 use nvidia_ml::scenario::Scenario;
 use std::fs;
@@ -80,14 +80,13 @@ fn of(
         let own = all.into_iter().find(|process| process.pid == pid);
         let reads = own.as_ref().map_or(0, |process| process.reads);
         let open = own.map_or(0, |process| process.descriptors);
-        Ok((threads(pid)?, reads, open))
+        Ok((cpu(pid)?, reads, open))
     };
     let before = look()?;
     thread::sleep(watch);
     let after = look()?;
     let ticks = watch.as_secs_f64() / EVERY.as_secs_f64();
-    let nanos: u64 = spent(&before.0, &after.0).values().sum();
-    let micros = nanos as f64 / 1e3 / ticks;
+    let micros = (after.0 - before.0) as f64 / 1e3 / ticks;
     let reads = (after.1 - before.1) as f64 / ticks;
     let what =
         format!("{DEVICES} MI300X in {} partitions, {processes} processes", DEVICES * PARTITIONS);

@@ -2,7 +2,7 @@
 //! and what the agent adds to that time. The library is the fake one, which takes as long as has been
 //! published of the real one.
 
-use super::cost::{reader, threads};
+use super::cost::{cpu, reader, threads};
 use super::load::Load;
 use super::receiver::Receiver;
 use super::table::Row;
@@ -43,13 +43,13 @@ pub fn measure(watch: Duration) -> Result<Vec<Row>, BenchError> {
     let agent = load.agent(EVERY, &receiver)?;
     thread::sleep(WARM_UP);
     let (agent, reader) = (agent.pid(), reader(&agent)?);
-    let before = (look(&path)?, threads(agent)?, threads(reader)?);
+    let before = (look(&path)?, threads(agent)?, cpu(reader)?);
     thread::sleep(watch);
-    let after = (look(&path)?, threads(agent)?, threads(reader)?);
+    let after = (look(&path)?, threads(agent)?, cpu(reader)?);
     let asked = grown(&before.0, &after.0);
     let ticks = asked.get(EVERY_TICK).map_or(0, |count| count.calls) / DEVICES;
     let sum = asked.values().copied().fold(Count::default(), Count::and);
-    let of_reader: u64 = spent(&before.2, &after.2).values().sum();
+    let of_reader = after.2 - before.2;
     let taking = spent(&before.1, &after.1).get(COLLECTOR).copied().unwrap_or_default();
     // Waiting for events costs the reader, too, but is no reading.
     let waiting = WAITS.iter().map(|call| {

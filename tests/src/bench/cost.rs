@@ -76,9 +76,10 @@ impl Look {
             let since = |of: fn(&Process) -> u64| of(process).saturating_sub(was.map_or(0, of));
             spent.wakes += since(|process| process.wakes);
             spent.reads += since(|process| process.reads);
-            spent.of_processes.push((process.name.clone(), threads));
+            let cpu = since(|process| process.cpu);
+            spent.of_processes.push(OfProcess { name: process.name.clone(), cpu, threads });
         }
-        let sum: u64 = spent.of_processes.iter().flat_map(|(_, threads)| threads.values()).sum();
+        let sum: u64 = spent.of_processes.iter().map(|process| process.cpu).sum();
         let percent = |nanos: u64| nanos as f64 / took.as_nanos() as f64 * 100.0;
         let library = self.library.saturating_sub(before.library);
         spent.percent = percent(sum);
@@ -95,9 +96,16 @@ struct Spent {
     bytes: u64,
     wakes: u64,
     reads: u64,
-    of_processes: Vec<(String, Threads)>,
+    of_processes: Vec<OfProcess>,
     percent: f64,
     own_percent: f64,
+}
+
+struct OfProcess {
+    name: String,
+    /// Nanoseconds of all, with threads that have ended.
+    cpu: u64,
+    threads: Threads,
 }
 
 /// Runs the agent at an interval and watches it twice; also gives the figures that have a budget, of
@@ -115,14 +123,14 @@ pub fn measure(every: &str, watch: Duration) -> Result<(Vec<Row>, Figures), Benc
     let started = first.since(&begun);
     let spent = last.since(&first);
     let (mut rows, mut figures) = (Vec::new(), Figures::new());
-    for (name, threads) in &started.of_processes {
+    for OfProcess { name, threads, .. } in &started.of_processes {
         let what = format!("  by thread, {name}, the first {} s", watch.as_secs());
         rows.push(Row::plain(what, by_thread(threads, started.ticks)));
     }
     let started = started.own_percent;
-    for (name, threads) in &spent.of_processes {
-        let sum = threads.values().sum();
-        rows.push(cpu(&format!("CPU of the {name} at {every}"), sum, spent.ticks, spent.took));
+    for OfProcess { name, cpu, threads } in &spent.of_processes {
+        let what = format!("CPU of the {name} at {every}");
+        rows.push(row_of_cpu(what, *cpu, spent.ticks, spent.took));
         rows.push(Row::plain(format!("  by thread, {name}"), by_thread(threads, spent.ticks)));
     }
     let sent = format!("{} requests of {} B", spent.ticks, spent.bytes);
@@ -153,7 +161,7 @@ pub fn measure(every: &str, watch: Duration) -> Result<(Vec<Row>, Figures), Benc
     Ok((rows, figures))
 }
 
-fn cpu(what: &str, nanos: u64, ticks: u64, took: Duration) -> Row {
+fn row_of_cpu(what: String, nanos: u64, ticks: u64, took: Duration) -> Row {
     let (nanos, seconds) = (nanos as f64, took.as_secs_f64());
     let tick = nanos / 1e6 / ticks.max(1) as f64;
     let hour = nanos / 1e9 / seconds * 3600.0;
@@ -231,6 +239,11 @@ fn processes(agent: &Agent) -> Result<Vec<Process>, BenchError> {
 pub(super) fn reader(agent: &Agent) -> Result<u32, BenchError> {
     let what = "the agent".to_owned();
     agent.reader().ok_or(BenchError::Strange { what, expected: "that it has a reader" })
+}
+
+/// CPU time of a process in nanoseconds.
+pub(super) fn cpu(pid: u32) -> Result<u64, BenchError> {
+    footprint::cpu(pid).map_err(BenchError::os("the agent's clock"))
 }
 
 /// CPU time by thread.

@@ -100,7 +100,7 @@ fn with(count: usize, watch: Duration) -> Result<Cost, BenchError> {
 /// CPU time and anonymous memory of all of the agent's processes.
 fn spent(agent: &Agent) -> Result<(u64, u64), BenchError> {
     let all = footprint::of(agent).map_err(BenchError::os("the agent's files in /proc"))?;
-    let nanos = |process: &Process| process.spent.values().sum::<u64>();
+    let nanos = |process: &Process| process.cpu;
     Ok((all.iter().map(nanos).sum(), all.iter().map(|process| process.memory.anonymous).sum()))
 }
 

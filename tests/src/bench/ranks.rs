@@ -1,7 +1,7 @@
 //! What the whole agent costs while ranks call the collective library without a pause, against the
 //! same host with the same ranks at rest.
 
-use super::cost::{reader, threads};
+use super::cost::{cpu, reader, threads};
 use super::load::Load;
 use super::receiver::Receiver;
 use super::table::Row;
@@ -28,24 +28,21 @@ pub fn measure(watch: Duration) -> Result<Vec<Row>, BenchError> {
     agent.wait_for_log("counting collective calls", WARM_UP)?;
     thread::sleep(WARM_UP);
     let pids = [agent.pid(), reader(&agent)?];
-    let begun = Instant::now();
-    let before = all_threads(pids)?;
+    let (begun, before) = (Instant::now(), sum(pids)?);
     thread::sleep(watch);
-    let idle = part(&before, &all_threads(pids)?, begun);
-    let begun = Instant::now();
-    let before = all_threads(pids)?;
+    let idle = part(before, sum(pids)?, begun);
+    let (begun, before, threads) = (Instant::now(), sum(pids)?, all_threads(pids)?);
     let mut calls = 0;
     while begun.elapsed() < watch {
         calls += storm(&mut ranks).map_err(BenchError::os("ranks"))?;
     }
     let rate = calls as f64 / begun.elapsed().as_secs_f64();
-    let after = all_threads(pids)?;
-    let busy = part(&before, &after, begun);
-    let most = most(&spent(&before, &after));
+    let busy = part(before, sum(pids)?, begun);
+    let most = most(&spent(&threads, &all_threads(pids)?));
     Ok(vec![
         Row::plain(format!("agent and reader beside {RANKS} ranks at rest"), percent(idle)),
         Row::plain(
-            format!("  while they call without a pause, {rate:.0} calls/s"),
+            format!("while they call without a pause, {rate:.0} calls/s"),
             format!("{}, {:.1} times as much ({most})", percent(busy), busy / idle),
         ),
     ])
@@ -84,6 +81,11 @@ fn storm(ranks: &mut [Rank]) -> std::io::Result<u64> {
     })
 }
 
+/// Nanoseconds of both.
+fn sum(pids: [u32; 2]) -> Result<u64, BenchError> {
+    pids.into_iter().map(cpu).sum()
+}
+
 fn all_threads(pids: [u32; 2]) -> Result<Threads, BenchError> {
     let mut all = Threads::new();
     for pid in pids {
@@ -94,9 +96,8 @@ fn all_threads(pids: [u32; 2]) -> Result<Threads, BenchError> {
     Ok(all)
 }
 
-fn part(before: &Threads, after: &Threads, begun: Instant) -> f64 {
-    let sum: u64 = spent(before, after).values().sum();
-    sum as f64 / begun.elapsed().as_nanos() as f64
+fn part(before: u64, after: u64, begun: Instant) -> f64 {
+    (after - before) as f64 / begun.elapsed().as_nanos() as f64
 }
 
 fn percent(part: f64) -> String {

@@ -1,10 +1,14 @@
 //! An OTLP receiver that takes every request over HTTP, and counts and keeps the last of those of metrics.
 
+use std::collections::VecDeque;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+
+/// Requests that are kept: more than a tick is divided into.
+const KEPT: usize = 8;
 
 /// A receiver; its thread waits until the process ends.
 #[derive(Debug)]
@@ -12,7 +16,7 @@ pub struct Receiver {
     endpoint: String,
     requests: Arc<AtomicU64>,
     bytes: Arc<AtomicU64>,
-    last: Arc<Mutex<Vec<u8>>>,
+    last: Arc<Mutex<VecDeque<Vec<u8>>>>,
 }
 
 impl Receiver {
@@ -22,7 +26,7 @@ impl Receiver {
         let endpoint = format!("http://{}", listener.local_addr()?);
         let (requests, bytes) = <(Arc<AtomicU64>, Arc<AtomicU64>)>::default();
         let counts = (Arc::clone(&requests), Arc::clone(&bytes));
-        let last = Arc::<Mutex<Vec<u8>>>::default();
+        let last = Arc::<Mutex<VecDeque<Vec<u8>>>>::default();
         let kept = Arc::clone(&last);
         thread::Builder::new().name("receiver".to_owned()).spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -46,10 +50,10 @@ impl Receiver {
         (self.requests.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
-    /// The body of the last request, as it came, and the number of requests with it.
-    pub fn last(&self) -> (Vec<u8>, u64) {
+    /// The bodies of the last requests, as they came, the newest first.
+    pub fn last(&self) -> Vec<Vec<u8>> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        (last.clone(), self.requests.load(Ordering::Relaxed))
+        last.iter().rev().cloned().collect()
     }
 }
 
@@ -57,7 +61,7 @@ impl Receiver {
 fn answer(
     stream: TcpStream,
     (requests, bytes): (&AtomicU64, &AtomicU64),
-    last: &Mutex<Vec<u8>>,
+    last: &Mutex<VecDeque<Vec<u8>>>,
 ) -> io::Result<()> {
     let mut out = stream.try_clone()?;
     let mut input = BufReader::new(stream);
@@ -80,10 +84,13 @@ fn answer(
         }
         let mut body = input.by_ref().take(length);
         if is_metrics {
+            let mut whole = Vec::new();
+            io::copy(&mut body, &mut whole)?;
             let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-            last.clear();
-            io::copy(&mut body, &mut *last)?;
-            // Who looks at the last one sees its number.
+            if last.len() == KEPT {
+                last.pop_front();
+            }
+            last.push_back(whole);
             requests.fetch_add(1, Ordering::Relaxed);
             bytes.fetch_add(length, Ordering::Relaxed);
         } else {

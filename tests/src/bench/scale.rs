@@ -2,13 +2,13 @@
 //! the default limit of series lets through. The cost of a series must not grow with their number, and a
 //! limit of series must bound memory.
 
-use super::cost::{reader, threads};
+use super::cost::{cpu, reader};
 use super::crowd::{Crowd, Size};
 use super::receiver::Receiver;
 use super::table::Row;
 use super::{BenchError, stage};
 use crate::agent::Config;
-use crate::footprint::{memory, spent};
+use crate::footprint::memory;
 use crate::until::until;
 use std::fs;
 use std::path::Path;
@@ -117,14 +117,11 @@ fn run(size: Size, limit: Option<u32>, watch: Duration) -> Result<Cost, BenchErr
     let agent = crowd.agent("5s", receiver.endpoint(), config)?;
     thread::sleep(WARM_UP);
     let reader = reader(&agent)?;
-    let (begun, before) = (Instant::now(), [threads(agent.pid())?, threads(reader)?]);
+    let (begun, before) = (Instant::now(), [cpu(agent.pid())?, cpu(reader)?]);
     thread::sleep(watch);
-    let (took, after) = (begun.elapsed(), [threads(agent.pid())?, threads(reader)?]);
+    let (took, after) = (begun.elapsed(), [cpu(agent.pid())?, cpu(reader)?]);
     let ticks = took.as_secs_f64() / EVERY.as_secs_f64();
-    let of = |which: usize| {
-        let spent: u64 = spent(&before[which], &after[which]).values().sum();
-        spent as f64 / 1e3 / ticks
-    };
+    let of = |which: usize| (after[which] - before[which]) as f64 / 1e3 / ticks;
     let mut resident = 0;
     for pid in [agent.pid(), reader] {
         resident += memory(pid).map_err(BenchError::os("the agent's memory"))?.resident;

@@ -5,7 +5,7 @@
 //! look-ups for the points, the table's upkeep, and the whole of the threads that ask for names and
 //! that take the kernel's reports. The ledger stands beside it: it divides, it does not find out.
 
-use super::cost::{reader, threads};
+use super::cost::{cpu, reader, threads};
 use super::crowd::{Crowd, Size};
 use super::receiver::Receiver;
 use super::table::Row;
@@ -30,6 +30,10 @@ use std::time::Duration;
 const EVERY: &str = "10s";
 /// Ticks before it counts: for a minute the agent looks more often at processes that are new to it.
 const WARM_UP: u64 = 8;
+/// Until the next tick, on a machine under load.
+const WITHIN: Duration = Duration::from_mins(2);
+/// A tick's further requests follow the first within this.
+const BETWEEN_REQUESTS: Duration = Duration::from_secs(2);
 /// Percent of the tick's CPU.
 const TARGET: f64 = 1.0;
 /// Percent of the tick's CPU for health, cost and receipts.
@@ -47,11 +51,31 @@ const PASSES: Duration = Duration::from_millis(500);
 
 /// The agent at a moment.
 struct Moment {
-    requests: u64,
     /// Seconds by stage.
     stages: BTreeMap<String, f64>,
-    agent: Threads,
-    reader: Threads,
+    agent: Spent,
+    reader: Spent,
+}
+
+/// CPU time of a process in nanoseconds, and by thread.
+struct Spent {
+    all: u64,
+    threads: Threads,
+}
+
+impl Spent {
+    fn of(pid: u32) -> Result<Self, BenchError> {
+        Ok(Self { all: cpu(pid)?, threads: threads(pid)? })
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self { all: self.all - before.all, threads: spent(&before.threads, &self.threads) }
+    }
+
+    /// Of the threads that do not work for the ticks.
+    fn apart(&self) -> u64 {
+        APART.iter().filter_map(|name| self.threads.get(*name)).sum()
+    }
 }
 
 /// Runs the agent on a crowd and watches it; with `churn` a process a second comes and goes.
@@ -61,13 +85,13 @@ pub fn measure(churn: bool, watch: Duration) -> Result<Vec<Row>, BenchError> {
     let config = Config { default_metrics: true, ..Config::default() };
     let agent = crowd.agent(EVERY, receiver.endpoint(), config)?;
     let _passing = churn.then(|| Passing::start(crowd.passage()?)).transpose()?;
-    wait(&receiver, WARM_UP)?;
+    (0..WARM_UP).try_for_each(|_| tick(&receiver))?;
     let before = Moment::now(&agent, &receiver)?;
     let ticks = (watch.as_secs() / 10).max(1);
-    wait(&receiver, before.requests + ticks)?;
+    (0..ticks).try_for_each(|_| tick(&receiver))?;
     let after = Moment::now(&agent, &receiver)?;
     let who = agent.who()?;
-    Ok(rows(churn, &who, &before, &after))
+    Ok(rows(churn, &who, ticks, [&before, &after]))
 }
 
 /// Processes that come and go, one a second; the last one ends when this is dropped.
@@ -102,23 +126,30 @@ impl Drop for Passing {
     }
 }
 
-/// Until the agent has sent so often.
-fn wait(receiver: &Receiver, requests: u64) -> Result<(), BenchError> {
-    let within = Duration::from_secs(10 * requests.max(12));
-    let sent = until(within, || (receiver.received().0 >= requests).then_some(()));
-    sent.ok_or(BenchError::Strange { what: "the receiver".to_owned(), expected: "a request" })
+/// Until the agent has sent what belongs to its next tick, which may be some requests.
+fn tick(receiver: &Receiver) -> Result<(), BenchError> {
+    let before = receiver.received().0;
+    let sent = until(WITHIN, || (receiver.received().0 > before).then_some(()));
+    sent.ok_or(BenchError::Strange { what: "the receiver".to_owned(), expected: "a request" })?;
+    thread::sleep(BETWEEN_REQUESTS);
+    Ok(())
 }
 
 impl Moment {
-    /// Right after a request: the stages are those of the tick before it.
+    /// Right after a tick was sent: the stages are those of the tick before it.
     fn now(agent: &Agent, receiver: &Receiver) -> Result<Self, BenchError> {
-        let (body, requests) = receiver.last();
-        let (agent, reader) = (threads(agent.pid())?, threads(reader(agent)?)?);
-        Ok(Self { requests, stages: stages(&body)?, agent, reader })
+        let (agent, reader) = (Spent::of(agent.pid())?, Spent::of(reader(agent)?)?);
+        let bodies = receiver.last();
+        let mut all = bodies.iter().map(|body| stages(body));
+        let found = all.find(|stages| stages.as_ref().map_or(true, |stages| !stages.is_empty()));
+        let what = "the agent's request".to_owned();
+        let stages =
+            found.ok_or(BenchError::Strange { what, expected: "what each stage cost" })??;
+        Ok(Self { stages, agent, reader })
     }
 }
 
-/// Seconds by stage, as the agent sent them.
+/// Seconds by stage, as the agent sent them; none where they are in another request.
 fn stages(body: &[u8]) -> Result<BTreeMap<String, f64>, BenchError> {
     let mut plain = Vec::new();
     let unpacked = GzDecoder::new(body).read_to_end(&mut plain);
@@ -131,9 +162,7 @@ fn stages(body: &[u8]) -> Result<BTreeMap<String, f64>, BenchError> {
         let Some(metric::Data::Sum(sum)) = &metric.data else { continue };
         found.extend(sum.data_points.iter().filter_map(stage_of));
     }
-    let expected = "what each stage cost";
-    let what = "the agent's request".to_owned();
-    if found.is_empty() { Err(BenchError::Strange { what, expected }) } else { Ok(found) }
+    Ok(found)
 }
 
 fn stage_of(point: &NumberDataPoint) -> Option<(String, f64)> {
@@ -146,20 +175,24 @@ fn stage_of(point: &NumberDataPoint) -> Option<(String, f64)> {
     }
 }
 
-fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -> Vec<Row> {
-    let ticks = (after.requests - before.requests).max(1) as f64;
+fn rows(
+    churn: bool,
+    who: &serde_json::Value,
+    ticks: u64,
+    [before, after]: [&Moment; 2],
+) -> Vec<Row> {
+    let ticks = ticks as f64;
     let micros = |nanos: u64| nanos as f64 / 1e3 / ticks;
-    let agent = spent(&before.agent, &after.agent);
-    let reader = spent(&before.reader, &after.reader);
-    let apart = |all: &Threads| -> u64 { APART.iter().filter_map(|name| all.get(*name)).sum() };
-    let of_tick = |all: &Threads| micros(all.values().sum::<u64>() - apart(all));
+    let agent = after.agent.since(&before.agent);
+    let reader = after.reader.since(&before.reader);
+    let of_tick = |spent: &Spent| micros(spent.all.saturating_sub(spent.apart()));
     let tick = of_tick(&agent) + of_tick(&reader);
-    let beside = micros(apart(&agent) + apart(&reader));
+    let beside = micros(agent.apart() + reader.apart());
     let stage = |name: &str| {
         let at = |moment: &Moment| moment.stages.get(name).copied().unwrap_or_default();
         (at(after) - at(before)) * 1e6 / ticks
     };
-    let thread = |name: &str| micros(agent.get(name).copied().unwrap_or_default());
+    let thread = |name: &str| micros(agent.threads.get(name).copied().unwrap_or_default());
     let parts = STAGES.iter().map(|name| (*name, stage(name)));
     let parts: Vec<_> = parts.chain(THREADS.iter().map(|name| (*name, thread(name)))).collect();
     let sum: f64 = parts.iter().map(|(_, micros)| micros).sum();

@@ -1,7 +1,9 @@
 //! The table of figures beside their targets.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 /// A figure.
@@ -9,14 +11,15 @@ use std::process::Command;
 pub struct Row {
     what: String,
     figure: String,
-    target: &'static str,
-    verdict: &'static str,
+    target: Cow<'static, str>,
+    verdict: Cow<'static, str>,
 }
 
 impl Row {
     /// A figure that has no target.
     pub fn plain(what: impl Into<String>, figure: impl Into<String>) -> Self {
-        Self { what: what.into(), figure: figure.into(), target: "", verdict: "" }
+        let (target, verdict) = <_>::default();
+        Self { what: what.into(), figure: figure.into(), target, verdict }
     }
 
     /// A figure beside its target.
@@ -26,13 +29,22 @@ impl Row {
         target: &'static str,
         met: bool,
     ) -> Self {
-        let verdict = if met { "met" } else { "MISSED" };
-        Self { target, verdict, ..Self::plain(what, figure) }
+        let verdict = if met { "met" } else { "MISSED" }.into();
+        Self { target: target.into(), verdict, ..Self::plain(what, figure) }
     }
 
     /// A figure that cannot be had here.
     pub fn missing(what: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { verdict: "not measured", ..Self::plain(what, why) }
+        Self { verdict: "not measured".into(), ..Self::plain(what, why) }
+    }
+
+    /// One that a benchmark has printed: `| what | figure | target | verdict |`, or the first two of them.
+    pub fn parse(line: &str) -> Option<Self> {
+        let cells = line.strip_prefix("| ")?.strip_suffix('|')?.split('|');
+        let mut cells = cells.map(|cell| cell.trim().to_owned());
+        let row = Self::plain(cells.next()?, cells.next()?);
+        let mut more = || Cow::from(cells.next().unwrap_or_default());
+        Some(Self { target: more(), verdict: more(), ..row })
     }
 
     /// Whether it is a part of the row above.
@@ -46,11 +58,11 @@ pub fn render(rows: &[Row]) -> String {
     let head = Row {
         what: "what".to_owned(),
         figure: "measured".to_owned(),
-        target: "target",
-        verdict: "",
+        target: "target".into(),
+        verdict: "".into(),
     };
     let cells = |row: &Row| -> [String; 4] {
-        [row.what.clone(), row.figure.clone(), row.target.to_owned(), row.verdict.to_owned()]
+        [row.what.clone(), row.figure.clone(), row.target.to_string(), row.verdict.to_string()]
     };
     let all: Vec<_> = std::iter::once(&head).chain(rows).map(cells).collect();
     aligned(&all)
@@ -89,8 +101,22 @@ pub fn source() -> String {
     };
     let unknown = || "unknown".to_owned();
     let date = said("date", &["-u", "+%F"]).unwrap_or_else(unknown);
-    let commit = said("git", &["describe", "--always", "--dirty"]).unwrap_or_else(unknown);
-    format!("{date}, commit {commit}, {}", machine())
+    let commit = said("git", &["describe", "--always", "--exclude=*"]).unwrap_or_else(unknown);
+    // Pages change with each table that is written; they are no part of what is measured.
+    let is_clean = said("git", &["diff", "--quiet", "HEAD", "--", ".", ":!*.md"]).is_some();
+    let dirty = if is_clean { "" } else { "-dirty" };
+    let profile = match profile() {
+        profile if profile == "release" => String::new(),
+        profile => format!(", profile {profile}"),
+    };
+    format!("{date}, commit {commit}{dirty}{profile}, {}", machine())
+}
+
+/// The profile that this program, and with it the agent, was built with: its folder has the name.
+pub fn profile() -> String {
+    let program = std::env::current_exe().unwrap_or_default();
+    let folder = program.parent().and_then(Path::file_name).unwrap_or_default();
+    folder.to_string_lossy().into_owned()
 }
 
 /// The machine in a line.
@@ -131,6 +157,14 @@ mod tests {
 | opens  | BPF: not allowed |        | not measured |
 ";
         assert_eq!(render(&rows), expected);
+    }
+
+    #[test]
+    fn a_printed_row_is_read_as_it_is_written() {
+        let row = Row::against("memory", "20 MB", "15 MB", false);
+        assert_eq!(Row::parse("| memory | 20 MB | 15 MB | MISSED |"), Some(row));
+        assert_eq!(Row::parse("| opens | 3 |"), Some(Row::plain("opens", "3")));
+        assert_eq!(Row::parse("points of a tick: 3"), None);
     }
 
     #[test]

@@ -16,11 +16,7 @@ struct Arguments {
     /// Pairs of runs with and without the agent.
     #[arg(long, value_name = "COUNT", default_value_t = 9)]
     rounds: usize,
-    /// Leave out the encoder's own benchmark.
-    #[arg(long)]
-    no_encoder: bool,
-    /// Only what has this in its name: "time from open to owner", "agent at 10s", "a crowd",
-    /// "engines", "partitions of AMD's", "calls into the library", "opening ordinary files" or "encoder against the SDK".
+    /// Only what has this in its name, as the marks of agent/docs/benchmarks.md have it: "agent at 10s", "a crowd", and so on.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Compare CPU, memory, threads and the rest with agent/docs/budgets.json; fails where one is above.
@@ -55,7 +51,6 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     bench::run(&Options {
         watch: Duration::from_secs(arguments.watch),
         rounds: arguments.rounds,
-        encoder: !arguments.no_encoder,
         only: arguments.only.clone(),
         check: arguments.check,
         pages: arguments.page.clone(),

@@ -39,6 +39,30 @@ pub(super) fn source_paths(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// The document of which each table is written by a run, between two marks.
+const MEASURED: &str = "agent/docs/benchmarks.md";
+
+/// No table of figures is written by hand.
+pub(super) fn measured_tables(tree: &Tree) -> Vec<Finding> {
+    let mut is_written = false;
+    let mut findings = Vec::new();
+    for (line, content) in (1..).zip(tree.text(MEASURED).unwrap_or_default().lines()) {
+        match content {
+            "<!-- end -->" => is_written = false,
+            mark if mark.starts_with("<!-- measured by ") => is_written = true,
+            row if row.starts_with('|') && !is_written => findings.push(Finding {
+                file: MEASURED.to_owned(),
+                line,
+                rule: "a table of figures is written by a run",
+                remedy: "put it between marks and let `cargo xtask bench --page` write it"
+                    .to_owned(),
+            }),
+            _ => {}
+        }
+    }
+    findings
+}
+
 /// A path, not a pattern like `collect/<source>.rs`.
 fn is_source(span: &str) -> bool {
     let is_path = |c: char| c.is_ascii_alphanumeric() || "_-/.".contains(c);
@@ -111,7 +135,7 @@ fn code(text: &str) -> Vec<(usize, &str)> {
 #[cfg(test)]
 mod tests {
     use super::super::tree::Tree;
-    use super::{agent_commands, listed, source_paths, xtask_commands};
+    use super::{MEASURED, agent_commands, listed, measured_tables, source_paths, xtask_commands};
 
     #[test]
     fn a_task_that_does_not_exist_is_found_in_text_and_in_blocks() {
@@ -144,6 +168,13 @@ mod tests {
         let found: Vec<_> = found.iter().map(|f| (&*f.file, f.line, &*f.remedy)).collect();
         let remedy = "there is no event/desk.rs below agent/src/";
         assert_eq!(found, [("agent/docs/glossary.md", 2, remedy)]);
+    }
+
+    #[test]
+    fn a_table_that_no_run_writes_is_found() {
+        let text = "<!-- measured by cargo xtask bench --peers -->\n| a |\n<!-- end -->\n| b |\n";
+        let found = measured_tables(&Tree::of([(MEASURED, text), ("README.md", text)]));
+        assert_eq!(found.iter().map(|finding| finding.line).collect::<Vec<_>>(), [4]);
     }
 
     #[test]
