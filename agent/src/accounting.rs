@@ -73,7 +73,7 @@ pub enum Amount {
         /// Over time.
         byte_ns: u128,
         /// Bytes.
-        bytes: u128,
+        bytes: u64,
     },
     /// Microjoules.
     Energy(u128),
@@ -178,6 +178,8 @@ impl Accounting {
             time::note_present(gpu, elapsed_ns, present, out);
             out.get_mut(first..).unwrap_or_default().sort_by_key(|increment| increment.owner);
         }
+        // It grew by doubling, and the next batch adds about as many.
+        self.increments.shrink_to(self.increments.len() + self.increments.len() / 8);
         self.folded += self.devices.values_mut().map(Device::take_folded).sum::<u64>();
         let folded = i64::try_from(self.folded).unwrap_or(i64::MAX);
         batch.push(metric::FOLDED.sample(Agent, (), folded));

@@ -154,6 +154,7 @@ pub struct Costs {
     versions: Option<(Version, u64)>,
     /// Counts changes of owners.
     epoch: u64,
+    /// Of one device; the buffer is reused.
     charges: Vec<Charge>,
 }
 
@@ -181,15 +182,14 @@ impl Costs {
     }
 
     /// Charges what the shares added and adds the counters to their batch. The increments are sorted by
-    /// device and owner.
+    /// device and owner; the receipts get those of a device together.
     pub fn charge(
         &mut self,
         increments: &[Increment],
         batch: &mut Batch,
-        ownership: &Ownership,
-        inventory: &Inventory,
+        (ownership, inventory): (&Ownership, &Inventory),
+        mut receipts: impl FnMut(&[Charge]),
     ) {
-        self.charges.clear();
         // Each vendor has batches of its own; the host's figures go with the agent's, once a tick.
         if batch.of.source == own::NAME {
             self.look_up_again(ownership, inventory);
@@ -200,32 +200,28 @@ impl Costs {
         }
         self.accounts.begin();
         self.look_up_again(ownership, inventory);
-        self.charges.reserve_exact(increments.len());
-        for same in increments.chunk_by(|a, b| (a.gpu, a.owner) == (b.gpu, b.owner)) {
-            let Some(&Increment { gpu, owner, .. }) = same.first() else { continue };
-            let rates = self.rates(gpu, owner, ownership, inventory);
-            let carbon = self.carbon.milligrams();
-            let first = self.charges.len();
-            let charges = same.iter().map(|increment| {
-                Charge::of(increment, &rates, (self.settings.pue_milli.into(), carbon))
-            });
-            self.charges.extend(charges);
-            let charges = self.charges.get(first..).unwrap_or_default();
-            self.accounts.add(gpu, owner, &rates, charges);
-        }
-        let gpus = increments.chunk_by(|a, b| a.gpu == b.gpu).filter_map(|same| same.first());
-        for gpu in gpus.map(|increment| increment.gpu) {
+        for on_gpu in increments.chunk_by(|a, b| a.gpu == b.gpu) {
+            let Some(gpu) = on_gpu.first().map(|increment| increment.gpu) else { continue };
+            self.charges.clear();
+            for same in on_gpu.chunk_by(|a, b| a.owner == b.owner) {
+                let Some(owner) = same.first().map(|increment| increment.owner) else { continue };
+                let rates = self.rates(gpu, owner, ownership, inventory);
+                let carbon = self.carbon.milligrams();
+                let first = self.charges.len();
+                let charges = same.iter().map(|increment| {
+                    Charge::of(increment, &rates, (self.settings.pue_milli.into(), carbon))
+                });
+                self.charges.extend(charges);
+                let charges = self.charges.get(first..).unwrap_or_default();
+                self.accounts.add(gpu, owner, &rates, charges);
+            }
+            receipts(&self.charges);
             self.accounts.emit(gpu, batch);
             if let Some(priced) = self.price(gpu, None, inventory) {
                 let amount = priced.nano as f64 / NANO_PER_UNIT;
                 batch.push(metric::PRICE.sample(gpu, (), amount).labelled(priced.shown));
             }
         }
-    }
-
-    /// What the last batch cost, for the receipts.
-    pub fn charges(&self) -> &[Charge] {
-        &self.charges
     }
 
     /// What an owner pays for a device.

@@ -9,7 +9,9 @@ use crate::communicators::MemberId;
 use crate::engines::EngineId;
 use crate::ids::{GpuId, InstanceId, ProcKey};
 use crate::labels::LabelSet;
-use crate::subject::{Description, Identity, Registries, SeriesClass, SubjectKind, subjects};
+use crate::subject::{
+    Description, Identity, Method, Registries, SeriesClass, SubjectKind, subjects,
+};
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -54,10 +56,8 @@ subjects! {
 pub struct Recent {
     /// The rank.
     pub member: MemberId,
-    /// NCCL's algorithm; `None` for messages that have none.
-    pub algorithm: Option<&'static str>,
-    /// NCCL's protocol.
-    pub protocol: Option<&'static str>,
+    /// NCCL's algorithm and protocol; `None` for messages that have none.
+    pub method: Option<Method>,
     /// The least size in bytes.
     pub size: u64,
 }

@@ -63,8 +63,6 @@ pub struct SeriesRegistry {
     versions: Option<(Version, u64)>,
     /// Counts changes of `versions`.
     epoch: u64,
-    /// The identities of a batch's subjects, in order; the buffer is reused.
-    looked_up: Vec<Identity>,
     /// CPU time of these lookups.
     spent: Duration,
     /// Configuration keys that reduce the number of series, for the status.
@@ -88,7 +86,6 @@ impl SeriesRegistry {
             limit: SeriesLimits::new(DEFAULT_LIMIT),
             versions: None,
             epoch: 0,
-            looked_up: Vec::new(),
             spent: Duration::ZERO,
             switches: String::new(),
             selection: Selection::all(),
@@ -168,17 +165,18 @@ impl SeriesRegistry {
         source.generation = source.generation.wrapping_add(1);
         // A subject's samples are consecutive.
         let subjects = || batch.samples.chunk_by(|(_, a), (_, b)| a.subject == b.subject);
-        self.looked_up.clear();
+        // Only after a change, and in order.
+        let mut looked_up: Vec<Identity> = Vec::new();
         if source.epoch != self.epoch {
             let began = thread_cpu();
             let first = subjects().filter_map(|same| same.first());
-            self.looked_up.extend(first.map(|(_, sample)| sample.subject.identity(&registries)));
+            looked_up.extend(first.map(|(_, sample)| sample.subject.identity(&registries)));
             self.spent += thread_cpu().saturating_sub(began);
         }
         source.epoch = self.epoch;
         let selection = &self.selection;
         self.limit.begin(batch.samples.len(), |of| source.new_of_devices(batch, selection, of));
-        let mut looked_up = self.looked_up.drain(..);
+        let mut looked_up = looked_up.into_iter();
         let mut to = Output { limit: &mut self.limit, parts: &mut self.parts, batch: &mut *out };
         for same in subjects() {
             let mut lookup = SubjectLookup::new(&registries, looked_up.next());

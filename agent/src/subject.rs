@@ -11,6 +11,7 @@ mod host;
 mod owner;
 mod process;
 
+pub use collective::Method;
 pub use description::Description;
 
 use crate::attribute::ProcessAttribution;

@@ -9,7 +9,7 @@ use gpuwho::attribute::slurm::JobAllocations;
 use gpuwho::catalog::attributes::AttrSet;
 use gpuwho::communicators::Communicators;
 use gpuwho::cost::receipts::{self, Receipts};
-use gpuwho::cost::{Carbon, Costs as Money};
+use gpuwho::cost::{Carbon, Charge, Costs as Money};
 use gpuwho::engines::Engines;
 use gpuwho::export::EnrichedBatch;
 use gpuwho::export::otlp::Resource;
@@ -177,11 +177,18 @@ impl Tick {
         costs.accounting.of(|| accounting.account(&mut batch, ownership, inventory));
         let (money, receipts) = (&mut self.money, &self.receipts);
         let increments = accounting.increments();
-        costs.money.of(|| money.charge(increments, &mut batch, ownership, inventory));
+        let mut charges: Vec<Charge> = Vec::with_capacity(increments.len());
+        costs.money.of(|| {
+            let note = |more: &[Charge]| charges.extend_from_slice(more);
+            money.charge(increments, &mut batch, (ownership, inventory), note);
+        });
         let (communicators, engines) = (&Communicators::default(), &Engines::default());
         let registries = Registries { inventory, ownership, communicators, engines };
         costs.receipts.of(|| {
-            receipts.take(money.charges(), &mut batch, &registries);
+            for charges in charges.chunk_by(|a, b| a.increment.gpu == b.increment.gpu) {
+                receipts.charge(charges, at, &registries);
+            }
+            receipts.take(!charges.is_empty(), &mut batch, &registries);
             black_box(receipts.finish());
         });
         costs.lookups.of(|| look_up(&batch, ownership));

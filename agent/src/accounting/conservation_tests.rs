@@ -315,7 +315,7 @@ impl Model {
         for gpu in [self.gpu(0), self.gpu(1)] {
             let on = |charge: &&Charge| charge.increment.gpu == gpu;
             let (mut ns, mut granted, mut money) = (0, 0, 0);
-            for charge in self.rig.costs.charges().iter().filter(on) {
+            for charge in self.rig.charges.iter().filter(on) {
                 match charge.increment.what {
                     Amount::Time(_, more) => {
                         ns += more;
@@ -435,9 +435,11 @@ impl Bills {
             communicators: &communicators,
             engines: &engines,
         };
-        let charges = rig.costs.charges();
-        self.receipts.take(charges, &mut batch, &registries);
-        for charge in charges {
+        for charges in rig.charges.chunk_by(|a, b| a.increment.gpu == b.increment.gpu) {
+            self.receipts.charge(charges, batch.time, &registries);
+        }
+        self.receipts.take(!rig.charges.is_empty(), &mut batch, &registries);
+        for charge in &rig.charges {
             let Amount::Time(_, ns) = charge.increment.what else { continue };
             let owner = charge.increment.owner;
             let job = (owner > OwnerId::OTHER).then(|| {

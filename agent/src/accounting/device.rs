@@ -45,7 +45,7 @@ struct Added {
     method: ShareMethod,
     resource: Resource,
     amount: u128,
-    ns: u128,
+    ns: u64,
 }
 
 /// The time between a reading and the previous one.
@@ -97,23 +97,28 @@ impl Device {
         let interval = self.interval(at, max_gap);
         let ns = match interval {
             Interval::Same => return,
-            Interval::After(ns) => u128::from(ns),
+            Interval::After(ns) => ns,
             Interval::Gap => 0,
         };
         self.last = Some(at);
         self.missed = false;
-        self.accounted_ns += ns;
+        self.accounted_ns += u128::from(ns);
         self.accounts.begin(at);
         let busy = divide::busy_instances(reading, parts).or_else(|| {
             divide::busy(reading, parts);
             reading.busy
         });
         if let Some(busy) = busy {
-            self.share(Resource::Busy, u128::from(busy) * ns / u128::from(WHOLE), ns, parts);
+            self.share(
+                Resource::Busy,
+                u128::from(busy) * u128::from(ns) / u128::from(WHOLE),
+                ns,
+                parts,
+            );
         }
         if let Some(used) = reading.memory {
             divide::memory(reading, used, parts);
-            self.share(Resource::Memory, u128::from(used) * ns, ns, parts);
+            self.share(Resource::Memory, u128::from(used) * u128::from(ns), ns, parts);
         }
         self.record_energy(reading, interval, allocations, parts);
         self.sum_added();
@@ -200,7 +205,8 @@ impl Device {
             let what = match added.resource {
                 Resource::Busy => Amount::Busy(method),
                 Resource::Memory => {
-                    Amount::Memory { byte_ns: amount, bytes: amount.checked_div(ns).unwrap_or(0) }
+                    let bytes = amount.checked_div(ns.into()).unwrap_or(0);
+                    Amount::Memory { byte_ns: amount, bytes: u64::try_from(bytes).unwrap_or(0) }
                 }
                 Resource::Energy => Amount::Energy(amount),
             };
@@ -208,7 +214,7 @@ impl Device {
         }));
     }
 
-    fn share(&mut self, resource: Resource, total: u128, ns: u128, parts: &[Part]) {
+    fn share(&mut self, resource: Resource, total: u128, ns: u64, parts: &[Part]) {
         add(&mut self.totals, resource, total);
         let (accounts, added) = (&mut self.accounts, &mut self.added);
         divide::split(total, parts, |part, amount| {

@@ -11,7 +11,7 @@ use crate::catalog::device::{self, DeviceState, MemoryState, Task};
 use crate::catalog::process::{self, ProcessTask, ProcessType};
 use crate::catalog::share::{GrantKind, GrantSource};
 use crate::catalog::{NO_DIM, gpm, instance};
-use crate::cost::{Carbon, Costs};
+use crate::cost::{Carbon, Charge, Costs};
 use crate::ids::{GpuId, GpuUuid, InstanceId, ProcKey, SlurmJobId};
 use crate::inventory::facts::Facts;
 use crate::inventory::{GpuInfo, InstanceExtent, InstanceInfo, Inventory};
@@ -32,6 +32,8 @@ pub(super) struct Rig {
     pub(super) accounting: Accounting,
     /// With a price for an hour that no number of nanoseconds divides.
     pub(super) costs: Costs,
+    /// What the last batch was charged.
+    pub(super) charges: Vec<Charge>,
     /// How far the batches' clock was set away from the one that no one sets.
     pub(super) clock_step: i64,
 }
@@ -101,7 +103,8 @@ impl Rig {
         inventory.put(gpu(1));
         let accounting = Accounting::new(Duration::from_secs(TICK));
         let costs = priced("[cost]\nprices = [{ per_hour = 2.999999999 }]");
-        Self { host, ownership, inventory, accounting, costs, clock_step: 0 }
+        let charges = Vec::new();
+        Self { host, ownership, inventory, accounting, costs, charges, clock_step: 0 }
     }
 
     pub(super) fn gpu(&self, index: u16) -> GpuId {
@@ -178,7 +181,10 @@ impl Rig {
             Duration::from_secs(steady.as_secs().checked_add_signed(-self.clock_step).unwrap());
         self.accounting.account_at(steady, &mut batch, &self.ownership, &self.inventory);
         let increments = self.accounting.increments();
-        self.costs.charge(increments, &mut batch, &self.ownership, &self.inventory);
+        self.charges.clear();
+        let context = (&self.ownership, &self.inventory);
+        let note = |more: &[Charge]| self.charges.extend_from_slice(more);
+        self.costs.charge(increments, &mut batch, context, note);
         batch
     }
 

@@ -58,8 +58,8 @@ fn an_owner_s_processes_are_one_increment_of_a_resource() {
     let reading = read(&all);
     interval(&mut rig, &reading, MEMORY);
     let job = rig.job(7);
-    let of_job = rig.costs.charges().iter().filter(|charge| charge.increment.owner == job);
-    let bytes: Vec<u128> = of_job
+    let of_job = rig.charges.iter().filter(|charge| charge.increment.owner == job);
+    let bytes: Vec<u64> = of_job
         .filter_map(|charge| match charge.increment.what {
             Amount::Memory { bytes, .. } => Some(bytes),
             _ => None,

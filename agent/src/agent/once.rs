@@ -93,7 +93,7 @@ pub fn collect(
             read_so_far += 1;
             let mut batch = read(&core, collector.as_mut());
             accounting.account(&mut batch, ownership, inventory);
-            costs.charge(accounting.increments(), &mut batch, ownership, inventory);
+            costs.charge(accounting.increments(), &mut batch, (ownership, inventory), |_| {});
             registry.enrich(&batch, &mut out);
         }
         core.refresh();

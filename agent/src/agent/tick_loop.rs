@@ -137,9 +137,12 @@ fn take(
 /// Adds the costs of a batch, and adds them up by job, pod and unit.
 fn charge(core: &Core, costs: &mut Costs, accounting: &Accounting, batch: &mut Batch) {
     let Context { ownership, inventory, communicators, engines, .. } = &core.context;
-    costs.charge(accounting.increments(), batch, ownership, inventory);
     let registries = Registries { inventory, ownership, communicators, engines };
-    core.receipts.take(costs.charges(), batch, &registries);
+    let (increments, at) = (accounting.increments(), batch.time);
+    costs.charge(increments, batch, (ownership, inventory), |charges| {
+        core.receipts.charge(charges, at, &registries);
+    });
+    core.receipts.take(!increments.is_empty(), batch, &registries);
 }
 
 /// Hands the events' records, and the receipts that are complete, to every sink.

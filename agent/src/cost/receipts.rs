@@ -1,6 +1,6 @@
 //! Receipts: what a job, pod or unit had of the devices, and what it got for it.
 //!
-//! The pipeline adds what each batch charged ([`Receipts::take`]). An owner that has had no process on a
+//! The pipeline adds what each batch charged ([`Receipts::charge`]). An owner that has had no process on a
 //! device and no allocation for some intervals has ended: its receipt becomes a log record and, where
 //! configured, a file. The upkeep thread writes the open receipts to a state file, so that a restart of the
 //! agent goes on with them and counts nothing twice; the time in between is unobserved, and the receipt
@@ -125,25 +125,32 @@ impl Receipts {
         }
     }
 
-    /// Adds what a batch charged and says.
-    pub fn take(&self, charges: &[Charge], batch: &mut Batch, context: &Registries<'_>) {
+    /// Adds what a batch charged for a device, by owner.
+    pub fn charge(&self, charges: &[Charge], at: SystemTime, context: &Registries<'_>) {
+        let Some(gpu) = charges.first().map(|charge| charge.increment.gpu) else { return };
         if !self.enabled {
             return;
         }
         let mut state = self.lock();
         let now = Instant::now();
         state.look_up_again(context.ownership);
-        for on_gpu in charges.chunk_by(|a, b| a.increment.gpu == b.increment.gpu) {
-            let Some(gpu) = on_gpu.first().map(|charge| charge.increment.gpu) else { continue };
-            let info = context.inventory.get(gpu);
-            let mut on: Vec<Arc<str>> = Vec::new();
-            for same in on_gpu.chunk_by(|a, b| a.increment.owner == b.increment.owner) {
-                on.extend(state.add(same, info.as_deref(), (now, batch.time), context.ownership));
-            }
-            state.on.insert(gpu, on);
+        let info = context.inventory.get(gpu);
+        let mut on: Vec<Arc<str>> = Vec::new();
+        for same in charges.chunk_by(|a, b| a.increment.owner == b.increment.owner) {
+            on.extend(state.add(same, info.as_deref(), (now, at), context.ownership));
         }
+        state.on.insert(gpu, on);
+    }
+
+    /// Adds what a batch says, after what it charged, if it did.
+    pub fn take(&self, has_charged: bool, batch: &mut Batch, context: &Registries<'_>) {
+        if !self.enabled {
+            return;
+        }
+        let mut state = self.lock();
+        state.look_up_again(context.ownership);
         state.read(batch, context);
-        if !charges.is_empty() {
+        if has_charged {
             state.bound();
             let open = i64::try_from(state.open.len()).unwrap_or(i64::MAX);
             batch.push(metric::RECEIPTS_OPEN.sample(Agent, (), open));

@@ -48,7 +48,7 @@ impl Rig {
         let samples =
             [("nvidia", &increments[..]), ("amd", &[]), (own::NAME, &[])].map(|(source, of)| {
                 let mut batch = Batch::new(source, UNIX_EPOCH);
-                self.costs.charge(of, &mut batch, &self.ownership, &self.inventory);
+                self.costs.charge(of, &mut batch, (&self.ownership, &self.inventory), |_| {});
                 batch.samples
             });
         let named = samples.iter().flatten().map(|(_, sample)| {
@@ -161,7 +161,7 @@ fn owners_beyond_the_limit_are_other_and_nothing_is_lost() {
         .collect();
     for _ in 0..3 {
         batch.samples.clear();
-        rig.costs.charge(&increments, &mut batch, &rig.ownership, &rig.inventory);
+        rig.costs.charge(&increments, &mut batch, (&rig.ownership, &rig.inventory), |_| {});
     }
     let of = |name: &str| {
         let of = batch.samples.iter().filter(|(_, sample)| sample.metric.name == name);

@@ -1,7 +1,7 @@
 //! The subjects of a source's series, by number.
 
 use super::identity::SubjectLookup;
-use crate::sample::Subject;
+use crate::sample::{Subject, make_room};
 use crate::subject::Identity;
 use std::collections::HashMap;
 
@@ -61,6 +61,7 @@ impl Subjects {
         identity: Identity,
     ) -> (Number, u32) {
         let number = self.unused.pop().unwrap_or_else(|| {
+            make_room(&mut self.known);
             self.known.push(Known::default());
             Number::try_from(self.known.len() - 1).unwrap_or(Number::MAX)
         });

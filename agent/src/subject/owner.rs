@@ -65,6 +65,8 @@ impl SubjectKind for GpuAllocation {
             set.extend(&allocation.attributes());
         }
         if let Some(owner) = &identity.owner {
+            // The first is a part that all metrics of the owner share.
+            set.extend(&owner.attributes);
             set.extend(&owner.details);
         }
     }

@@ -32,9 +32,10 @@ impl SubjectKind for GpuProcess {
 
     fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut Description) {
         identity.describe_device(set);
-        match &identity.process {
-            Some(owner) if *metric == *process::INFO.def() => set.extend(&owner.details()),
-            _ => describe_process(self.process, identity, set),
+        describe_process(self.process, identity, set);
+        if let Some(owner) = identity.process.as_ref().filter(|_| *metric == *process::INFO.def()) {
+            // Adds what is missing, as a part of its own: the rest is shared with the other metrics.
+            set.extend(&owner.details());
         }
     }
 }

@@ -214,6 +214,8 @@ impl DeviceStates {
     /// Moves all samples into the batch.
     pub(super) fn emit(&mut self, out: &mut Batch) {
         let now = boot_time_ns().cast_signed();
+        let of_row = |row: &DeviceRow| row.samples.len() + DeviceState::ALL.len() + 2;
+        out.samples.reserve_exact(self.by_gpu.values().map(of_row).sum());
         for (&gpu, row) in &mut self.by_gpu {
             let current = row.snapshot.state;
             for &state in DeviceState::ALL {
@@ -232,7 +234,8 @@ impl DeviceStates {
                 // An operator who searches for the board needs its address and serial number.
                 out.push(metric::INFO.sample(gpu, (), 1));
             }
-            out.samples.append(&mut row.samples);
+            // Without its buffer, which would take as much as the batch until the next tick.
+            out.samples.extend(std::mem::take(&mut row.samples));
         }
     }
 

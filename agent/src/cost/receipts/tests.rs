@@ -51,12 +51,12 @@ impl Rig {
             money: matches!(what, Amount::Time(..)).then_some(3_600),
             carbon: None,
         };
-        let bytes = 1 << 30;
+        let bytes = 1_u64 << 30;
         let all = [
             Amount::Present,
             Amount::Time(TimeUse::Used, SECOND),
             Amount::Granted(SECOND),
-            Amount::Memory { byte_ns: bytes * u128::from(SECOND), bytes },
+            Amount::Memory { byte_ns: u128::from(bytes) * u128::from(SECOND), bytes },
             Amount::Energy(300_000_000),
         ];
         let charges = all.map(of);
@@ -70,7 +70,8 @@ impl Rig {
             communicators: &self.communicators,
             engines: &self.engines,
         };
-        receipts.take(charges, batch, &registries);
+        receipts.charge(charges, batch.time, &registries);
+        receipts.take(!charges.is_empty(), batch, &registries);
     }
 }
 

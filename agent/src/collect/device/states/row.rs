@@ -115,6 +115,7 @@ impl DeviceRow {
         let time = UNIX_EPOCH + Duration::from_nanos(reading.time_ns);
         self.last_good_ns = Some(reading.asked_ns.cast_signed());
         self.samples.clear();
+        self.samples.reserve_exact(reading.values.len() + reading.processes.len());
         self.note.clone_from(&reading.note);
         let gpu = self.snapshot.gpu;
         self.samples

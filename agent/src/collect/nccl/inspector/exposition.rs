@@ -5,6 +5,7 @@
 use super::record::{HashText, operation, recorded_name, speed};
 use crate::catalog::inspector::LineOutcome;
 use crate::catalog::nccl::Operation;
+use crate::subject::Method;
 use gpuwho_common::nccl::MAX_RANKS;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,12 +15,6 @@ pub(super) const MAX_FILE: u64 = 1 << 20;
 /// Upper limit of the rows of a file, and so of its series.
 pub(super) const MAX_ROWS: usize = 128;
 const MAX_DURATION_US: f64 = 86_400e6;
-
-/// NCCL's names (`ncclAlgoToString`, `ncclProtoToString`) in lower case.
-const ALGORITHMS: [&str; 7] =
-    ["collnet_direct", "collnet_chain", "nvls_tree", "nvls", "tree", "ring", "pat"];
-const PROTOCOLS: [&str; 3] = ["ll128", "ll", "simple"];
-const UNKNOWN: &str = "unknown";
 
 /// The communicator of a row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,8 +35,7 @@ pub(super) struct Row {
     pub operation: u8,
     /// The lower bound of the size in bytes.
     pub size: u64,
-    pub algorithm: Option<&'static str>,
-    pub protocol: Option<&'static str>,
+    pub method: Option<Method>,
 }
 
 impl Row {
@@ -113,7 +107,7 @@ fn row(line: &str) -> Result<(Row, Which, Option<f64>), LineOutcome> {
     let name = get("collective").or_else(|| get("p2p_operation"));
     let operation =
         operation(name.ok_or(LineOutcome::Incomplete)?).ok_or(LineOutcome::UnknownOperation)?;
-    let (algorithm, protocol) = get("algo_proto").map(method).unzip();
+    let method = get("algo_proto").map(Method::parse);
     let ranks = get("nranks").and_then(|text| text.parse().ok());
     let ranks = ranks.filter(|ranks| (1..=MAX_RANKS).contains(ranks));
     let size = get("message_size").and_then(lower_bound);
@@ -124,7 +118,7 @@ fn row(line: &str) -> Result<(Row, Which, Option<f64>), LineOutcome> {
         name: get("comm_name").and_then(|name| recorded_name(name.into())).map(Cow::into_owned),
         ranks,
     };
-    Ok((Row { communicator, operation: operation as u8, size, algorithm, protocol }, which, value))
+    Ok((Row { communicator, operation: operation as u8, size, method }, which, value))
 }
 
 /// Parses `a="b",c="d"`. The Inspector does not escape values: a quote ends a value only before a
@@ -147,16 +141,6 @@ fn labels_of(mut text: &str) -> Option<Vec<(&str, &str)>> {
         text = next;
     }
     Some(labels)
-}
-
-/// Parses `RING_SIMPLE`, in either case, into algorithm and protocol.
-fn method(text: &str) -> (&'static str, &'static str) {
-    let text = text.to_ascii_lowercase();
-    let (algorithm, protocol) = text.rsplit_once('_').unwrap_or((&text, ""));
-    let known = |table: &[&'static str], name: &str| {
-        table.iter().copied().find(|known| *known == name).unwrap_or(UNKNOWN)
-    };
-    (known(&ALGORITHMS, algorithm), known(&PROTOCOLS, protocol))
 }
 
 /// Parses `4-5GB` (at least 4 GiB and less than 5), `512B`, or 2.29's `8.00MB`, rounded to bytes.

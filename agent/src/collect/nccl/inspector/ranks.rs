@@ -109,8 +109,7 @@ impl Ranks {
                 self.refuse(owner, OwnerLimit::InspectorRanks);
                 continue;
             };
-            let (algorithm, protocol) = (row.algorithm, row.protocol);
-            let recent = Recent { member: rank.id, algorithm, protocol, size: row.size };
+            let recent = Recent { member: rank.id, method: row.method, size: row.size };
             let is_known = rank.means.contains(&(operation, recent));
             if !is_known && spent.means >= MAX_MEANS {
                 self.refuse(owner, OwnerLimit::InspectorRanks);

@@ -26,7 +26,7 @@ pub(super) struct OnDevice {
     pub(super) microjoules: u128,
     pub(super) milliwatts_peak: u64,
     pub(super) money: Vec<MoneySums>,
-    pub(super) energy_money: BTreeMap<String, u128>,
+    pub(super) energy_money: EnergyMoney,
     pub(super) carbon: Option<u128>,
 }
 
@@ -38,6 +38,11 @@ pub(super) struct MoneySums {
     pub(super) by_use: [u128; TimeUse::ALL.len()],
     pub(super) granted: u128,
 }
+
+/// The cost of energy by currency: nearly always one, for which a map takes ten times a list's memory.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<String, u128>", into = "BTreeMap<String, u128>")]
+pub(super) struct EnergyMoney(Vec<(String, u128)>);
 
 impl OnDevice {
     pub(super) fn add_all(&mut self, charges: &[Charge]) {
@@ -75,7 +80,7 @@ impl OnDevice {
             }
             Amount::Memory { byte_ns, bytes } => {
                 self.byte_ns += byte_ns;
-                self.bytes_peak = self.bytes_peak.max(u64::try_from(bytes).unwrap_or(0));
+                self.bytes_peak = self.bytes_peak.max(bytes);
             }
             Amount::Energy(microjoules) => {
                 self.microjoules += microjoules;
@@ -83,10 +88,7 @@ impl OnDevice {
                 let milliwatts = milliwatts.and_then(|power| u64::try_from(power).ok());
                 self.milliwatts_peak = self.milliwatts_peak.max(milliwatts.unwrap_or(0));
                 if let Some((money, currency)) = charge.money.zip(charge.rates.energy_currency()) {
-                    match self.energy_money.get_mut(currency) {
-                        Some(sum) => *sum += money,
-                        None => drop(self.energy_money.insert(currency.to_owned(), money)),
-                    }
+                    self.energy_money.add(currency, money);
                 }
                 if let Some(carbon) = charge.carbon {
                     self.carbon = Some(self.carbon.unwrap_or(0) + carbon);
@@ -118,16 +120,16 @@ impl OnDevice {
                 sum.sum(more);
             }
         }
-        for (currency, more) in &other.energy_money {
-            *self.energy_money.entry(currency.clone()).or_default() += more;
+        for (currency, more) in &other.energy_money.0 {
+            self.energy_money.add(currency, *more);
         }
     }
 
     /// The cost of energy by currency.
     pub(super) fn energy_cost(&self) -> BTreeMap<String, f64> {
         let units =
-            |(currency, sum): (&String, &u128)| (currency.clone(), account::energy_units(*sum));
-        self.energy_money.iter().map(units).collect()
+            |(currency, sum): &(String, u128)| (currency.clone(), account::energy_units(*sum));
+        self.energy_money.0.iter().map(units).collect()
     }
 
     /// A sum over time as a mean of the time for which it was there.
@@ -159,6 +161,29 @@ impl OnDevice {
             memory_mean_bytes: self.memory_mean(),
             memory_peak_bytes: self.bytes_peak,
         }
+    }
+}
+
+impl EnergyMoney {
+    fn add(&mut self, currency: &str, more: u128) {
+        if let Some((_, sum)) = self.0.iter_mut().find(|(known, _)| known == currency) {
+            *sum += more;
+            return;
+        }
+        self.0.reserve_exact(1);
+        self.0.push((currency.to_owned(), more));
+    }
+}
+
+impl From<BTreeMap<String, u128>> for EnergyMoney {
+    fn from(by_currency: BTreeMap<String, u128>) -> Self {
+        Self(by_currency.into_iter().collect())
+    }
+}
+
+impl From<EnergyMoney> for BTreeMap<String, u128> {
+    fn from(money: EnergyMoney) -> Self {
+        money.0.into_iter().collect()
     }
 }
 
