@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// After this time the agent has run what runs only once, and gives back what that needed: before its
 /// first tick at most intervals. The first refresh is no later, so that this tick has the names.
 const START_UP: Duration = Duration::from_secs(3);
+/// After this time it knows the processes that were there, and gives back what the first looks at many
+/// took.
+const SETTLED: Duration = Duration::from_mins(1);
 
 /// The thread's name in the status registry.
 pub(super) const THREAD: &str = "upkeep";
@@ -24,8 +27,8 @@ pub(super) const THREAD: &str = "upkeep";
 pub(super) fn run(core: &Core, stop: &Stop) {
     let Context { board, ownership, gauges, interval, .. } = &core.context;
     board.clock(THREAD);
-    let (begun, mut has_hung, mut has_started) = (Instant::now(), false, false);
-    let mut has_lost = false;
+    let (begun, mut has_started, mut has_settled) = (Instant::now(), false, false);
+    let (mut has_hung, mut has_lost) = (false, false);
     let mut every = (*interval).min(START_UP);
     while !stop.wait_until(Instant::now() + every) {
         let _turn = board.turn(THREAD, *interval);
@@ -45,6 +48,10 @@ pub(super) fn run(core: &Core, stop: &Stop) {
             (has_started, every) = (true, *interval);
             memory::give_back();
             memory::drop_program_pages();
+        }
+        if !has_settled && begun.elapsed() >= SETTLED {
+            has_settled = true;
+            memory::give_back();
         }
         // Reported only once it has hung.
         let hung = ownership.hung_users().map(|(file, since)| no_users(file, since));
