@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// After this time the agent has run what runs only once, and gives back what that needed: before its
-/// first tick at most intervals. The first refresh is no later, so that this tick has the names.
+/// first tick at most intervals.
 const START_UP: Duration = Duration::from_secs(3);
 /// After this time it knows the processes that were there, and gives back what the first looks at many
 /// took.
@@ -29,8 +29,17 @@ pub(super) fn run(core: &Core, stop: &Stop) {
     board.clock(THREAD);
     let (begun, mut has_started, mut has_settled) = (Instant::now(), false, false);
     let (mut has_hung, mut has_lost) = (false, false);
-    let mut every = (*interval).min(START_UP);
-    while !stop.wait_until(Instant::now() + every) {
+    let mut next = begun + *interval;
+    while !stop.wait_until(if has_started { next } else { next.min(begun + START_UP) }) {
+        if !has_started && begun.elapsed() >= START_UP {
+            has_started = true;
+            memory::give_back();
+            memory::drop_program_pages();
+        }
+        if Instant::now() < next {
+            continue;
+        }
+        next = Instant::now() + *interval;
         let _turn = board.turn(THREAD, *interval);
         gauges.stages.time(Stage::Table, || {
             core.refresh();
@@ -43,11 +52,6 @@ pub(super) fn run(core: &Core, stop: &Stop) {
         has_lost |= lost.is_some();
         if has_lost {
             board.put(receipts::STATUS, &lost.unwrap_or_else(Report::ready));
-        }
-        if !has_started && begun.elapsed() >= START_UP {
-            (has_started, every) = (true, *interval);
-            memory::give_back();
-            memory::drop_program_pages();
         }
         if !has_settled && begun.elapsed() >= SETTLED {
             has_settled = true;
