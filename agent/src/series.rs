@@ -14,6 +14,7 @@ mod one;
 mod parts;
 mod selection;
 mod source;
+mod store;
 mod subjects;
 
 pub(crate) use selection::matches;
@@ -208,10 +209,14 @@ impl SeriesRegistry {
         self.limit.end(part);
         source.generation = source.generation.wrapping_add(1);
         // Series that have ended already are only removed.
-        let remembered = source.series.extract_if(|_, series| series.ended).count();
-        (0..remembered).for_each(|_| self.limit.forget());
+        source.series.retain(|_, series| {
+            if series.ended {
+                self.limit.forget();
+            }
+            !series.ended
+        });
         source.end_missing(unix_ns(SystemTime::now()), &mut self.limit, out);
-        source.series.iter().for_each(|_| self.limit.forget());
+        (0..source.series.len()).for_each(|_| self.limit.forget());
     }
 
     /// Ends every series, as the agent stops.
