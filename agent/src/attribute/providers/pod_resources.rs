@@ -210,8 +210,7 @@ impl Kubelet {
             return;
         }
         let settings = self.context.settings();
-        let extra = &settings.kubernetes.resources;
-        let devices = devices::NameContext::new(&settings.paths, extra);
+        let devices = devices::NameContext::new(&settings.paths, &settings.kubernetes.resources);
         // The copy has no room for more, as the decoded lists of each pod have.
         (state.list, state.names) = (list.clone(), names);
         state.outcome = state.binding.bind(list, &devices, &self.ownership);
