@@ -1,11 +1,11 @@
 //! Turns samples into points of series: adds the attributes of the subject and its owner, stores
 //! each series' start time, and marks a series that has ended.
 //!
-//! Cost: one hash lookup a sample in the steady state. Owners and devices are looked up again only
-//! after one of them changed, once for the consecutive samples of a subject; attributes are built
-//! only for a new series, or after its subject's identity or owner changed. A series takes some 150
-//! bytes, because it shares its attributes with others (see [`Part`](crate::export::Part)), and its
-//! identity with its subject's others.
+//! Cost: in the steady state one hash lookup a subject, whose samples have its series' order (see
+//! [`store`]). Owners and devices are looked up again only after one of them changed, once for the
+//! consecutive samples of a subject; attributes are built only for a new series, or after its subject's
+//! identity or owner changed. A series takes some 150 bytes, because it shares its attributes with others
+//! (see [`Part`](crate::export::Part)), and its identity with its subject's others.
 
 mod identity;
 mod limit;
@@ -14,6 +14,7 @@ mod one;
 mod parts;
 mod selection;
 mod source;
+mod store;
 mod subjects;
 
 pub(crate) use selection::matches;
@@ -208,10 +209,14 @@ impl SeriesRegistry {
         self.limit.end(part);
         source.generation = source.generation.wrapping_add(1);
         // Series that have ended already are only removed.
-        let remembered = source.series.extract_if(|_, series| series.ended).count();
-        (0..remembered).for_each(|_| self.limit.forget());
+        source.series.retain(|_, series| {
+            if series.ended {
+                self.limit.forget();
+            }
+            !series.ended
+        });
         source.end_missing(unix_ns(SystemTime::now()), &mut self.limit, out);
-        source.series.iter().for_each(|_| self.limit.forget());
+        (0..source.series.len()).for_each(|_| self.limit.forget());
     }
 
     /// Ends every series, as the agent stops.

@@ -9,6 +9,7 @@ use super::owner::{Owner, OwnerId};
 use crate::catalog::agent::OwnerLimit;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroU64;
 use std::sync::{Mutex, PoisonError};
 
 /// Owners with their own refusal counts: more than share a host, and fewer than one tenant can
@@ -19,34 +20,30 @@ const MAX_OWNERS: usize = 32;
 /// owners.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaKey {
-    tenant: OutermostOwner,
+    /// A digest of the outermost owner: a pod (with all its containers), a job, a container, a service or a
+    /// user. A tenant cannot make one, and so cannot multiply its share.
+    tenant: NonZeroU64,
     /// The owner that refusals are counted for.
     owner: OwnerId,
 }
 
-/// The outermost owner. A tenant cannot make one, and so cannot multiply its share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum OutermostOwner {
-    /// A digest of a pod (with all its containers), a job, a container or a service.
-    Digest(u64),
-    User(u32),
-    /// All processes without any known owner.
-    Unknown,
-}
-
 impl QuotaKey {
     /// The key of all processes without any known owner.
-    pub const UNKNOWN: Self =
-        Self { tenant: OutermostOwner::Unknown, owner: OwnerId::UNATTRIBUTED };
+    pub const UNKNOWN: Self = Self { tenant: NonZeroU64::MIN, owner: OwnerId::UNATTRIBUTED };
 
     /// The key of a user, for a process without an owner yet.
     pub fn of_user(uid: u32) -> Self {
-        Self { tenant: OutermostOwner::User(uid), owner: OwnerId::UNATTRIBUTED }
+        Self { tenant: tenant(&Owner::User(uid)), owner: OwnerId::UNATTRIBUTED }
     }
 
     /// An owner's key; `None` for the owners `other` and `unattributed`.
-    pub fn of_owner(id: OwnerId, owner_id: &Owner) -> Option<Self> {
-        Some(Self { tenant: OutermostOwner::of(owner_id)?, owner: id })
+    pub fn of_owner(id: OwnerId, owner: &Owner) -> Option<Self> {
+        let outermost = match owner {
+            Owner::Other | Owner::Unattributed => return None,
+            Owner::Pod { within: Some(outer), .. } => return Self::of_owner(id, outer),
+            owner => owner,
+        };
+        Some(Self { tenant: tenant(outermost), owner: id })
     }
 
     /// The owner that refusals are counted for.
@@ -55,18 +52,13 @@ impl QuotaKey {
     }
 }
 
-impl OutermostOwner {
-    fn of(owner_id: &Owner) -> Option<Self> {
-        let mut digest = DefaultHasher::new();
-        match owner_id {
-            Owner::Pod { within: Some(outer), .. } => return Self::of(outer),
-            Owner::User(uid) => return Some(Self::User(*uid)),
-            Owner::Other | Owner::Unattributed => return None,
-            Owner::Pod { uid, .. } => uid.hash(&mut digest),
-            other => other.hash(&mut digest),
-        }
-        Some(Self::Digest(digest.finish()))
+fn tenant(owner: &Owner) -> NonZeroU64 {
+    let mut digest = DefaultHasher::new();
+    match owner {
+        Owner::Pod { uid, .. } => uid.hash(&mut digest),
+        owner => owner.hash(&mut digest),
     }
+    NonZeroU64::new(digest.finish()).unwrap_or(NonZeroU64::MAX)
 }
 
 impl PartialEq for QuotaKey {

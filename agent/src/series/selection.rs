@@ -171,7 +171,7 @@ impl SeriesRegistry {
     /// Exports these metrics from now on. Series of others end with the next batch of their source.
     pub fn set_selection(&mut self, selection: Selection) {
         if self.selection.families() != selection.families() {
-            let all = self.sources.values_mut().flat_map(|source| &mut source.series);
+            let all = self.sources.values_mut().flat_map(|source| source.series.iter_mut());
             let alive = all.filter_map(|(key, series)| {
                 series.place.family = selection.family(key.metric);
                 (!series.ended).then_some(series.place)
@@ -187,7 +187,7 @@ impl SeriesRegistry {
         self.limit.set(limit);
     }
 
-    /// Removes the samples that are not exported. One hash lookup for each 0 that may say nothing.
+    /// Removes the samples that are not exported. One look-up for each 0 that may say nothing.
     pub fn select(&self, batch: &mut Batch) {
         let known = self.sources.get(&batch.of);
         let has_begun =

@@ -210,10 +210,10 @@ impl Kubelet {
             return;
         }
         let settings = self.context.settings();
-        let extra = &settings.kubernetes.resources;
-        let devices = devices::NameContext::new(&settings.paths, extra);
-        state.outcome = state.binding.bind(list.clone(), &devices, &self.ownership);
-        (state.list, state.names) = (list, names);
+        let devices = devices::NameContext::new(&settings.paths, &settings.kubernetes.resources);
+        // The copy has no room for more, as the decoded lists of each pod have.
+        (state.list, state.names) = (list.clone(), names);
+        state.outcome = state.binding.bind(list, &devices, &self.ownership);
         self.ownership.allocations().replace(SOURCE, state.outcome.allocations.clone());
         if self.state.outcome.waiting > 0 {
             // A runtime without events reports a new pod with its next list.
