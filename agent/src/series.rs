@@ -14,7 +14,6 @@ mod one;
 mod parts;
 mod selection;
 mod source;
-mod store;
 mod subjects;
 
 pub(crate) use selection::matches;
@@ -209,14 +208,10 @@ impl SeriesRegistry {
         self.limit.end(part);
         source.generation = source.generation.wrapping_add(1);
         // Series that have ended already are only removed.
-        source.series.retain(|_, series| {
-            if series.ended {
-                self.limit.forget();
-            }
-            !series.ended
-        });
+        let remembered = source.series.extract_if(|_, series| series.ended).count();
+        (0..remembered).for_each(|_| self.limit.forget());
         source.end_missing(unix_ns(SystemTime::now()), &mut self.limit, out);
-        (0..source.series.len()).for_each(|_| self.limit.forget());
+        source.series.iter().for_each(|_| self.limit.forget());
     }
 
     /// Ends every series, as the agent stops.

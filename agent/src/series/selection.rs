@@ -171,7 +171,7 @@ impl SeriesRegistry {
     /// Exports these metrics from now on. Series of others end with the next batch of their source.
     pub fn set_selection(&mut self, selection: Selection) {
         if self.selection.families() != selection.families() {
-            let all = self.sources.values_mut().flat_map(|source| source.series.iter_mut());
+            let all = self.sources.values_mut().flat_map(|source| &mut source.series);
             let alive = all.filter_map(|(key, series)| {
                 series.place.family = selection.family(key.metric);
                 (!series.ended).then_some(series.place)

@@ -7,12 +7,14 @@ use super::limits::SeriesLimits;
 use super::one::{Cumulative, Series};
 use super::parts::PartStore;
 use super::selection::Selection;
-use super::store::SeriesStore;
 use super::subjects::{Number, Subjects};
-use crate::catalog::Kind;
+use crate::catalog::{DimIndexes, Kind, MetricDef};
 use crate::export::{EnrichedBatch, Point};
+use crate::labels::LabelSet;
 use crate::sample::{Batch, Sample};
 use crate::subject::SeriesClass;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// The series of a part of a source.
@@ -22,7 +24,23 @@ pub(super) struct Source {
     /// Of the source's last batch.
     pub(super) epoch: u64,
     pub(super) subjects: Subjects,
-    pub(super) series: SeriesStore,
+    pub(super) series: HashMap<Key, Series, foldhash::quality::RandomState>,
+}
+
+/// Identifies a series of a source, apart from its subject's current attributes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) metric: &'static MetricDef,
+    subject: Number,
+    dims: DimIndexes,
+    labels: Option<LabelSet>,
+}
+
+impl Key {
+    fn of(sample: &Sample, subject: Number) -> Self {
+        let Sample { metric, dims, labels, .. } = sample;
+        Self { metric, subject, dims: *dims, labels: labels.clone() }
+    }
 }
 
 /// The place of a sample's series of a family, by its weight.
@@ -112,37 +130,42 @@ impl Source {
             let (subject, version) = self.subjects.add(sample.subject, self.epoch, identity);
             *known = Some((subject, version));
             let series = Series::new((place, version), point, lookup.labels(sample, to.parts));
-            return Some((self.series.of(subject)?.insert(sample, series)?, version));
+            let entry = self.series.entry(Key::of(sample, subject)).insert_entry(series);
+            return Some((entry.into_mut(), version));
         };
-        let all = self.series.of(subject)?;
-        let Some(at) = all.find(sample) else {
-            let place = place(sample, point.counts, lookup);
-            if !to.limit.admit(place) {
-                return None;
+        let series = match self.series.entry(Key::of(sample, subject)) {
+            Entry::Occupied(entry) if entry.get().ended => {
+                let series = entry.into_mut();
+                series.place = place(sample, point.counts, lookup);
+                if !to.limit.admit(series.place) {
+                    return None;
+                }
+                to.limit.forget();
+                series
             }
-            let labels = lookup.labels(sample, to.parts);
-            let series = Series::new((place, version), point, labels);
-            return Some((all.insert(sample, series)?, version));
+            Entry::Occupied(entry) => {
+                if to.limit.evicts(entry.get().place) {
+                    to.batch.push(entry.remove().end(sample.metric, point.time_ns));
+                    return None;
+                }
+                entry.into_mut()
+            }
+            Entry::Vacant(entry) => {
+                let place = place(sample, point.counts, lookup);
+                if !to.limit.admit(place) {
+                    return None;
+                }
+                let labels = lookup.labels(sample, to.parts);
+                entry.insert(Series::new((place, version), point, labels))
+            }
         };
-        let series = all.at(at)?;
-        if series.ended {
-            series.place = place(sample, point.counts, lookup);
-            if !to.limit.admit(series.place) {
-                return None;
-            }
-            to.limit.forget();
-        } else if to.limit.evicts(series.place) {
-            to.batch.push(series.end(sample.metric, point.time_ns));
-            all.remove(at);
-            return None;
-        }
-        Some((all.at(at)?, version))
+        Some((series, version))
     }
 
     /// A sample's series, alive or remembered.
     pub(super) fn known(&self, sample: &Sample) -> Option<&Series> {
         let subject = self.subjects.number(sample.subject)?;
-        self.series.get(subject, sample)
+        self.series.get(&Key::of(sample, subject))
     }
 
     /// How many new series of devices a batch has, of a family or of all.
@@ -187,7 +210,7 @@ impl Source {
             stays
         });
         if self.series.len() < before {
-            self.subjects.retain(|subject| self.series.has(subject));
+            self.subjects.retain(self.series.keys().map(|key| key.subject));
         }
     }
 }

@@ -71,11 +71,17 @@ impl Subjects {
         (number, known.version)
     }
 
-    /// Forgets the subjects that have no series.
-    pub(super) fn retain(&mut self, has_series: impl Fn(Number) -> bool) {
+    /// Forgets the subjects that have none of these series.
+    pub(super) fn retain(&mut self, of_series: impl Iterator<Item = Number>) {
+        let mut is_used = vec![false; self.known.len()];
+        for number in of_series {
+            if let Some(place) = is_used.get_mut(number as usize) {
+                *place = true;
+            }
+        }
         let Self { numbers, known, unused } = self;
         numbers.retain(|_, number| {
-            let stays = has_series(*number);
+            let stays = is_used.get(*number as usize).is_some_and(|used| *used);
             if !stays {
                 unused.push(*number);
                 if let Some(known) = known.get_mut(*number as usize) {
