@@ -1,11 +1,11 @@
 //! Turns samples into points of series: adds the attributes of the subject and its owner, stores
 //! each series' start time, and marks a series that has ended.
 //!
-//! Cost: in the steady state one hash lookup a subject, whose samples have its series' order (see
-//! [`store`]). Owners and devices are looked up again only after one of them changed, once for the
-//! consecutive samples of a subject; attributes are built only for a new series, or after its subject's
-//! identity or owner changed. A series takes some 150 bytes, because it shares its attributes with others
-//! (see [`Part`](crate::export::Part)), and its identity with its subject's others.
+//! Cost: one hash lookup a sample in the steady state. Owners and devices are looked up again only
+//! after one of them changed, once for the consecutive samples of a subject; attributes are built
+//! only for a new series, or after its subject's identity or owner changed. A series takes some 150
+//! bytes, because it shares its attributes with others (see [`Part`](crate::export::Part)), and its
+//! identity with its subject's others.
 
 mod identity;
 mod limit;

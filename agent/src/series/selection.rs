@@ -187,7 +187,7 @@ impl SeriesRegistry {
         self.limit.set(limit);
     }
 
-    /// Removes the samples that are not exported. One look-up for each 0 that may say nothing.
+    /// Removes the samples that are not exported. One hash lookup for each 0 that may say nothing.
     pub fn select(&self, batch: &mut Batch) {
         let known = self.sources.get(&batch.of);
         let has_begun =
