@@ -87,11 +87,14 @@ pub(super) fn sweep() -> Result<usize, StageError> {
     Ok(dead.len())
 }
 
-/// The groups themselves: processes directly in a parent, `/system.slice` say, are not ours.
+/// The groups themselves: processes directly in a parent, `/system.slice` say, are not ours. What is below a
+/// directory comes next in the set.
 fn leaves(made: &BTreeSet<PathBuf>) -> impl Iterator<Item = &PathBuf> {
-    made.iter().filter(|directory| {
-        !made.iter().any(|other| other != *directory && other.starts_with(directory))
-    })
+    let next = made.iter().skip(1).map(Some).chain([None]);
+    let each = made.iter().zip(next);
+    let leaves =
+        each.filter(|(directory, next)| !next.is_some_and(|next| next.starts_with(directory)));
+    leaves.map(|(directory, _)| directory)
 }
 
 /// Removes what those who live in our groups made in them: Slurm its jobs, a container its own.
