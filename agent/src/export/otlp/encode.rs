@@ -2,9 +2,9 @@
 //!
 //! Two passes over the points: the first adds up lengths (protobuf writes a message's length
 //! before its content) and decides where one request ends and the next begins, the second writes
-//! into one buffer, which has room for the largest request, so that the allocator maps it alone and gives
-//! it back whole. Attributes are encoded once, when the first point with them is sent, and copied after
-//! that, so a tick allocates nothing per point.
+//! into one buffer. It is kept, unless a request was large: then it has room for the largest, so that the
+//! allocator maps it alone, and is given back until the next tick. Attributes are encoded once, when the
+//! first point with them is sent, and copied after that, so a tick allocates nothing per point.
 
 use super::resource::Resource;
 use super::settings::Temporality;
@@ -31,6 +31,9 @@ const NUMBER_ATTRIBUTES: u8 = 7;
 const HISTOGRAM_ATTRIBUTES: u8 = 9;
 /// Upper bound in bytes of the tags and lengths around one metric's points, with its temporality.
 const METRIC_OVERHEAD: usize = 32;
+
+/// Bytes of the buffer that are kept between two ticks: what eight devices with 64 processes need.
+const KEPT: usize = 512 << 10;
 
 /// Largest size of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,8 +132,9 @@ impl Encoder {
             self.plan.add(index, point.metric, len, (header_len, temporality));
         }
         self.write(batch, emit);
-        // Half a megabyte between two ticks is worth more than a mapping a tick.
-        self.body = Vec::new();
+        if self.body.capacity() > KEPT {
+            self.body = Vec::new();
+        }
     }
 
     /// Number of points left out because they were not finite.
@@ -155,7 +159,10 @@ impl Encoder {
         let resource_metrics = self.resource.len() + framed_len(scope_metrics);
         let out = &mut self.body;
         out.clear();
-        out.reserve_exact(framed_len(resource_metrics).max(self.limits.bytes));
+        let needed = framed_len(resource_metrics);
+        // The next tick's may be a little longer.
+        let room = needed + needed / 8;
+        out.reserve_exact(if room > KEPT { needed.max(self.limits.bytes) } else { room });
         put_frame(out, 1, resource_metrics);
         out.extend_from_slice(&self.resource);
         put_frame(out, 2, scope_metrics);
