@@ -33,7 +33,7 @@ const HISTOGRAM_ATTRIBUTES: u8 = 9;
 const METRIC_OVERHEAD: usize = 32;
 
 /// Bytes of the buffer that are kept between two ticks: what eight devices with 64 processes need.
-const KEPT: usize = 512 << 10;
+const KEPT: usize = 768 << 10;
 
 /// Largest size of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
