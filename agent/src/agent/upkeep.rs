@@ -27,19 +27,20 @@ pub(super) const THREAD: &str = "upkeep";
 pub(super) fn run(core: &Core, stop: &Stop) {
     let Context { board, ownership, gauges, interval, .. } = &core.context;
     board.clock(THREAD);
-    let (begun, mut has_started, mut has_settled) = (Instant::now(), false, false);
+    let begun = Instant::now();
+    let (mut started, mut settled) = (Some(begun + START_UP), Some(begun + SETTLED));
     let (mut has_hung, mut has_lost) = (false, false);
     let mut next = begun + *interval;
-    while !stop.wait_until(if has_started { next } else { next.min(begun + START_UP) }) {
-        if !has_started && begun.elapsed() >= START_UP {
-            has_started = true;
+    while !stop.wait_until(started.map_or(next, |at| at.min(next))) {
+        let now = Instant::now();
+        if started.take_if(|at| *at <= now).is_some() {
             memory::give_back();
             memory::drop_program_pages();
         }
-        if Instant::now() < next {
+        if now < next {
             continue;
         }
-        next = Instant::now() + *interval;
+        next = now + *interval;
         let _turn = board.turn(THREAD, *interval);
         gauges.stages.time(Stage::Table, || {
             core.refresh();
@@ -53,8 +54,7 @@ pub(super) fn run(core: &Core, stop: &Stop) {
         if has_lost {
             board.put(receipts::STATUS, &lost.unwrap_or_else(Report::ready));
         }
-        if !has_settled && begun.elapsed() >= SETTLED {
-            has_settled = true;
+        if settled.take_if(|at| *at <= now).is_some() {
             memory::give_back();
         }
         // Reported only once it has hung.
