@@ -18,7 +18,7 @@ mod ras;
 use crate::program::{self, NotBuilt};
 use crate::until::until;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
-use std::io;
+use std::io::{self, BufRead as _, BufReader};
 use std::ops::{Deref, DerefMut};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
@@ -73,6 +73,15 @@ impl Running {
     /// Starts it, in a process group of its own.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         Ok(Self(command.process_group(0).spawn()?))
+    }
+
+    /// The same, and its first line.
+    pub fn start_and_hear(command: &mut Command) -> io::Result<(Self, String)> {
+        let mut running = Self::start(command)?;
+        let out = running.stdout.take().ok_or_else(|| io::Error::other("no pipe"))?;
+        let mut said = String::new();
+        BufReader::new(out).read_line(&mut said)?;
+        Ok((running, said))
     }
 }
 

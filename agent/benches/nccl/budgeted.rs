@@ -3,6 +3,7 @@
 
 use crate::compared::process_cpu;
 use crate::ranks::{self, Ranks};
+use crate::table::callers;
 use gpuwho::collect::nccl::probe::BudgetedProbe;
 use std::io;
 use std::time::{Duration, Instant};
@@ -27,13 +28,9 @@ pub(crate) fn measure() -> io::Result<()> {
         let calls = ranks.turns(rate, WATCHED)?;
         probe.read();
         let (after, spent, took) = (probe.hits(), process_cpu() - spent, began.elapsed());
-        let rate = match rate {
-            0 => "without a pause".to_owned(),
-            rate => format!("{rate} calls/s"),
-        };
         println!(
-            "| {processes} {}, {rate} | level {} at the end, {:.1} % of calls seen, agent {:.2} % of a core |",
-            if processes == 1 { "process" } else { "processes" },
+            "| {} | level {} at the end, {:.1} % of calls seen, agent {:.2} % of a core |",
+            callers(processes, rate),
             after.2.as_str(),
             100.0 * (after.0 - before.0) as f64 / calls as f64,
             100.0 * spent as f64 / took.as_nanos() as f64,

@@ -21,6 +21,15 @@ const TARGET_PERCENT: f64 = 1.0;
 /// Calls a second that a process makes at the most, as a rule.
 const FAST: u32 = 2_000;
 
+/// Who calls, and how often each; 0 is without a pause.
+pub(crate) fn callers(processes: usize, rate: u32) -> String {
+    let plural = if processes == 1 { "process" } else { "processes" };
+    match rate {
+        0 => format!("{processes} {plural}, without a pause"),
+        rate => format!("{processes} {plural}, {rate} calls/s"),
+    }
+}
+
 /// What was found at one rate.
 #[derive(Default)]
 pub(crate) struct Found {
@@ -40,21 +49,20 @@ impl Found {
                 .map(|arm| self.more(arm));
         let [read_out, adds] = [OURS, RING].map(|arm| self.reader(arm));
         let percent = ours * f64::from(self.rate) / 1e7;
-        let (rate, of_a_core) = match self.rate {
-            0 => ("without a pause".to_owned(), String::new()),
-            rate => (format!("{rate} calls/s"), format!(", {percent:.2} % of a core")),
+        let of_a_core = match self.rate {
+            0 => String::new(),
+            _ => format!(", {percent:.2} % of a core"),
         };
         let verdict = match self.rate {
             FAST if percent <= TARGET_PERCENT => format!("≤ {TARGET_PERCENT} % | met"),
             FAST => format!("≤ {TARGET_PERCENT} % | MISSED"),
             _ => "|".to_owned(),
         };
-        let plural = if self.processes == 1 { "process" } else { "processes" };
         format!(
-            "| {} {plural}, {rate} | {:.0} + {ours:.0} ns{of_a_core}; every return {all:.0}, none {entries:.0}, \
+            "| {} | {:.0} + {ours:.0} ns{of_a_core}; every return {all:.0}, none {entries:.0}, \
              a probe each {each:.0}; does nothing: entry {entry:.0}, both {both:.0}, session {session:.0}; \
              ring {:.0}, {:.1} times | {verdict} |",
-            self.processes,
+            callers(self.processes, self.rate),
             self.of(UNTOUCHED),
             ring + adds,
             (ring + adds) / (ours + read_out),

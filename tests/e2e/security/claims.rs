@@ -15,7 +15,6 @@ use gpuwho_tests::{or_skip, program};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -46,9 +45,8 @@ impl Attack {
     /// Starts it and waits until it is in place.
     fn start(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let mut command = attacker::command(name, arguments).unwrap();
-        let mut child = Running::start(command.envs(environment.iter().copied())).unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let command = command.envs(environment.iter().copied());
+        let (child, said) = Running::start_and_hear(command).unwrap();
         assert_eq!(said.trim(), format!("ready {}", child.id()));
         Self(child)
     }

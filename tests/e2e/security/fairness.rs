@@ -12,7 +12,7 @@ use gpuwho_tests::{or_skip, program};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
-use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -68,9 +68,8 @@ impl Host {
         let folder = self.folder.to_str().unwrap();
         let groups = self.mallory.directories.iter().map(|path| path.to_str().unwrap());
         let arguments: Vec<&str> = [folder].into_iter().chain(groups).collect();
-        let mut child = Running::start(&mut attacker::command(name, &arguments).unwrap()).unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let mut command = attacker::command(name, &arguments).unwrap();
+        let (child, said) = Running::start_and_hear(&mut command).unwrap();
         assert_eq!(said, "ready\n", "{name}");
         child
     }
@@ -88,9 +87,7 @@ impl Host {
         let mut shell = Command::new(program::shell_with_nccl(&self.folder).unwrap());
         shell.args(["-c", &script, "sh"]).arg(&self.folder);
         let shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = Running::start(shell).unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let (mut child, said) = Running::start_and_hear(shell).unwrap();
         assert_eq!(said, "ready\n");
         let fixture = concat!(
             env!("CARGO_MANIFEST_DIR"),

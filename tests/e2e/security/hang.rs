@@ -8,7 +8,7 @@ use gpuwho_tests::{or_skip, program};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::Value;
 use std::fs::{self, OpenOptions, Permissions};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,11 +23,7 @@ const HUNG_WITHIN: Duration = Duration::from_mins(3);
 
 /// Starts a process and waits for its first line.
 fn start(command: &mut Command) -> (Running, String) {
-    let mut running = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::piped())).unwrap();
-    let out = running.stdout.take().unwrap();
-    let mut said = String::new();
-    BufReader::new(out).read_line(&mut said).unwrap();
-    (running, said)
+    Running::start_and_hear(command.stdin(Stdio::piped()).stdout(Stdio::piped())).unwrap()
 }
 
 /// An agent that looks for the Inspector, and a place for what it tells.

@@ -10,7 +10,6 @@ use gpuwho_tests::worker::nodes::host_nodes;
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,10 +29,8 @@ impl Mallory {
         let arguments = if kind == "file" { &arguments[..] } else { &arguments[..2] };
         let mut command = attacker::command("ras", arguments).unwrap();
         command.env("NCCL_RAS_ADDR", format!("localhost:{port}")).env("LD_PRELOAD", library);
-        let mut child =
-            Running::start(hold_node(&mut command, &folder.join("dev/nvidia0")).unwrap()).unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let command = hold_node(&mut command, &folder.join("dev/nvidia0")).unwrap();
+        let (child, said) = Running::start_and_hear(command).unwrap();
         assert_eq!(said, "ready\n");
         Self(child)
     }
