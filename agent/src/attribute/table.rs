@@ -25,6 +25,10 @@ pub(crate) struct Table {
     /// Entries without an owner or a name that may still be found.
     incomplete: HashSet<ProcKey>,
     by_pid: HashMap<u32, Vec<ProcKey>>,
+    /// Numbers that a driver lists although their process is gone, and the turn of the last question.
+    stale: HashMap<u32, u64>,
+    /// Counts calls of [`Table::expire`].
+    turn: u64,
     /// Ended processes in the order in which their exits became known.
     ended: VecDeque<ProcKey>,
     /// Processes that found no room.
@@ -39,6 +43,9 @@ pub(crate) const MAX_ENDED: usize = 16_384;
 const REMOVED_AT_ONCE: usize = 128;
 /// Maximum number of live processes: twice what a node's `pid_max` of 32,768 allows.
 pub(crate) const MAX_HOLDERS: usize = 65_536;
+/// Turns without a question after which a number counts as off the drivers' lists. A list may be read at
+/// some ticks only, while the agent keeps to its share of the processor.
+const STALE_TURNS: u64 = 16;
 /// How long an ended process stays.
 const KEEP_ENDED_NS: u64 = 300_000_000_000;
 /// How long an ended process's missing names are retried.
@@ -251,8 +258,26 @@ impl Table {
         (at_ns.saturating_sub(ended) <= TEARDOWN_NS).then_some(last.attribution.process)
     }
 
-    /// Removes processes that ended long ago.
+    /// Whether a driver may list this number for a process that has ended: a context that somebody else
+    /// holds outlives its process. Whoever has the number now did not open a node.
+    pub(crate) fn is_stale(&self, pid: u32) -> bool {
+        self.stale.contains_key(&pid) || self.by_pid.contains_key(&pid)
+    }
+
+    /// Remembers that a driver lists this number without a process that held a device, while it does.
+    pub(crate) fn note_stale(&mut self, pid: u32) {
+        if self.stale.len() < MAX_HOLDERS || self.stale.contains_key(&pid) {
+            self.stale.insert(pid, self.turn);
+        } else {
+            self.refused += 1;
+        }
+    }
+
+    /// Removes processes that ended long ago, and numbers that no driver lists any more.
     pub(crate) fn expire(&mut self, now_ns: u64) {
+        self.turn += 1;
+        let turn = self.turn;
+        self.stale.retain(|_, asked| turn - *asked <= STALE_TURNS);
         while let Some(oldest) = self.ended.front().copied()
             && self.ended_before(oldest, now_ns.saturating_sub(KEEP_ENDED_NS))
         {

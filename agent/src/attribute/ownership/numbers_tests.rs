@@ -62,10 +62,46 @@ fn an_exited_process_that_a_driver_still_lists_is_found_for_ten_seconds() {
     assert_eq!(table.process(7, 12 * SECOND), Some(KEY));
     assert_eq!(table.process(7, 12 * SECOND + 1), None);
 
-    // Unless the PID belongs to another process by then.
+    // Also when the PID belongs to another process by then, until that one opens a device.
     let other = ProcKey { pid: 7, start_ticks: 300 };
     host.start(other, "other", &line("/"));
+    assert_eq!(table.process(7, 11 * SECOND), Some(KEY));
+    table.observe(Evidence::Opened(opened(other, 5, 11 * SECOND)));
     assert_eq!(table.process(7, 11 * SECOND), Some(other));
+}
+
+/// A context whose descriptor somebody else holds outlives its process: the driver goes on listing the
+/// number, and numbers go round.
+#[test]
+fn a_number_that_a_driver_goes_on_listing_is_not_billed_to_whoever_has_it_next() {
+    let host = FakeHost::new();
+    let table = table(&host);
+    let next = ProcKey { pid: 7, start_ticks: 100_000 };
+    let never_known = ProcKey { pid: 8, ..next };
+    table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
+    table.observe(Evidence::Exited { process: KEY, at_ns: 2 * SECOND });
+    // The entry of the ended process is gone after five minutes, the number is still listed. Another
+    // one is listed that nobody had since the agent's start.
+    for seconds in 3..1_000 {
+        table.process(7, seconds * SECOND);
+        table.process(8, seconds * SECOND);
+        table.expire(seconds * SECOND);
+    }
+    host.start(next, "python3", &line(&job_path(1)));
+    host.start(never_known, "python3", &line(&job_path(1)));
+    for seconds in 1_001..1_100 {
+        assert_eq!(table.process(7, seconds * SECOND), None);
+        assert_eq!(table.process(8, seconds * SECOND), None);
+        table.expire(seconds * SECOND);
+    }
+    assert_eq!(table.counts().holders, 0);
+
+    // It opens a device itself.
+    table.observe(Evidence::Opened(opened(next, 5, 1_101 * SECOND)));
+    assert_eq!(table.process(7, 1_102 * SECOND), Some(next));
+    // The other is not listed for a while, and then again: for its own work.
+    (1_103..1_120).for_each(|seconds| table.expire(seconds * SECOND));
+    assert_eq!(table.process(8, 1_120 * SECOND), Some(never_known));
 }
 
 #[test]
@@ -93,7 +129,7 @@ fn a_reused_pid_ends_a_process_with_a_lost_exit() {
 }
 
 #[test]
-fn a_pid_reused_between_two_scans_is_the_later_process_at_once() {
+fn a_pid_reused_between_two_scans_is_the_later_process_once_it_is_seen_to_hold_a_device() {
     let host = FakeHost::new();
     let (later, listed) = (ProcKey { start_ticks: 1_100, ..KEY }, ProcKey { pid: 8, ..KEY });
     let again = ProcKey { pid: 8, ..later };
@@ -112,8 +148,11 @@ fn a_pid_reused_between_two_scans_is_the_later_process_at_once() {
     // The driver's list is unchanged, and there was no scan since; the upkeep runs between the list and
     // the search for its processes.
     table.sweep(13 * SECOND);
+    assert_eq!(*identities.of(&[7, 8], 12 * SECOND), BTreeMap::from([(7, KEY), (8, listed)]));
+    for key in [later, again] {
+        table.observe(Evidence::Opened(opened(key, 5, 14 * SECOND)));
+    }
     assert_eq!(*identities.of(&[7, 8], 12 * SECOND), BTreeMap::from([(7, later), (8, again)]));
-    assert_eq!(table.process(7, 12 * SECOND), Some(later));
     let owner = table.attribution(later).unwrap();
     assert_eq!(of_path(&owner.workload), cgroup::parse_path(&job_path(2)));
 }
@@ -127,7 +166,8 @@ fn a_pid_that_only_the_driver_listed_is_checked_again_where_bpf_announces_exits(
     let identities = PidCache::new(&table);
     assert_eq!(*identities.of(&[7], 10 * SECOND), BTreeMap::from([(7, KEY)]));
     host.start(later, "python3", &line(&job_path(2)));
-    assert_eq!(*identities.of(&[7], 12 * SECOND), BTreeMap::from([(7, later)]));
+    assert_eq!(*identities.of(&[7], 12 * SECOND), BTreeMap::from([(7, KEY)]));
+    assert_eq!(table.openers(), [], "who has the number now opened nothing");
 }
 
 #[test]

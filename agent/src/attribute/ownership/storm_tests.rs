@@ -238,7 +238,9 @@ impl Storm {
         let Some(found) = self.table.process(pid, self.now_ns) else { return Ok(()) };
         let life = self.lives.get(&found);
         prop_assert!(life.is_some(), "{} never was", found);
-        let newest = self.lives.keys().filter(|key| key.pid == pid).max();
+        // Of those that opened a device, or were listed before the number was anybody's.
+        let is_known = |key: &&ProcKey| key.pid == pid && self.table.attribution(**key).is_some();
+        let newest = self.lives.keys().filter(is_known).max();
         prop_assert_eq!(Some(&found), newest);
         Ok(())
     }

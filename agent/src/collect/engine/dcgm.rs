@@ -4,7 +4,8 @@
 //! A device whose performance counters the agent reads itself is left out: the same metric is not
 //! there twice; and of several exporters one feeds a device. Whatever the page says of a device counts
 //! for whoever works on it, so only an operator's exporter is believed: one of the configuration, or one
-//! that is root of the host with `CAP_SYS_ADMIN`, which DCGM needs for these fields.
+//! that is root of the host with `CAP_SYS_ADMIN`, which DCGM needs for these fields, and whose program is
+//! root's: a set-user-ID program is root too, while its arguments and open sockets are a tenant's.
 //!
 //! The exporter's pod labels are not read: the ownership table knows the owners. All other fields are read from NVML by the agent itself.
 
@@ -21,6 +22,7 @@ use crate::sample::{Batch, Sample};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The exporter. Of its page the engine's tables read nothing.
@@ -49,6 +51,8 @@ const MAX_SAMPLES: usize = 4096;
 
 /// Bytes a second that no link has: five times NVLink's of 2026.
 const MAX_RATE: f64 = 1e13;
+/// The group's and others' write permission.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// `CAP_SYS_ADMIN`.
 const SYS_ADMIN: u32 = 21;
 
@@ -89,11 +93,27 @@ pub(super) fn is_trusted(paths: &Paths, server: &Server) -> bool {
         |process: &str| Some(fs::metadata(paths.proc.join(process).join("ns/user")).ok()?.ino());
     let is_root = || {
         let pid = server.process.pid.to_string();
-        let status = Living::same(paths, server.process)?.status()?;
+        let living = Living::same(paths, server.process)?;
+        let status = living.status()?;
         let is_host = users(&pid)? == users("self")?;
-        Some(is_host && status.uids()?.iter().all(|uid| *uid == 0) && status.has(SYS_ADMIN))
+        let is_root = status.uids()?.iter().all(|uid| *uid == 0) && status.has(SYS_ADMIN);
+        Some(is_host && is_root && runs_exporter(&paths.proc.join(pid), &living.program()?))
     };
     is_exporter && is_root().unwrap_or(false)
+}
+
+/// Whether the program of a process is the exporter's and root's, in a folder of root's: others can give
+/// root's programs another name by a hard link.
+fn runs_exporter(process: &Path, program: &Path) -> bool {
+    let is_roots = |path: &Path| {
+        let found = fs::metadata(path).ok();
+        found.is_some_and(|found| found.uid() == 0 && found.mode() & WRITABLE_BY_OTHERS == 0)
+    };
+    // Below the root of the process, as `program` is.
+    let folder = program.strip_prefix("/").ok().and_then(Path::parent);
+    program.file_name().is_some_and(|name| name == DCGM.name)
+        && is_roots(&process.join("exe"))
+        && folder.is_some_and(|folder| is_roots(&process.join("root").join(folder)))
 }
 
 /// Where a sample of the page belongs.

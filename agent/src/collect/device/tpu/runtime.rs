@@ -5,7 +5,8 @@
 //! node open; the answer counts only if that process has accepted the connection; it has a bound in
 //! bytes and in time; and what it says is believed only of the chips whose nodes that process has
 //! open, only if it names exactly those, and only within what such a chip can have. A process that
-//! fails is left alone for a while. One thread asks, once a tick, and a tick waits for it a moment.
+//! fails is left alone for a while. One thread asks, once a tick, and a tick waits for it a moment; its
+//! time is divided among owners, who cannot have more of it by more processes.
 //!
 //! Names and messages are those of Google's tpu-info 0.14 (`tpu_metric_service.proto`).
 
@@ -15,6 +16,7 @@ use super::{CHIPS, VENDOR, number};
 use crate::attribute::ProcessAttribution;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::process::Living;
+use crate::attribute::quota::QuotaKey;
 use crate::catalog::device::{self as metric, MemoryState, Task};
 use crate::collect::device::reader::ServedValues;
 use crate::collect::device::sysfs::PERCENT;
@@ -27,7 +29,7 @@ use crate::ids::ProcKey;
 use crate::inventory::{GpuInfo, Inventory, node_name};
 use crate::paths::Paths;
 use crate::sys::namespace;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::ops::RangeInclusive;
@@ -38,16 +40,23 @@ use std::time::{Duration, Instant};
 
 /// libtpu's ports: the first, and one more for each further process of a host.
 const PORTS: RangeInclusive<u16> = 8431..=8446;
-/// Processes that are asked at one tick; a chip has one.
-const MAX_PROCESSES: usize = 64;
-/// For all questions to one process.
+/// Processes of an owner that are asked at one tick, at most one that answers a chip: a host has 8 chips.
+/// Others may have a chip's node open without serving anything.
+const MAX_PROCESSES: usize = 16;
+/// Owners that are asked at one tick, those first that have waited longest.
+const MAX_OWNERS: usize = 64;
+/// For all questions to one process, and the time of an owner's turn after which no further one is asked.
 const TIMEOUT: Duration = Duration::from_secs(1);
+/// How many times as long as its turn took an owner waits for the next one: a quarter of the thread's time
+/// is one owner's at most.
+const REST: u32 = 3;
 /// How long a process is left alone that did not answer.
 const PAUSE: Duration = Duration::from_mins(1);
 /// How long a tick waits for the answers; they usually take some milliseconds.
 const WAIT: Duration = Duration::from_millis(100);
-/// How long an answer is used; a tick may come before the next.
-const MAX_AGE: Duration = Duration::from_mins(1);
+/// How long an answer is used; a tick may come before the next. After that the chip has no value, not an
+/// old one.
+const MAX_AGE: Duration = Duration::from_secs(15);
 
 /// libtpu's names.
 const DUTY: &str = "tpu.runtime.tensorcore.dutycycle.percent";
@@ -60,8 +69,8 @@ const ASKED: [&str; 4] = [DUTY, USED, TOTAL, BANDWIDTH];
 /// A metric's values by libtpu's number of the device.
 type Numbers = BTreeMap<u64, f64>;
 
-/// Answers by the chip's node.
-type ByNode = BTreeMap<String, Vec<WireValue>>;
+/// Answers by the chip's node, with the time of each.
+type ByNode = BTreeMap<String, (Instant, Vec<WireValue>)>;
 
 /// The latest answers.
 #[derive(Default)]
@@ -69,7 +78,6 @@ struct Latest {
     /// Ticks that were asked for, and that were answered.
     asked: u64,
     answered: u64,
-    at: Option<Instant>,
     values: ByNode,
 }
 
@@ -89,13 +97,8 @@ impl Shared {
 /// The source of what processes serve. Its thread begins when a chip is read for the first time.
 pub(super) fn served(context: &Context) -> ServedValues {
     let shared = Arc::new(Shared::default());
-    let asker = Asker {
-        paths: context.paths.clone(),
-        ownership: context.ownership.clone(),
-        inventory: Arc::clone(&context.inventory),
-        paused: BTreeMap::new(),
-    };
-    let mut idle = Some(asker);
+    let (paths, ownership) = (context.paths.clone(), context.ownership.clone());
+    let mut idle = Some(Asker::new(paths, ownership, Arc::clone(&context.inventory)));
     let mut thread: Option<SyncSender<u64>> = None;
     let mut tick = 0;
     Box::new(move |device| {
@@ -123,12 +126,16 @@ pub(super) fn served(context: &Context) -> ServedValues {
             // The other chips of this tick do not wait again.
             latest.asked = latest.answered;
         }
-        if latest.at.is_none_or(|at| at.elapsed() > MAX_AGE) {
-            return Vec::new();
-        }
         let values = device.nodes.iter().find_map(|node| latest.values.get(node));
-        values.cloned().unwrap_or_default()
+        let values = values.filter(|(at, _)| at.elapsed() <= MAX_AGE);
+        values.map(|(_, values)| values.clone()).unwrap_or_default()
     })
+}
+
+/// A process that has chips' nodes open.
+struct Speaker<'a> {
+    process: ProcKey,
+    chips: Vec<&'a GpuInfo>,
 }
 
 /// Asks the processes.
@@ -136,19 +143,27 @@ struct Asker {
     paths: Paths,
     ownership: Ownership,
     inventory: Arc<Inventory>,
-    /// Processes that did not answer, and until when they are left alone.
-    paused: BTreeMap<ProcKey, Instant>,
+    /// When each process was asked that gave no answer, or until when it is left alone.
+    silent: BTreeMap<ProcKey, Instant>,
+    /// When each owner's turn was, and from when on it has the next.
+    turns: HashMap<QuotaKey, (Instant, Instant)>,
 }
 
 impl Asker {
+    fn new(paths: Paths, ownership: Ownership, inventory: Arc<Inventory>) -> Self {
+        Self { paths, ownership, inventory, silent: BTreeMap::new(), turns: HashMap::new() }
+    }
+
     fn start(mut self, shared: &Arc<Shared>) -> io::Result<SyncSender<u64>> {
         let (ask, asked) = sync_channel(1);
         let shared = Arc::clone(shared);
         thread::Builder::new().name("tpu:metrics".to_owned()).spawn(move || {
             for tick in asked {
-                let values = self.ask_all();
+                // At once: the next owner may take its time.
+                self.ask_all(|node, values| drop(shared.lock().values.insert(node, values)));
                 let mut latest = shared.lock();
-                (latest.at, latest.values, latest.answered) = (Some(Instant::now()), values, tick);
+                latest.values.retain(|_, (at, _)| at.elapsed() <= MAX_AGE);
+                latest.answered = tick;
                 drop(latest);
                 shared.is_answered.notify_all();
             }
@@ -156,40 +171,80 @@ impl Asker {
         Ok(ask)
     }
 
-    fn ask_all(&mut self) -> ByNode {
-        let now = Instant::now();
-        self.paused.retain(|_, until| *until > now);
-        let inventory = self.inventory.all();
-        let chips =
-            inventory.iter().map(|(_, info)| info).filter(|info| info.vendor == VENDOR.name);
-        let chips: Vec<_> = chips.collect();
-        let mut values = ByNode::new();
-        let openers = self.ownership.openers().into_iter();
-        let on_chips = openers.filter_map(|opener| {
-            let used = used_chips(&opener, &chips);
-            (!used.is_empty()).then_some((opener.process, used))
-        });
-        for (process, used) in on_chips.take(MAX_PROCESSES) {
-            if self.paused.contains_key(&process) {
-                continue;
-            }
-            match ask(&self.paths, process) {
-                Ok(Some(numbers)) => {
-                    for (chip, of_chip) in used.iter().zip(shared_out(&numbers, &used)) {
-                        // Of two processes that have a node open, the first speaks for it.
-                        if let Some(node) = chip.nodes.first() {
-                            values.entry(node.clone()).or_insert(of_chip);
-                        }
-                    }
-                }
-                // It serves nothing, or not yet.
-                Ok(None) => {}
-                Err(_) => {
-                    self.paused.insert(process, Instant::now() + PAUSE);
-                }
+    /// One turn of each owner.
+    fn ask_all(&mut self, mut publish: impl FnMut(String, (Instant, Vec<WireValue>))) {
+        let inventory = Arc::clone(&self.inventory);
+        let inventory = inventory.all();
+        let chips = inventory.iter().map(|(_, info)| info);
+        let chips: Vec<_> = chips.filter(|info| info.vendor == VENDOR.name).collect();
+        let mut owners: HashMap<QuotaKey, Vec<Speaker<'_>>> = HashMap::new();
+        let mut speaking = HashSet::new();
+        for opener in self.ownership.openers() {
+            let chips = used_chips(&opener, &chips);
+            if !chips.is_empty() {
+                let speaker = Speaker { process: opener.process, chips };
+                speaking.insert(opener.process);
+                owners.entry(self.ownership.key_of(Some(&opener))).or_default().push(speaker);
             }
         }
-        values
+        self.turns.retain(|owner, _| owners.contains_key(owner));
+        self.silent.retain(|process, _| speaking.contains(process));
+
+        let last = |owner: &QuotaKey| self.turns.get(owner).map(|(last, _)| *last);
+        let mut order: Vec<_> = owners.into_iter().map(|one| (last(&one.0), one)).collect();
+        order.sort_by_key(|(last, _)| *last);
+        // Of two processes that have a node open, the first speaks for it.
+        let mut answered = BTreeSet::new();
+        for (_, (owner, speakers)) in order.into_iter().take(MAX_OWNERS) {
+            let began = Instant::now();
+            if self.turns.get(&owner).is_some_and(|(_, next)| *next > began) {
+                continue;
+            }
+            self.ask_owner(speakers, &mut answered, &mut publish);
+            self.turns.insert(owner, (began, Instant::now() + began.elapsed() * REST));
+        }
+    }
+
+    /// Asks an owner's processes until each of their chips has an answer; first those that answered last
+    /// time, then those that have not been asked for longest.
+    fn ask_owner(
+        &mut self,
+        mut speakers: Vec<Speaker<'_>>,
+        answered: &mut BTreeSet<String>,
+        publish: &mut impl FnMut(String, (Instant, Vec<WireValue>)),
+    ) {
+        let began = Instant::now();
+        let node = |chip: &&GpuInfo| chip.nodes.first().cloned();
+        speakers.sort_by_key(|one| self.silent.get(&one.process).copied());
+        let mut left = MAX_PROCESSES;
+        for Speaker { process, chips } in speakers {
+            let now = Instant::now();
+            let is_done = chips.iter().filter_map(node).all(|node| answered.contains(&node));
+            if is_done || self.silent.get(&process).is_some_and(|until| *until > now) {
+                continue;
+            }
+            if left == 0 || now - began >= TIMEOUT {
+                return;
+            }
+            left -= 1;
+            let numbers = match ask(&self.paths, process) {
+                Ok(Some(numbers)) => numbers,
+                // It serves nothing, or not yet: the others first.
+                Ok(None) => {
+                    self.silent.insert(process, now);
+                    continue;
+                }
+                Err(_) => {
+                    self.silent.insert(process, now + PAUSE);
+                    continue;
+                }
+            };
+            self.silent.remove(&process);
+            for (chip, of_chip) in chips.iter().zip(shared_out(&numbers, &chips)) {
+                let node = node(chip).filter(|node| answered.insert(node.clone()));
+                node.into_iter().for_each(|node| publish(node, (Instant::now(), of_chip.clone())));
+            }
+        }
     }
 }
 

@@ -6,6 +6,9 @@ use crate::collect::engine::ENGINES;
 use crate::ids::ProcKey;
 use crate::inventory::{GpuInfo, InstanceExtent, InstanceInfo};
 use crate::sample::{Subject, Value};
+use rustix::process::geteuid;
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::time::UNIX_EPOCH;
 
 const PAGE: &str =
@@ -177,8 +180,38 @@ fn only_an_exporter_that_is_root_of_the_host_is_believed() {
         of(namespace);
         is_trusted(&host.paths, &server(engine))
     };
+    // Programs, in a folder of root's and in one where everybody may make links.
+    let folders = host.paths.proc.join("programs");
+    fs::create_dir_all(folders.join("shared")).unwrap();
+    for (name, mode) in [("dcgm-exporter", 0o755), ("su", 0o755), ("shared/dcgm-exporter", 0o755)] {
+        fs::write(folders.join(name), "").unwrap();
+        fs::set_permissions(folders.join(name), Permissions::from_mode(mode)).unwrap();
+    }
+    fs::set_permissions(folders.join("shared"), Permissions::from_mode(0o1777)).unwrap();
+    let of_process = host.paths.proc.join("7");
+    symlink("/", of_process.join("root")).unwrap();
+    let runs = |name: &str| {
+        let _ = fs::remove_file(of_process.join("exe"));
+        symlink(folders.join(name), of_process.join("exe")).unwrap();
+    };
     let root = ("0\t0\t0\t0", ADMIN);
+    if !geteuid().is_root() {
+        println!("skipped: needs root, whose files are believed");
+        return;
+    }
+    for (program, wanted) in [("su", false), ("shared/dcgm-exporter", false), ("gone", false)] {
+        runs(program);
+        assert_eq!(is_trusted("dcgm-exporter", root, "self"), wanted, "{program}");
+    }
+    runs("dcgm-exporter");
     assert!(is_trusted("dcgm-exporter", root, "self"));
+    let program = folders.join("dcgm-exporter");
+    fs::set_permissions(&program, Permissions::from_mode(0o775)).unwrap();
+    assert!(!is_trusted("dcgm-exporter", root, "self"), "the group may write it");
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    chown(&program, Some(65_534), None).unwrap();
+    assert!(!is_trusted("dcgm-exporter", root, "self"), "a user's");
+    chown(&program, Some(0), None).unwrap();
     assert!(!is_trusted("vllm", root, "self"), "another engine's server");
     assert!(!is_trusted("dcgm-exporter", root, "8"), "root of a user namespace");
     assert!(

@@ -5,8 +5,11 @@ use crate::attribute::{Evidence, fake};
 use crate::collect::device::sysfs::fake::values;
 use crate::ids::GpuUuid;
 use crate::local::fake::{Call, Server};
+use rustix::process::geteuid;
 use std::io::Write as _;
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 fn chip(index: u32, group: u32) -> GpuInfo {
     GpuInfo {
@@ -101,7 +104,22 @@ fn asker() -> Asker {
     for (index, group) in [(0, 1), (1, 3), (2, 7)] {
         inventory.put(chip(index, group));
     }
-    Asker { paths, ownership, inventory, paused: BTreeMap::new() }
+    Asker::new(paths, ownership, inventory)
+}
+
+impl Asker {
+    /// The values of one round, whoever has just had a turn.
+    fn answers(&mut self) -> BTreeMap<String, Vec<WireValue>> {
+        self.turns.clear();
+        let mut answers = BTreeMap::new();
+        self.ask_all(|node, (_, values)| drop(answers.insert(node, values)));
+        answers
+    }
+
+    /// Processes that are left alone.
+    fn paused(&self) -> usize {
+        self.silent.values().filter(|until| **until > Instant::now()).count()
+    }
 }
 
 /// Ports are the host's: tests that listen on them run one after the other.
@@ -116,14 +134,14 @@ fn listener() -> TcpListener {
 fn what_libtpu_serves_goes_to_the_chips_of_its_process_and_to_no_other() {
     let _one = PORT.lock().unwrap_or_else(PoisonError::into_inner);
     let server = Server::grpc_on(listener(), |call| libtpu(call, &[0, 1]));
-    let served = asker().ask_all();
+    let served = asker().answers();
     assert_eq!(served.keys().collect::<Vec<_>>(), ["vfio/3", "vfio/7"]);
     assert_eq!(values(&served["vfio/7"]).get("gpu.utilization{general}"), Some(&0.26));
     assert_eq!(values(&served["vfio/3"]).get("gpu.memory.limit"), Some(&17_179_869_184.0));
     drop(server);
     // It says that it has the whole host.
     let _server = Server::grpc_on(listener(), |call| libtpu(call, &[0, 1, 2]));
-    let served = asker().ask_all();
+    let served = asker().answers();
     assert!(served.values().all(Vec::is_empty), "{served:#?}");
 }
 
@@ -132,8 +150,8 @@ fn a_port_that_hangs_or_talks_nonsense_gives_nothing_and_is_left_alone() {
     let _one = PORT.lock().unwrap_or_else(PoisonError::into_inner);
     let silent = listener();
     let mut asker = asker();
-    assert!(asker.ask_all().is_empty());
-    assert_eq!(asker.paused.len(), 1);
+    assert!(asker.answers().is_empty());
+    assert_eq!(asker.paused(), 1);
     drop(silent);
     let noisy = listener();
     let talker = thread::spawn(move || {
@@ -141,15 +159,54 @@ fn a_port_that_hangs_or_talks_nonsense_gives_nothing_and_is_left_alone() {
         // The other end hangs up as soon as it sees that this is no HTTP/2.
         while stream.write_all(&[b'x'; 4096]).is_ok() {}
     });
-    assert!(asker.ask_all().is_empty(), "left alone, so not even asked");
-    asker.paused.clear();
-    assert!(asker.ask_all().is_empty());
-    assert_eq!(asker.paused.len(), 1);
+    assert!(asker.answers().is_empty(), "left alone, so not even asked");
+    asker.silent.clear();
+    assert!(asker.answers().is_empty());
+    assert_eq!(asker.paused(), 1);
     talker.join().unwrap();
     let _large = Server::grpc_on(listener(), |call| {
         call.reply.bytes(&vec![0; 1 << 20]);
         call.reply.end(tonic::Code::Ok, "");
     });
-    asker.paused.clear();
-    assert!(asker.ask_all().is_empty(), "larger than any answer");
+    asker.silent.clear();
+    assert!(asker.answers().is_empty(), "larger than any answer");
+}
+
+/// A process of another user.
+fn child(user: u32) -> (std::process::Child, ProcKey) {
+    let child = Command::new("sleep").arg("600").uid(user).spawn().unwrap();
+    let process = Living::find(&Paths::default(), child.id()).unwrap().key;
+    (child, process)
+}
+
+#[test]
+fn an_owners_processes_without_end_take_no_turn_of_another_owner() {
+    let _one = PORT.lock().unwrap_or_else(PoisonError::into_inner);
+    if !geteuid().is_root() {
+        println!("skipped: needs root, to start processes of another user");
+        return;
+    }
+    let _server = Server::grpc_on(listener(), |call| libtpu(call, &[0, 1]));
+    let mut asker = asker();
+    let mut children: Vec<_> = (0..40).map(|_| child(65_534)).collect();
+    for (_, process) in &children {
+        asker.ownership.observe(Evidence::Opened(Opened {
+            node: "/dev/vfio/1".into(),
+            uid: 65_534,
+            ..fake::opened(*process, 77, 9)
+        }));
+    }
+    let rounds: Vec<_> = (0..3).map(|_| (asker.answers().len(), asker.silent.len())).collect();
+    // Each round asks others of them, and has the first owner's values.
+    assert_eq!(rounds, [(2, 16), (2, 32), (2, 40)]);
+    assert_eq!(asker.turns.len(), 2, "one turn an owner");
+
+    // A turn is followed by a rest.
+    let later = Instant::now() + Duration::from_mins(1);
+    asker.turns.values_mut().for_each(|(_, next)| *next = later);
+    asker.ask_all(|node, _| panic!("{node} was asked for"));
+    for (child, _) in &mut children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
