@@ -26,6 +26,7 @@ use crate::export::def::OpenError;
 use crate::heartbeat::Heartbeat;
 use crate::host;
 use crate::inventory::register::DeviceStore;
+use crate::paths::{Paths, SharedFolder, check_own};
 use configuration::Configuration;
 use idle::AgentSignals;
 use reload::{Load, Reloader, Reopening, Requests};
@@ -65,6 +66,9 @@ pub enum RunError {
         /// Why.
         source: std::io::Error,
     },
+    /// Other users could replace the agent's sockets or state.
+    #[error(transparent)]
+    Folder(#[from] SharedFolder),
     /// The signal handlers cannot be installed.
     #[error("cannot wait for signals: {0}")]
     Signals(std::io::Error),
@@ -92,6 +96,10 @@ pub fn run(configuration: Configuration, load: Load) -> Result<(), RunError> {
         found::log_receivers(&configuration, &open);
     }
     host::raise_open_files();
+    let Paths { run, state, .. } = &settings.paths;
+    for (setting, folder) in [("paths.run", run), ("paths.state", state)] {
+        check_own(setting, folder)?;
+    }
     // Held until the agent ends.
     let _lock = lock(&settings.paths.state)?;
     let listeners = control::listen(&settings.paths.run, settings.control)?;

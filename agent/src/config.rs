@@ -18,6 +18,7 @@ pub use error::ConfigError;
 pub(crate) use tables::OneOf;
 pub use tables::{Section, Tables};
 
+use crate::advisories;
 use crate::attribute;
 use crate::attribute::providers;
 use crate::collect::kernel::device_users;
@@ -84,6 +85,7 @@ pub static FIRST: &[Section] = &[
     Section::of::<RawAgent>("agent", AGENT_SAMPLE),
     Section::of::<metrics::RawMetrics>(metrics::NAME, metrics::SAMPLE),
     health::settings::SECTION,
+    advisories::SECTION,
     Section::of::<places::RawPaths>("paths", places::SAMPLE),
     resource::SECTION,
     cost::SECTION,
@@ -127,6 +129,8 @@ pub struct Settings {
     pub metrics: Selection,
     /// The rules of device health.
     pub health: HealthSettings,
+    /// Whether it is said that a driver has a known hole.
+    pub advisories: bool,
     /// What to log: `error` to `trace`, or `tracing`'s filter syntax.
     pub log: String,
     /// What all points say of this host.
@@ -219,6 +223,7 @@ impl Settings {
             cpu_limit: cpu_limit(agent.cpu_limit)?,
             metrics: metrics::selection(tables)?,
             health: HealthSettings::resolve(tables)?,
+            advisories: advisories::are_enabled(tables)?,
             resource: ResourceSettings::resolve(tables)?,
             log: log(flags.log.clone(), agent.log)?,
             nodes: device_users::source::settings(tables)?,

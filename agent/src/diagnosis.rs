@@ -1,11 +1,13 @@
 //! Checks of the host for `gpuwho doctor`.
 
+use crate::advisories;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::slurm::DeviceAccess;
 use crate::config::Settings;
 use crate::host::{self, CgroupNamespace};
 use crate::privilege;
 use serde::Serialize;
+use std::fs;
 
 /// The sections of `gpuwho doctor`, in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -86,7 +88,7 @@ impl Finding {
     /// Whether something was asked for and does not work as it should. What is absent was not, and
     /// an agent that does not run is no fault.
     pub fn is_fault(&self) -> bool {
-        !["ok", ABSENT, NOT_RUNNING].contains(&&*self.state)
+        !["ok", ABSENT, NOT_RUNNING, NOTICE].contains(&&*self.state)
     }
 
     /// Whether it does not apply to this host.
@@ -97,6 +99,8 @@ impl Finding {
 
 /// The state of a feature that does not apply to this host.
 pub const ABSENT: &str = "absent";
+/// The state of what works, and should be known all the same.
+pub const NOTICE: &str = "notice";
 /// The state of an agent that is not started.
 pub const NOT_RUNNING: &str = "not running";
 
@@ -104,7 +108,19 @@ pub const NOT_RUNNING: &str = "not running";
 pub fn host(settings: &Settings) -> Vec<Finding> {
     let mut findings = privileges();
     findings.push(cgroup_namespace(settings));
+    findings.extend(driver_holes(settings).filter(|_| settings.advisories));
     findings
+}
+
+/// Whether NVIDIA's driver, by the version of its module, has known holes; nothing where it is not loaded,
+/// or has none.
+fn driver_holes(settings: &Settings) -> Option<Finding> {
+    let version = fs::read_to_string(settings.paths.sys.join("module/nvidia/version")).ok()?;
+    let version = version.trim();
+    let known = advisories::of_nvidia(version)?;
+    let remedy = format!("install {}; advisories.enabled = false leaves this out", known.1);
+    let facts = advisories::sentence(version, &known);
+    Some(Finding::new("driver", NOTICE, facts, remedy).of(Group::Devices))
 }
 
 /// Checks the files from which owners get their names.

@@ -1,15 +1,16 @@
 //! Open labels: attributes with values known only at run time, such as the names of models and
 //! adapters.
 //!
-//! A source interns the sets it reads, up to a bound. Beyond the bound the values of a set become
-//! `other`, so totals stay right. A known set needs no allocation.
+//! A source interns the sets it reads, up to a bound at a time and a bound of new labels an hour. Beyond
+//! these the values of a set become `other`, so totals stay right. A known set needs no allocation.
 
 use crate::catalog::attributes::{AttrKey, AttrSet, AttrValue};
 use crate::text::prints_as;
-use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
+use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The value of every label of a folded set.
 pub const OTHER: &str = "other";
@@ -60,7 +61,24 @@ pub struct LabelSets {
     max: usize,
     known: HashMap<u64, LabelSet>,
     folded: u64,
+    /// Hashes of the labels so far; beyond [`MAX_LABELS`] there are no new ones.
+    labels: HashSet<u64>,
+    new: Option<NewLabels>,
 }
+
+/// Labels that came after the first ones.
+#[derive(Debug)]
+struct NewLabels {
+    hour: Instant,
+    in_hour: usize,
+}
+
+/// New labels of a source in an hour after its first ones (models that an engine loads). A receiver keeps
+/// each series that it ever got.
+pub const MAX_NEW_PER_HOUR: usize = 64;
+/// Different labels of a source since its start.
+const MAX_LABELS: usize = 1 << 13;
+const HOUR: Duration = Duration::from_hours(1);
 
 /// A label as a source reads it.
 pub type Label<'a> = (&'static AttrKey, &'a str);
@@ -68,7 +86,33 @@ pub type Label<'a> = (&'static AttrKey, &'a str);
 impl LabelSets {
     /// Starts empty; holds at most `max` sets, in addition to folded ones.
     pub fn new(max: usize) -> Self {
-        Self { max, known: HashMap::new(), folded: 0 }
+        Self { max, known: HashMap::new(), folded: 0, labels: HashSet::new(), new: None }
+    }
+
+    /// From now on few labels may be new: the source has named what it has. Names without end become
+    /// `other`, so that totals stay right.
+    pub fn expect_few_new(&mut self) {
+        self.new.get_or_insert_with(|| NewLabels { hour: Instant::now(), in_hour: 0 });
+    }
+
+    /// Whether a set has no label too many.
+    fn admits(&mut self, labels: &[Label<'_>]) -> bool {
+        let hashes =
+            labels.iter().map(|(key, value)| hash_of([(key.name, cut(value))].into_iter()));
+        let new: Vec<u64> = hashes.filter(|hash| !self.labels.contains(hash)).collect();
+        if let Some(limit) = &mut self.new {
+            if limit.hour.elapsed() >= HOUR {
+                *limit = NewLabels { hour: Instant::now(), in_hour: 0 };
+            }
+            let in_hour = limit.in_hour + new.len();
+            let is_full = self.labels.len() + new.len() > MAX_LABELS;
+            if !new.is_empty() && (in_hour > MAX_NEW_PER_HOUR || is_full) {
+                return false;
+            }
+            limit.in_hour = in_hour;
+        }
+        self.labels.extend(new);
+        true
     }
 
     /// The interned set of these labels; beyond the bound, a set with the value `other` for each.
@@ -81,7 +125,8 @@ impl LabelSets {
             // Sets that no series and no sample uses are removed.
             self.known.retain(|_, set| Arc::strong_count(&set.0) > 1);
         }
-        if self.known.len() >= self.max || self.known.contains_key(&hash) {
+        let is_full = self.known.len() >= self.max || self.known.contains_key(&hash);
+        if is_full || !self.admits(labels) {
             self.folded += 1;
             return made(labels, true);
         }
@@ -162,6 +207,26 @@ mod tests {
         drop(first);
         assert_ne!(model(&mut sets, "c"), fourth, "there is room for one");
         assert_eq!(model(&mut sets, "b"), second);
+    }
+
+    #[test]
+    fn labels_without_end_become_other_and_an_hour_later_a_few_more_are_known() {
+        let mut sets = LabelSets::new(10);
+        let before = model(&mut sets, "first");
+        sets.expect_few_new();
+        let names: Vec<String> = (0..500).map(|number| format!("m{number}")).collect();
+        let folded = |sets: &mut LabelSets| {
+            // Each time only the current one is used, as a page with another model has it.
+            names.iter().filter(|name| model(sets, name).is_folded()).count()
+        };
+        assert_eq!(folded(&mut sets), 500 - MAX_NEW_PER_HOUR);
+        sets.clear();
+        assert_eq!(folded(&mut sets), 500 - MAX_NEW_PER_HOUR, "those that were admitted stay so");
+        assert_eq!(model(&mut sets, "first"), before);
+        if let Some(hour) = sets.new.as_mut().unwrap().hour.checked_sub(HOUR) {
+            sets.new.as_mut().unwrap().hour = hour;
+            assert_eq!(folded(&mut sets), 500 - 2 * MAX_NEW_PER_HOUR);
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 pub mod accounting;
+pub mod advisories;
 pub mod agent;
 pub mod attribute;
 pub mod catalog;

@@ -1,5 +1,8 @@
 //! The places of the host's files, which differ in a container that mounts the host, and in tests.
 
+use rustix::process::geteuid;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// The host's directories as this process sees them.
@@ -27,6 +30,44 @@ pub struct Paths {
     pub state: PathBuf,
 }
 
+/// A folder in which another user could put or replace the agent's files.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{setting} {folder}: {part} {problem}, who could replace what the agent keeps there; \
+     name a folder below folders of root's, or take it from them"
+)]
+pub struct SharedFolder {
+    setting: &'static str,
+    folder: PathBuf,
+    part: PathBuf,
+    problem: String,
+}
+
+/// Checks that no user but root and the agent's own can write in the folder of a setting, or in one above
+/// it, where all can only if they cannot replace what others have there (sticky). What is not there yet is
+/// made by the agent.
+pub fn check_own(setting: &'static str, folder: &Path) -> Result<(), SharedFolder> {
+    let own = geteuid().as_raw();
+    for part in folder.ancestors() {
+        // A folder that cannot be looked at is refused by whoever uses it.
+        let Ok(about) = fs::metadata(part) else { continue };
+        let problem = match (about.uid(), about.mode()) {
+            (uid, _) if uid != 0 && uid != own => format!("belongs to user {uid}"),
+            (_, mode) if mode & OTHERS_WRITE != 0 && (part == folder || mode & STICKY == 0) => {
+                "can be written by every user".to_owned()
+            }
+            _ => continue,
+        };
+        let (folder, part) = (folder.to_owned(), part.to_owned());
+        return Err(SharedFolder { setting, folder, part, problem });
+    }
+    Ok(())
+}
+
+/// Of a folder's mode: everybody may write in it; nobody may replace what is another's.
+const OTHERS_WRITE: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+
 impl Default for Paths {
     fn default() -> Self {
         Self::under(Path::new("/"))
@@ -48,5 +89,41 @@ impl Paths {
             run: root.join("run/gpuwho"),
             state: root.join("var/lib/gpuwho"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+
+    #[test]
+    fn a_folder_that_another_user_can_fill_is_none_of_the_agents() {
+        let place = tempfile::tempdir().unwrap();
+        let (above, folder) = (place.path().join("a"), place.path().join("a/run"));
+        fs::create_dir_all(&folder).unwrap();
+        let mode =
+            |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        let error = || check_own("paths.run", &folder).err().map(|error| error.problem);
+        let all = Some("can be written by every user".to_owned());
+        assert_eq!(error(), None);
+        mode(&above, 0o1777);
+        assert_eq!(error(), None, "nobody can replace it there");
+        mode(&above, 0o777);
+        assert_eq!(error(), all);
+        mode(&above, 0o755);
+        mode(&folder, 0o1777);
+        assert_eq!(error(), all);
+        mode(&folder, 0o755);
+        assert!(check_own("paths.run", &folder.join("not/there")).is_ok());
+        if chown(&above, Some(65_534), None).is_err() {
+            println!("skipped: needs root, to make another user's folder");
+            return;
+        }
+        let error = check_own("paths.run", &folder).unwrap_err().to_string();
+        let start =
+            format!("paths.run {}: {} belongs to user 65534", folder.display(), above.display());
+        assert!(error.starts_with(&start), "{error}");
     }
 }

@@ -10,6 +10,7 @@ mod manifests;
 mod names;
 mod pages;
 mod rust;
+mod threats;
 mod tree;
 mod words;
 
@@ -58,6 +59,7 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     pages::names,
     alerts::alerts,
     alerts::queries,
+    threats::model,
 ];
 
 /// `cargo xtask tidy`; asks a built agent for its commands.

@@ -46,6 +46,8 @@ pub(super) struct Core {
     /// The last events, for `gpuwho events`.
     pub(super) recent: RecentEvents,
     health: Mutex<HealthMonitor>,
+    /// Whether it is said that a driver has a known hole.
+    pub(super) advisories: bool,
     /// Prices, energy and carbon.
     cost: Arc<cost::Settings>,
     carbon: Arc<Carbon>,
@@ -120,6 +122,7 @@ impl Core {
             job_allocations,
             recent: RecentEvents::default(),
             health: Mutex::new(health_monitor(settings, is_agent)),
+            advisories: settings.advisories,
             cost: Arc::clone(&settings.cost),
             carbon: Arc::new(Carbon::new(settings.cost.carbon())),
             machine: None,

@@ -3,12 +3,17 @@
 
 use super::configuration::Configuration;
 use super::core::Core;
+use crate::advisories;
 use crate::catalog::agent::SourceState;
+use crate::catalog::event::EventKind;
 use crate::collect::kernel::device_users;
+use crate::event::{EventSource, Moment, Observation, Place, Severity};
+use crate::host::boot_time_ns;
 use crate::inventory::GpuInfo;
 use crate::sample::SourcePart;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::{Instant, SystemTime};
 
 /// Ticks after which it is said whatever has not been read: a driver may hang.
 const MAX_TICKS: u32 = 3;
@@ -51,6 +56,9 @@ pub(super) fn log(core: &Core) {
     for words in found {
         tracing::info!("found {words}");
     }
+    if core.advisories {
+        report_holes(core);
+    }
     let board = context.board.all();
     // Where it has no BPF, its own line has said why.
     let hook = board.get(device_users::NAME).map(|status| status.report.state);
@@ -63,6 +71,23 @@ pub(super) fn log(core: &Core) {
     if !absent.is_empty() {
         let absent = absent.join(", ");
         tracing::info!("not on this host, and looked for again: {absent}");
+    }
+}
+
+/// One event for NVIDIA's driver, if its version has known holes.
+fn report_holes(core: &Core) {
+    let context = &core.context;
+    let devices = context.inventory.all();
+    let version = devices.iter().find(|(_, info)| info.vendor == advisories::VENDOR);
+    let Some(version) = version.and_then(|(_, info)| info.driver_version.as_deref()) else {
+        return;
+    };
+    if let Some(known) = advisories::of_nvidia(version) {
+        let message = advisories::sentence(version, &known);
+        let kind = EventKind::DriverVulnerable;
+        let what = Observation::new(kind, Place::Host, Severity::Info, message);
+        let at = Moment { time: SystemTime::now(), boot_ns: boot_time_ns() };
+        context.aggregator.take(what, at, EventSource::Health, Instant::now());
     }
 }
 

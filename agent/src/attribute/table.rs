@@ -11,6 +11,7 @@ mod entry;
 use super::owner::OwnerId;
 use super::{KernelCgroups, Method, Opened, ProcessAttribution};
 use crate::ids::ProcKey;
+use crate::labels::OTHER;
 use entry::{ProcessEntry, TICK_NS, unresolved};
 pub(crate) use entry::{Resolution, started_ns};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -37,6 +38,8 @@ pub(crate) struct Table {
     version: u64,
 }
 
+/// Names of a process, by the programs that it executes; each is another series. After these it is `other`.
+const MAX_NAMES: u8 = 3;
 /// Maximum number of ended processes, which a driver may list late.
 pub(crate) const MAX_ENDED: usize = 16_384;
 /// Ended processes removed at once beyond the maximum: each removal scans all.
@@ -146,7 +149,11 @@ impl Table {
     pub(crate) fn execed(&mut self, process: ProcKey, comm: &Arc<str>) -> Option<Resolution> {
         let entry = self.entry_mut(process)?;
         entry.epoch += 1;
-        Arc::make_mut(&mut entry.attribution).comm = Arc::clone(comm);
+        if entry.attribution.comm != *comm {
+            entry.names = entry.names.saturating_add(1);
+        }
+        let comm = if entry.names > MAX_NAMES { OTHER.into() } else { Arc::clone(comm) };
+        Arc::make_mut(&mut entry.attribution).comm = comm;
         Some(entry.resolution(false))
     }
 
@@ -378,6 +385,7 @@ impl Table {
             listed,
             end_is_late: false,
             epoch: 0,
+            names: 1,
             tries: 0,
         };
         self.living.insert(process, entry);

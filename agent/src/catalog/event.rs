@@ -21,6 +21,8 @@ dims! {
         DriverLoaded = "gpu.driver.loaded",
         /// The kernel driver was unloaded.
         DriverUnloaded = "gpu.driver.unloaded",
+        /// The driver has a known hole that users of its devices can reach.
+        DriverVulnerable = "gpu.driver.vulnerable",
         /// A device is being unbound from its driver.
         DriverUnbind = "gpu.driver.unbind",
         /// A device was bound to its driver.
@@ -82,6 +84,9 @@ impl EventKind {
             Self::DriverTimeout => "the device or its firmware did not answer the driver in time",
             Self::DriverLoaded => "the kernel driver was loaded",
             Self::DriverUnloaded => "the kernel driver was unloaded",
+            Self::DriverVulnerable => {
+                "the driver has a known hole that users of its devices can reach"
+            }
             Self::DriverUnbind => "the device is being unbound from its driver",
             Self::DriverBind => "the device was bound to its driver",
             Self::Reset => "the device is being reset; work on it is lost",
@@ -131,6 +136,9 @@ impl EventKind {
                 "drain the node and restart it; check power, seating and PCIe"
             }
             Self::DriverTimeout | Self::Unavailable => "drain the device and reset it",
+            Self::DriverVulnerable => {
+                "install the version that the message names; advisories.enabled = false says no more of it"
+            }
             Self::MemoryFault => "check the program for accesses beyond its memory",
             Self::RecoveryAction => "do what the message names",
             Self::Ecc => {

@@ -243,15 +243,12 @@ impl Receipts {
         let running = state.open.values().rev().filter(|open| open.is_of(name));
         let finished = state.finished.iter().rev().filter(|receipt| receipt.is_of(name));
         let all = running.map(|open| open.receipt(None)).chain(finished.cloned());
-        let (mut receipts, mut hidden) = (Vec::new(), 0);
-        for receipt in all {
-            if viewer.is_some_and(|uid| !receipt.is_visible_to(uid)) {
-                hidden += 1;
-            } else if receipts.len() < MAX_ANSWER {
-                receipts.push(receipt.on(&self.host));
-            }
-        }
-        ReceiptReport { schema: view::SCHEMA, host: self.host.clone(), hidden, receipts }
+        let is_visible = |receipt: &Receipt| viewer.is_none_or(|uid| receipt.is_visible_to(uid));
+        // A user learns of others' receipts not even whether there are any.
+        let visible = all.filter(is_visible).take(MAX_ANSWER);
+        let receipts = visible.map(|receipt| receipt.on(&self.host)).collect();
+        let (host, others_hidden) = (self.host.clone(), viewer.is_some());
+        ReceiptReport { schema: view::SCHEMA, host, others_hidden, receipts }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

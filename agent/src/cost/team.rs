@@ -6,11 +6,13 @@ use crate::catalog::attributes::{self as attr, AttrKey, K8S_POD_LABEL};
 use crate::config::ConfigError;
 use crate::labels::OTHER;
 use serde::Deserialize;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Teams named by pods' labels, which whoever makes a pod writes. Beyond it a team is `other`.
 const MAX_TEAMS: usize = 256;
+/// Of these the ones that the pods of a namespace named first.
+const MAX_TEAMS_PER_NAMESPACE: usize = 32;
 /// Longest name of a team in bytes.
 pub(super) const MAX_TEAM_LEN: usize = 128;
 
@@ -50,8 +52,9 @@ struct Rule {
 #[derive(Debug, Default)]
 pub(super) struct Teams {
     rules: Vec<Rule>,
-    /// Teams by label, in their order of appearance up to the bound.
-    named: Mutex<BTreeSet<Arc<str>>>,
+    /// Teams by label, in their order of appearance up to the bounds, each with the namespace of the first
+    /// pod that named it.
+    named: Mutex<BTreeMap<Arc<str>, Arc<str>>>,
 }
 
 impl Teams {
@@ -79,22 +82,26 @@ impl Teams {
             match (&rule.team, label) {
                 (_, Some(None)) => None,
                 (Some(team), _) => Some(Arc::clone(team)),
-                (None, label) => label.flatten().map(|name| self.named(name)),
+                (None, label) => {
+                    let namespace = text(&attr::K8S_NAMESPACE_NAME).unwrap_or_default();
+                    label.flatten().map(|name| self.named(name, namespace))
+                }
             }
         })
     }
 
-    fn named(&self, name: &str) -> Arc<str> {
+    fn named(&self, name: &str, namespace: &str) -> Arc<str> {
         let name = name.get(..name.floor_char_boundary(MAX_TEAM_LEN)).unwrap_or(OTHER);
         let mut known = self.named.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = known.get(name) {
+        if let Some((known, _)) = known.get_key_value(name) {
             return Arc::clone(known);
         }
-        if known.len() >= MAX_TEAMS {
+        let of_namespace = known.values().filter(|first| &***first == namespace).count();
+        if known.len() >= MAX_TEAMS || of_namespace >= MAX_TEAMS_PER_NAMESPACE {
             return OTHER.into();
         }
         let name: Arc<str> = name.into();
-        known.insert(Arc::clone(&name));
+        known.insert(Arc::clone(&name), namespace.into());
         name
     }
 }
@@ -141,5 +148,27 @@ impl Rule {
             return Err(wrong(&key("team"), problem, "write a shorter name"));
         }
         Ok(Self { team: raw.team.map(Arc::from), conditions, label: named_by })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_of_one_namespace_leave_room_for_the_teams_of_others() {
+        let teams = Teams::default();
+        let first: Vec<_> =
+            (0..300).map(|number| teams.named(&format!("team-{number}"), "alice")).collect();
+        assert_eq!(&*first[MAX_TEAMS_PER_NAMESPACE - 1], "team-31");
+        assert!(first[MAX_TEAMS_PER_NAMESPACE..].iter().all(|team| &**team == OTHER));
+        assert_eq!(&*teams.named("vision", "bob"), "vision");
+        assert_eq!(&*teams.named("team-7", "bob"), "team-7");
+        for namespace in 0..20 {
+            (0..40).for_each(|number| {
+                drop(teams.named(&format!("{namespace}-{number}"), &format!("n{namespace}")))
+            });
+        }
+        assert_eq!(teams.named.lock().unwrap().len(), MAX_TEAMS);
     }
 }

@@ -7,7 +7,7 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -117,10 +117,40 @@ impl Write for RotatingFile {
     }
 }
 
+/// Opens the file, or makes it. A link or a file that another user put there is refused: in a folder where
+/// others may write, a link leads the lines into root's files, and a file shows them to its owner. What the
+/// system itself links, as `/dev/stdout`, is followed.
 fn open(path: &Path) -> io::Result<(File, Metadata)> {
-    let file = OpenOptions::new().create(true).append(true).mode(MODE).open(path)?;
+    let options = || {
+        let mut options = OpenOptions::new();
+        options.create(true).append(true).mode(MODE);
+        options
+    };
+    let file = match options().custom_flags(libc::O_NOFOLLOW).open(path) {
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            refuse_others(&fs::symlink_metadata(path)?)?;
+            options().open(path)?
+        }
+        opened => opened?,
+    };
     let about = file.metadata()?;
+    let kind = about.file_type();
+    let is_of_system = ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder));
+    if (kind.is_file() || kind.is_fifo()) && !is_of_system {
+        refuse_others(&about)?;
+    }
     Ok((file, about))
+}
+
+fn refuse_others(about: &Metadata) -> io::Result<()> {
+    match about.uid() {
+        0 => Ok(()),
+        uid if uid == rustix::process::geteuid().as_raw() => Ok(()),
+        uid => Err(io::Error::other(format!(
+            "it belongs to user {uid}, who would read or redirect what is written: remove it, or name a \
+             file in a folder that only the agent's user can write"
+        ))),
+    }
 }
 
 /// When the file was made; now where the file system does not record it.
@@ -143,6 +173,7 @@ mod tests {
     use super::*;
     use crate::export::small_disk::on_small_disk;
     use std::collections::BTreeMap;
+    use std::os::unix::fs::{lchown, symlink};
     use tempfile::TempDir;
 
     const SMALL: Rotation = Rotation { max_bytes: 10, max_age: None, keep: 2 };
@@ -159,6 +190,28 @@ mod tests {
 
     fn expected(files: &[(&str, &str)]) -> BTreeMap<String, String> {
         files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_link_or_a_file_of_another_users_is_refused_and_the_agents_own_is_followed() {
+        let folder = TempDir::new().unwrap();
+        let [target, link, file] = ["t", "l", "f"].map(|name| folder.path().join(name));
+        fs::write(&target, "").unwrap();
+        fs::write(&file, "").unwrap();
+        symlink(&target, &link).unwrap();
+        let open = |path: &Path| RotatingFile::open(path, SMALL).map(drop);
+        assert!(open(&link).is_ok() && open(&file).is_ok(), "the agent's own");
+        if lchown(&link, Some(65_534), None).is_err() || lchown(&file, Some(65_534), None).is_err()
+        {
+            println!("skipped: needs root, to make another user's files");
+            return;
+        }
+        for path in [&link, &file] {
+            let error = open(path).unwrap_err().to_string();
+            assert!(error.starts_with("it belongs to user 65534"), "{error}");
+        }
+        assert_eq!(fs::read_to_string(&target).unwrap(), "");
+        assert!(open(Path::new("/dev/null")).is_ok());
     }
 
     #[test]

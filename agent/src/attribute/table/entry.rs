@@ -19,6 +19,8 @@ pub(super) struct ProcessEntry {
     pub(super) end_is_late: bool,
     /// Counts changes that make earlier resolutions outdated.
     pub(super) epoch: u32,
+    /// Names that it had, of the programs that it executed one after the other.
+    pub(super) names: u8,
     /// Resolutions so far with a name missing.
     pub(super) tries: u8,
 }

@@ -14,6 +14,8 @@ use crate::host::boot_time_ns;
 use crate::paths::Paths;
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -228,7 +230,34 @@ fn read(paths: &Paths, pids: &[u32], files: &mut Files) -> Vec<Client> {
             break;
         }
     }
+    let shared = shared_by_tenants(paths, &clients, files);
+    clients.retain(|client| !shared.contains(&(client.device.clone(), client.id)));
     clients
+}
+
+/// The clients that processes of several users or cgroups share: who passes an open descriptor on would
+/// pass the bill on. What they use is nobody's.
+fn shared_by_tenants(
+    paths: &Paths,
+    clients: &[Client],
+    files: &mut Files,
+) -> BTreeSet<(String, u64)> {
+    let mut processes: BTreeMap<(&str, u64), BTreeSet<u32>> = BTreeMap::new();
+    for client in clients {
+        processes.entry((&client.device, client.id)).or_default().insert(client.pid);
+    }
+    let mut place = |pid: &u32| {
+        let folder = paths.proc.join(pid.to_string());
+        let user = fs::metadata(&folder).map(|about| about.uid()).ok();
+        (user, files.text(&folder.join("cgroup")))
+    };
+    let mut is_shared = |pids: &BTreeSet<u32>| {
+        let mut places = pids.iter().map(&mut place);
+        let first = places.next();
+        places.any(|other| Some(other) != first)
+    };
+    let shared = processes.into_iter().filter(|(_, pids)| pids.len() > 1 && is_shared(pids));
+    shared.map(|((device, id), _)| (device.to_owned(), id)).collect()
 }
 
 /// Whether an open file is a DRM node; asks no remote file system.
@@ -316,7 +345,7 @@ pub(super) mod fake {
 
 #[cfg(test)]
 mod tests {
-    use super::{Client, Clients, EngineTime, FRESH_NS, LOOKS, READS, client};
+    use super::{Client, Clients, EngineTime, FRESH_NS, LOOKS, READS, client, shared_by_tenants};
     use crate::collect::device::files::Files;
     use crate::host::boot_time_ns;
     use crate::paths::Paths;
@@ -357,6 +386,22 @@ mod tests {
         assert!(!refresh(first + FRESH_NS), "of an earlier tick");
         clients.lock().is_reading = false;
         assert!(refresh(first + FRESH_NS) && clients.lock().at_ns > first);
+    }
+
+    #[test]
+    fn a_client_that_is_passed_to_another_tenant_is_charged_to_neither() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = Paths { proc: folder.path().to_owned(), ..Paths::default() };
+        for (pid, cgroup) in [(7, "0::/a\n"), (8, "0::/a\n"), (9, "0::/b\n")] {
+            fs::create_dir(folder.path().join(format!("{pid}"))).unwrap();
+            fs::write(folder.path().join(format!("{pid}/cgroup")), cgroup).unwrap();
+        }
+        let of =
+            |pid, id: u64| client(pid, &format!("drm-client-id:\t{id}\ndrm-pdev:\tx\n")).unwrap();
+        // 1 is one process's, 2 a parent's and its child's, 3 of two tenants.
+        let all = [of(7, 1), of(7, 2), of(8, 2), of(8, 3), of(9, 3)];
+        let shared = shared_by_tenants(&paths, &all, &mut Files::default());
+        assert_eq!(shared.into_iter().collect::<Vec<_>>(), [("x".to_owned(), 3)]);
     }
 
     #[test]

@@ -146,6 +146,7 @@ impl PageReader {
             Draft::read(page).shape(self.version, &mut self.labels)?
         };
         let shape = self.shape.insert(shape);
+        self.labels.expect_few_new();
         let before = out.samples.len();
         let unsound = shape.push(subject, out);
         if !shape.is_kept {

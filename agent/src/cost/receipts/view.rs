@@ -180,8 +180,8 @@ pub struct ReceiptReport {
     pub schema: u32,
     /// Host name.
     pub host: String,
-    /// Receipts of others, which are left out.
-    pub hidden: usize,
+    /// Whether receipts of other users are left out, which nothing says there are.
+    pub others_hidden: bool,
     /// Running ones first, then the latest.
     pub receipts: Vec<Receipt>,
 }

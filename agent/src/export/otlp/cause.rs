@@ -3,6 +3,7 @@
 use super::secrets::SecretError;
 use super::settings::Protocol;
 use super::tls::TlsFileError;
+use crate::text::printable;
 use std::error::Error;
 use std::io;
 use std::time::Duration;
@@ -144,7 +145,7 @@ impl Cause {
 /// The receiver's message in one line, with a bounded length.
 pub(crate) fn message(text: &str) -> String {
     let text: String = text.chars().filter(|c| !c.is_control()).take(MESSAGE_CHARS).collect();
-    if text.is_empty() { "no reason given".to_owned() } else { text }
+    if text.is_empty() { "no reason given".to_owned() } else { printable(&text).into_owned() }
 }
 
 fn known(error: &(dyn Error + 'static)) -> Option<Cause> {

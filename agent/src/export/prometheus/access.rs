@@ -1,16 +1,19 @@
 //! Basic authentication with the bcrypt hashes of Prometheus' web configuration.
 //!
 //! One check costs tens of milliseconds by design, so it runs on the blocking thread, one at a time
-//! and in order of arrival; what was accepted once is accepted without another check.
+//! and in order of arrival, within a share of a processor; what was accepted once is accepted without
+//! another check.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bcrypt::HashParts;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
+use std::net::IpAddr;
 use std::str::FromStr as _;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Longest `Authorization` that is looked at: a name and the 72 bytes that bcrypt takes.
 const MAX_HEADER: usize = 512;
@@ -64,11 +67,52 @@ pub(super) struct Access {
     /// Keyed hashes of the headers that were accepted: at most one for each user.
     accepted: Mutex<HashSet<u64>>,
     keys: RandomState,
+    allowance: Mutex<Allowance>,
+}
+
+/// The part of a processor that checks may take, and the seconds that they may save up.
+const CPU_SHARE: f64 = 0.1;
+const MAX_SAVED: f64 = 1.0;
+/// Wrong passwords of a client in a second.
+const MAX_WRONG: u32 = 10;
+const SECOND: Duration = Duration::from_secs(1);
+/// Clients with a wrong password in a second; beyond it all wait.
+const MAX_CLIENTS: usize = 256;
+
+/// The time that checks may still take, and the clients that were wrong in the last second: when for the
+/// first time, and how often.
+#[derive(Debug)]
+struct Allowance {
+    /// In seconds; below 0 after a check that took more than there was.
+    left: f64,
+    at: Instant,
+    wrong: HashMap<IpAddr, (Instant, u32)>,
+}
+
+impl Allowance {
+    /// Whether a client's password may be checked now.
+    fn allows(&mut self, client: IpAddr, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.at);
+        self.left = (self.left + passed.as_secs_f64() * CPU_SHARE).min(MAX_SAVED);
+        self.at = self.at.max(now);
+        self.wrong.retain(|_, (first, _)| *first + SECOND > now);
+        let wrong = self.wrong.get(&client).map_or(0, |(_, count)| *count);
+        wrong < MAX_WRONG && self.wrong.len() < MAX_CLIENTS && self.left > 0.0
+    }
+
+    fn spend(&mut self, (client, is_right): (IpAddr, bool), took: Duration, now: Instant) {
+        self.left -= took.as_secs_f64();
+        if !is_right {
+            self.wrong.entry(client).or_insert((now, 0)).1 += 1;
+        }
+    }
 }
 
 impl Access {
     pub(super) fn new(users: Users) -> Self {
-        Self { users, accepted: Mutex::default(), keys: RandomState::new() }
+        let allowance = Allowance { left: MAX_SAVED, at: Instant::now(), wrong: HashMap::new() };
+        let (accepted, keys) = (Mutex::default(), RandomState::new());
+        Self { users, accepted, keys, allowance: Mutex::new(allowance) }
     }
 
     /// The answer where no check is needed: everybody may, or this header was accepted before.
@@ -78,10 +122,21 @@ impl Access {
         self.users.is_empty() || header.is_some_and(is_accepted)
     }
 
-    /// Checks a name and a password; takes as long as bcrypt does.
-    pub(super) fn check(&self, credentials: &Credentials) -> bool {
+    /// Whether a client's password may be checked now: checks have a share of a processor, and a client
+    /// that was wrong waits a moment.
+    pub(super) fn allows(&self, client: IpAddr, now: Instant) -> bool {
+        self.allowance.lock().unwrap_or_else(PoisonError::into_inner).allows(client, now)
+    }
+
+    /// Checks a name and a password of a client; takes as long as bcrypt does.
+    pub(super) fn check(&self, client: IpAddr, credentials: &Credentials) -> bool {
         let Credentials { header, user, password } = credentials;
+        let began = Instant::now();
         let is_right = self.users.verify(user, password);
+        let (took, now) = (began.elapsed(), Instant::now());
+        let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
+        allowance.spend((client, is_right), took, now);
+        drop(allowance);
         if is_right {
             let mut accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
             // base64 and the word `Basic` have more than one spelling.
@@ -122,6 +177,38 @@ fn name_and_password(header: &[u8]) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
+
+    const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn wrong_passwords_without_end_take_a_share_of_a_processor() {
+        let (began, check) = (Instant::now(), Duration::from_millis(70));
+        let other = IpAddr::from([10, 0, 0, 7]);
+        let mut allowance = Allowance { left: MAX_SAVED, at: began, wrong: HashMap::new() };
+        let mut spent = Duration::ZERO;
+        for step in 0..60_000 {
+            let now = began + Duration::from_millis(step);
+            if allowance.allows(CLIENT, now) {
+                allowance.spend((CLIENT, false), check, now);
+                spent += check;
+            }
+        }
+        // What was saved, and a tenth of the minute.
+        let most = Duration::from_secs_f64(MAX_SAVED) + Duration::from_secs(6) + check;
+        assert!((most / 2..most).contains(&spent), "{spent:?} in a minute");
+        // Another client is checked while this one waits, once there is time again.
+        let now = began + Duration::from_mins(2);
+        for _ in 0..MAX_WRONG {
+            assert!(allowance.allows(CLIENT, now));
+            allowance.spend((CLIENT, false), Duration::from_millis(1), now);
+        }
+        let allowed = |allowance: &mut Allowance, now| {
+            [CLIENT, other].map(|client| allowance.allows(client, now))
+        };
+        assert_eq!(allowed(&mut allowance, now), [false, true]);
+        assert_eq!(allowed(&mut allowance, now + SECOND), [true, true]);
+    }
 
     fn users() -> Users {
         let hash = bcrypt::hash("secret", 4).unwrap();
@@ -136,7 +223,7 @@ mod tests {
     fn only_the_right_password_of_a_known_user_is_accepted() {
         let access = Access::new(users());
         let check = |header: &[u8]| {
-            Credentials::parse(header).is_some_and(|credentials| access.check(&credentials))
+            Credentials::parse(header).is_some_and(|credentials| access.check(CLIENT, &credentials))
         };
         assert!(!access.is_known(None));
         let long = format!("alice:{}", "a".repeat(73));
@@ -157,7 +244,7 @@ mod tests {
         let access = Access::new(users());
         for spaces in 1..9 {
             let header = format!("Basic{}{}", " ".repeat(spaces), STANDARD.encode("alice:secret"));
-            assert!(access.check(&Credentials::parse(header.as_bytes()).unwrap()));
+            assert!(access.check(CLIENT, &Credentials::parse(header.as_bytes()).unwrap()));
             assert_eq!(access.accepted.lock().unwrap().len(), 1);
         }
     }

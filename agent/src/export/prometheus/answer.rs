@@ -11,6 +11,7 @@ use hyper::header::{
     HeaderName, HeaderValue, RETRY_AFTER, VARY, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -26,14 +27,18 @@ pub(super) struct Answer {
 }
 
 /// Answers a request; its body is not read.
-pub(super) async fn answer<B>(endpoint: &Arc<Endpoint>, request: &Request<B>) -> Answer {
+pub(super) async fn answer<B>(
+    endpoint: &Arc<Endpoint>,
+    client: IpAddr,
+    request: &Request<B>,
+) -> Answer {
     let method = request.method();
     if method != Method::GET && method != Method::HEAD {
         let answer = text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
         return answer.with(ALLOW, "GET, HEAD");
     }
     let mut answer = match request.uri().path() {
-        "/metrics" => metrics(endpoint, request.headers()).await,
+        "/metrics" => metrics(endpoint, client, request.headers()).await,
         "/healthz" => health(endpoint.heartbeat.pulse(), true),
         "/readyz" => health(endpoint.heartbeat.pulse(), false),
         "/" => text(StatusCode::OK, INDEX),
@@ -45,12 +50,12 @@ pub(super) async fn answer<B>(endpoint: &Arc<Endpoint>, request: &Request<B>) ->
     answer
 }
 
-async fn metrics(endpoint: &Arc<Endpoint>, headers: &HeaderMap) -> Answer {
+async fn metrics(endpoint: &Arc<Endpoint>, client: IpAddr, headers: &HeaderMap) -> Answer {
     let credentials = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
     if !endpoint.access.is_known(credentials) {
         let verdict = match credentials.and_then(Credentials::parse) {
             None => Some(false),
-            Some(credentials) => check(endpoint, credentials).await,
+            Some(credentials) => check(endpoint, client, credentials).await,
         };
         match verdict {
             Some(true) => {}
@@ -77,13 +82,16 @@ async fn metrics(endpoint: &Arc<Endpoint>, headers: &HeaderMap) -> Answer {
     }
 }
 
-/// Checks credentials on the blocking thread; `None` if too many checks wait there. A check that
-/// began goes on when its connection ends, so it keeps its place until it is done.
-async fn check(endpoint: &Arc<Endpoint>, credentials: Credentials) -> Option<bool> {
+/// Checks credentials on the blocking thread; `None` if too many checks wait there, or were wrong a moment
+/// ago. A check that began goes on when its connection ends, so it keeps its place until it is done.
+async fn check(endpoint: &Arc<Endpoint>, client: IpAddr, credentials: Credentials) -> Option<bool> {
     let place = Arc::clone(&endpoint.checks).try_acquire_owned().ok()?;
+    if !endpoint.access.allows(client, Instant::now()) {
+        return None;
+    }
     let asked = Arc::clone(endpoint);
     let check = move || {
-        let is_right = asked.access.check(&credentials);
+        let is_right = asked.access.check(client, &credentials);
         drop(place);
         is_right
     };

@@ -13,7 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -61,7 +61,7 @@ pub(super) async fn serve(listener: TcpListener, endpoint: Arc<Endpoint>, bounds
     let mut open: Vec<Open> = Vec::new();
     loop {
         let (stream, peer) = match listener.accept().await {
-            Ok((stream, peer)) => (stream, peer.ip()),
+            Ok((stream, peer)) => (stream, client_of(peer.ip())),
             Err(error) => {
                 tracing::warn!(%error, "the metrics endpoint cannot accept a connection");
                 sleep(ACCEPT_PAUSE).await;
@@ -74,8 +74,21 @@ pub(super) async fn serve(listener: TcpListener, endpoint: Arc<Endpoint>, bounds
         {
             open.remove(at).task.abort();
         }
-        let task = tokio::spawn(connection(stream, Arc::clone(&endpoint), bounds));
+        let task = tokio::spawn(connection((stream, peer), Arc::clone(&endpoint), bounds));
         open.push(Open { peer, task });
+    }
+}
+
+/// What counts as one client: an address, all of this host's loopback addresses, or the 2^64 addresses of
+/// an IPv6 network, which one host may use as it likes.
+fn client_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        address => address,
     }
 }
 
@@ -90,15 +103,19 @@ fn to_close(peers: &[IpAddr]) -> Option<usize> {
 }
 
 /// Serves one connection; what cannot be read or written ends it, and nobody else notices.
-async fn connection(stream: TcpStream, endpoint: Arc<Endpoint>, bounds: Bounds) {
+async fn connection(
+    (stream, client): (TcpStream, IpAddr),
+    endpoint: Arc<Endpoint>,
+    bounds: Bounds,
+) {
     // The page is written at once; an error is that of a connection that is gone.
     let _ = stream.set_nodelay(true);
     let served = async {
         match &endpoint.tls {
-            None => exchange(stream, &endpoint, bounds).await,
+            None => exchange((stream, client), &endpoint, bounds).await,
             Some(tls) => {
                 if let Ok(Ok(stream)) = timeout(bounds.head, tls.acceptor().accept(stream)).await {
-                    exchange(stream, &endpoint, bounds).await;
+                    exchange((stream, client), &endpoint, bounds).await;
                 }
             }
         }
@@ -107,7 +124,7 @@ async fn connection(stream: TcpStream, endpoint: Arc<Endpoint>, bounds: Bounds) 
     let _ = timeout(bounds.whole, served).await;
 }
 
-async fn exchange<S>(stream: S, endpoint: &Arc<Endpoint>, bounds: Bounds)
+async fn exchange<S>((stream, client): (S, IpAddr), endpoint: &Arc<Endpoint>, bounds: Bounds)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -115,7 +132,7 @@ where
     let service = service_fn(|request| {
         let delivery = &delivery;
         async move {
-            let answer = answer(endpoint, &request).await;
+            let answer = answer(endpoint, client, &request).await;
             delivery.begin(&answer);
             Ok::<_, Infallible>(answer.response)
         }
