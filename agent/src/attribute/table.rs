@@ -7,13 +7,14 @@
 //! only those it concerns: minutes of short processes leave thousands of ended entries.
 
 mod entry;
+mod stale;
 
 use super::owner::OwnerId;
 use super::{KernelCgroups, Method, Opened, ProcessAttribution};
 use crate::ids::ProcKey;
-use crate::labels::OTHER;
 use entry::{ProcessEntry, TICK_NS, unresolved};
 pub(crate) use entry::{Resolution, started_ns};
+use stale::StaleNumbers;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::slice;
 use std::sync::Arc;
@@ -26,10 +27,7 @@ pub(crate) struct Table {
     /// Entries without an owner or a name that may still be found.
     incomplete: HashSet<ProcKey>,
     by_pid: HashMap<u32, Vec<ProcKey>>,
-    /// Numbers that a driver lists although their process is gone, and the turn of the last question.
-    stale: HashMap<u32, u64>,
-    /// Counts calls of [`Table::expire`].
-    turn: u64,
+    stale: StaleNumbers,
     /// Ended processes in the order in which their exits became known.
     ended: VecDeque<ProcKey>,
     /// Processes that found no room.
@@ -38,17 +36,12 @@ pub(crate) struct Table {
     version: u64,
 }
 
-/// Names of a process, by the programs that it executes; each is another series. After these it is `other`.
-const MAX_NAMES: u8 = 3;
 /// Maximum number of ended processes, which a driver may list late.
 pub(crate) const MAX_ENDED: usize = 16_384;
 /// Ended processes removed at once beyond the maximum: each removal scans all.
 const REMOVED_AT_ONCE: usize = 128;
 /// Maximum number of live processes: twice what a node's `pid_max` of 32,768 allows.
 pub(crate) const MAX_HOLDERS: usize = 65_536;
-/// Turns without a question after which a number counts as off the drivers' lists. A list may be read at
-/// some ticks only, while the agent keeps to its share of the processor.
-const STALE_TURNS: u64 = 16;
 /// How long an ended process stays.
 const KEEP_ENDED_NS: u64 = 300_000_000_000;
 /// How long an ended process's missing names are retried.
@@ -148,12 +141,7 @@ impl Table {
     /// Records an exec.
     pub(crate) fn execed(&mut self, process: ProcKey, comm: &Arc<str>) -> Option<Resolution> {
         let entry = self.entry_mut(process)?;
-        entry.epoch += 1;
-        if entry.attribution.comm != *comm {
-            entry.names = entry.names.saturating_add(1);
-        }
-        let comm = if entry.names > MAX_NAMES { OTHER.into() } else { Arc::clone(comm) };
-        Arc::make_mut(&mut entry.attribution).comm = comm;
+        entry.rename(comm);
         Some(entry.resolution(false))
     }
 
@@ -265,26 +253,20 @@ impl Table {
         (at_ns.saturating_sub(ended) <= TEARDOWN_NS).then_some(last.attribution.process)
     }
 
-    /// Whether a driver may list this number for a process that has ended: a context that somebody else
-    /// holds outlives its process. Whoever has the number now did not open a node.
+    /// Whether a driver may list this number for a process that has ended: whoever has it now did not open
+    /// a node.
     pub(crate) fn is_stale(&self, pid: u32) -> bool {
-        self.stale.contains_key(&pid) || self.by_pid.contains_key(&pid)
+        self.stale.contains(pid) || self.by_pid.contains_key(&pid)
     }
 
     /// Remembers that a driver lists this number without a process that held a device, while it does.
     pub(crate) fn note_stale(&mut self, pid: u32) {
-        if self.stale.len() < MAX_HOLDERS || self.stale.contains_key(&pid) {
-            self.stale.insert(pid, self.turn);
-        } else {
-            self.refused += 1;
-        }
+        self.refused += u64::from(!self.stale.note(pid));
     }
 
     /// Removes processes that ended long ago, and numbers that no driver lists any more.
     pub(crate) fn expire(&mut self, now_ns: u64) {
-        self.turn += 1;
-        let turn = self.turn;
-        self.stale.retain(|_, asked| turn - *asked <= STALE_TURNS);
+        self.stale.expire();
         while let Some(oldest) = self.ended.front().copied()
             && self.ended_before(oldest, now_ns.saturating_sub(KEEP_ENDED_NS))
         {
@@ -376,19 +358,7 @@ impl Table {
         let keys = self.by_pid.entry(process.pid).or_default();
         let at = keys.partition_point(|key| key.start_ticks < process.start_ticks);
         keys.insert(at, process);
-        let listed = opened.is_none();
-        let owner = Arc::new(owner);
-        let entry = ProcessEntry {
-            attribution: owner,
-            cgroups,
-            opened_ns: opened,
-            listed,
-            end_is_late: false,
-            epoch: 0,
-            names: 1,
-            tries: 0,
-        };
-        self.living.insert(process, entry);
+        self.living.insert(process, ProcessEntry::new(owner, cgroups, opened));
         self.incomplete.insert(process);
         self.version += 1;
         Some(())

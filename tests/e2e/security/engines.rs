@@ -165,3 +165,22 @@ fn engines_that_answer_whatever_costs_most_cost_a_bound_and_nobody_else_a_readin
     assert_eq!(received.of(&["gpuwho.engine.up", "dcgm"]).map(|up| up.0), Some(0.0));
     assert_eq!(received.of(&["gpu.sm.active"]), None, "an exporter of a tenant's was believed");
 }
+
+#[test]
+fn engines_without_end_of_one_owner_leave_room_for_anothers() {
+    let mut host = Host::new(or_skip!(Stage::new()));
+    let _many = host.attack("plain", 120, None);
+    host.wait(&["gpuwho.owner.refused", "\"engines\"", "plain"], |(count, _)| count > 0.0);
+    let alice = host.pod("chat-0");
+    let spec = EngineSpec { group: Some(&alice), gpus: &[1], ..EngineSpec::default() };
+    let _chat = FakeEngine::start(&spec).unwrap();
+    host.wait(&["gpuwho.engine.up", "chat-0"], |(up, _)| up > 0.5);
+}
+
+#[test]
+fn an_engine_that_renames_its_model_at_each_question_is_counted_as_other() {
+    let mut host = Host::new(or_skip!(Stage::new()));
+    let churn = host.attack("churn", 1, None);
+    host.wait_until("a page of it", || churn.count("page") > 0);
+    host.wait(&["gpuwho.owner.refused", "\"series\"", "churn"], |(count, _)| count > 0.0);
+}

@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The attacks, by name. Their last arguments are the directories of the tenant's cgroup.
 pub(super) const ATTACKS: &[Attack] = &[
@@ -37,6 +38,8 @@ const SHARING: usize = 8;
 /// How an engine calls itself, and the port that it has without another one.
 const TITLE: &str = "VLLM::APIServer";
 const PORT: u16 = 8000;
+/// Models of a page of `churn`.
+const MODELS: u64 = 80;
 /// In the place of a device's number.
 const NO_GPU: &str = "none";
 
@@ -98,7 +101,7 @@ fn answer(mut client: TcpStream, kind: &str, page: &str) -> io::Result<()> {
     // As many values as a page may have bytes, and a document to its end.
     let version = || format!("{{\"version\":[0{}]}}", ",0".repeat(MAX_PAGE / 2 - 16));
     let (media, body) = if is_page {
-        ("text/plain; version=0.0.4", page.to_owned())
+        ("text/plain; version=0.0.4", renamed(kind, page))
     } else {
         ("application/json", version())
     };
@@ -109,12 +112,23 @@ fn answer(mut client: TcpStream, kind: &str, page: &str) -> io::Result<()> {
     client.write_all(body.as_bytes())
 }
 
+/// The page; that of `churn` names other models each time.
+fn renamed(kind: &str, page: &str) -> String {
+    static PAGES: AtomicU64 = AtomicU64::new(0);
+    if kind != "churn" {
+        return page.to_owned();
+    }
+    let first = PAGES.fetch_add(MODELS, Ordering::Relaxed);
+    let line = |number| format!("vllm:num_requests_running{{model_name=\"m{number}\"}} 1\n");
+    (first..first + MODELS).map(line).collect()
+}
+
 /// What an engine serves; `dcgm` is followed by a device's UUID.
 fn page(kind: &str) -> io::Result<String> {
     let mut page = String::new();
     // Writing to a string cannot fail.
     match kind.split_once(':').unwrap_or((kind, "")) {
-        ("version" | "interim" | "plain", _) => page.push_str(PAGE),
+        ("version" | "interim" | "plain" | "churn", _) => page.push_str(PAGE),
         ("comment", _) => {
             page.push_str(PAGE);
             page.push_str("# ");

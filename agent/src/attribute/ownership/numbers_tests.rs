@@ -202,6 +202,18 @@ fn the_path_of_a_removed_cgroup_is_removed_after_five_minutes() {
 }
 
 #[test]
+fn a_process_that_executes_program_after_program_has_three_names() {
+    let host = FakeHost::new();
+    let table = table(&host);
+    table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
+    let names = ["a", "b", "b", "c", "d", "a"].map(|name| {
+        table.observe(Evidence::Execed { process: KEY, comm: Arc::from(name) });
+        table.attribution(KEY).unwrap().comm.to_string()
+    });
+    assert_eq!(names, ["a", "b", "b", "other", "other", "other"]);
+}
+
+#[test]
 fn an_ended_process_is_removed_after_five_minutes() {
     let host = FakeHost::new();
     let table = table(&host);

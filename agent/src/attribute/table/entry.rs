@@ -3,6 +3,7 @@
 use crate::attribute::owner::OwnerId;
 use crate::attribute::{KernelCgroups, Method, ProcessAttribution, Workload};
 use crate::ids::{CgroupId, ProcKey};
+use crate::labels::OTHER;
 use std::sync::Arc;
 
 /// One process.
@@ -37,6 +38,8 @@ pub(crate) struct Resolution {
     pub(crate) placed: bool,
 }
 
+/// Names of a process, by the programs that it executes; each makes other series. After these it is `other`.
+const MAX_NAMES: u8 = 3;
 /// Maximum number of nodes of a process: a host has some tens at most.
 const MAX_NODES: usize = 64;
 /// Resolutions of an entry with missing names; after that, only new facts about its pod or
@@ -59,6 +62,31 @@ impl KernelCgroups {
 }
 
 impl ProcessEntry {
+    pub(super) fn new(
+        owner: ProcessAttribution,
+        cgroups: KernelCgroups,
+        opened_ns: Option<u64>,
+    ) -> Self {
+        Self {
+            attribution: Arc::new(owner),
+            cgroups,
+            opened_ns,
+            listed: opened_ns.is_none(),
+            end_is_late: false,
+            epoch: 0,
+            names: 1,
+            tries: 0,
+        }
+    }
+
+    /// It executes another program.
+    pub(super) fn rename(&mut self, comm: &Arc<str>) {
+        self.epoch += 1;
+        self.names = self.names.saturating_add((self.attribution.comm != *comm).into());
+        let comm = if self.names > MAX_NAMES { OTHER.into() } else { Arc::clone(comm) };
+        Arc::make_mut(&mut self.attribution).comm = comm;
+    }
+
     pub(super) fn started_by(&self, at_ns: u64) -> bool {
         started_ns(self.attribution.process) <= at_ns
     }

@@ -204,7 +204,7 @@ impl Endpoint {
         } else {
             summary
         };
-        let left_out = summary.left_out;
+        let left_out = summary.left_out + summary.folded;
         let drift = drift(summary.unknown, summary.unknown_count, summary.missing);
         let families = [(FamilyDrift::Unknown, summary.unknown_count)];
         for (word, count) in

@@ -83,6 +83,8 @@ pub struct PageSummary<'a> {
     pub unsound: usize,
     /// Lines of series beyond those that are read of a page.
     pub left_out: usize,
+    /// Sets of labels that became `other` when the page's shape was made.
+    pub folded: usize,
 }
 
 /// Names of unknown families that are kept.
@@ -135,6 +137,7 @@ impl PageReader {
         if page.len() > MAX_PAGE {
             return Err(PageError::TooLong(page.len()));
         }
+        let folded = self.labels.folded();
         let mut last = self.shape.take();
         let is_same = last.as_mut().is_some_and(|shape| shape.read(page));
         let shape = if let Some(shape) = last.filter(|_| is_same) {
@@ -153,7 +156,9 @@ impl PageReader {
             shape.forget();
             self.labels.clear();
         }
-        Ok(shape.summary(out.samples.len() - before, unsound))
+        let folded = usize::try_from(self.labels.folded() - folded).unwrap_or(usize::MAX);
+        let summary = shape.summary(out.samples.len() - before, unsound);
+        Ok(PageSummary { folded, ..summary })
     }
 
     /// Sets of labels that found no room, since the start.

@@ -99,6 +99,17 @@ fn only(receipts: &Receipts, name: &str) -> Receipt {
 }
 
 #[test]
+fn a_user_learns_nothing_of_others_receipts() {
+    let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
+    let receipts = agent(folder.path());
+    rig.second(&receipts, rig.job("42"));
+    let answer = |name: &str, viewer| receipts.report(name, viewer).json().unwrap();
+    assert_eq!(answer("42", Some(1000)), answer("43", Some(1000)));
+    assert!(answer("43", Some(1000)).contains("\"others_hidden\": true"));
+    assert_ne!(answer("42", None), answer("43", None), "root sees all");
+}
+
+#[test]
 fn a_receipt_has_what_its_owner_had_and_is_made_once() {
     let (rig, folder) = (Rig::new(), tempfile::tempdir().unwrap());
     let receipts = agent(folder.path());

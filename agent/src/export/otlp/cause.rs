@@ -184,3 +184,15 @@ fn of_tls(error: &rustls::Error) -> Cause {
         other => Cause::Tls(other.to_string()),
     }
 }
+
+#[cfg(test)]
+mod message_tests {
+    use super::message;
+
+    #[test]
+    fn a_receivers_message_is_one_line_of_printable_characters() {
+        let text = "no\u{202e}quota\n\u{1b}[31mleft\u{200b}";
+        assert_eq!(message(text), "no\u{fffd}quota[31mleft\u{fffd}");
+        assert_eq!(message("\n"), "no reason given");
+    }
+}

@@ -298,6 +298,7 @@ impl Shape {
             first_bad: notes.first_bad,
             unsound,
             left_out: notes.left_out,
+            folded: 0,
         }
     }
 }

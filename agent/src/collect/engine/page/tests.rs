@@ -2,10 +2,12 @@ use super::*;
 use crate::attribute::ownership::Ownership;
 use crate::collect::engine::table;
 use crate::export::EnrichedBatch;
+use crate::labels::MAX_NEW_PER_HOUR;
 use crate::paths::Paths;
 use crate::sample::{Sample, Value};
 use crate::series::SeriesRegistry;
 use proptest::prelude::*;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -599,6 +601,18 @@ fn models_without_end_are_folded_and_their_total_stays_right() {
     let mut reader = PageReader::new();
     read_by(&mut reader, long.as_bytes()).unwrap();
     assert_eq!(reader.shape.unwrap().notes.models[0].len(), 256);
+}
+
+#[test]
+fn an_engine_that_renames_its_model_on_each_page_makes_few_series() {
+    let page = |n: usize| format!("vllm:num_requests_running{{model_name=\"m{n}\"}} 1\n");
+    let mut reader = PageReader::new();
+    let read = |n| read_by(&mut reader, page(n).as_bytes()).unwrap().concat();
+    let series: HashSet<String> = (0..1_000).map(read).collect();
+    // The first, those that are new in an hour, and `other`.
+    assert_eq!(series.len(), 1 + MAX_NEW_PER_HOUR + 1);
+    assert!(series.contains("inference.requests.running{gen_ai.request.model=other} 1"));
+    assert_eq!(reader.folded(), 999 - MAX_NEW_PER_HOUR as u64);
 }
 
 /// Points of a page that was read so many seconds after the epoch: metric, value, start, time.
