@@ -79,8 +79,8 @@ fn own_file(path: &Path, user: u32) -> io::Result<File> {
 
 fn require(place: &OwnedFd, user: u32) -> io::Result<()> {
     let found = fstat(place)?;
-    let is_own = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
-        && found.st_uid == user;
+    let is_own =
+        FileType::from_raw_mode(found.st_mode) == FileType::RegularFile && found.st_uid == user;
     if is_own { Ok(()) } else { Err(Errno::PERM.into()) }
 }
 

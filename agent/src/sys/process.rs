@@ -94,3 +94,58 @@ pub fn take_stdout() -> io::Result<File> {
     rustix::io::dup2(io::stderr(), &mut place)?;
     Ok(out.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// Long enough to look at the child.
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[test]
+    fn a_child_that_opens_files_as_a_user_is_roots_for_him_and_ends_in_time() {
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: needs root");
+        }
+        let limit = Duration::from_secs(3);
+        let began = Instant::now();
+        let work = || {
+            let is_done = open_files_as(65_534, 65_534).is_ok();
+            thread::sleep(if is_done { LONG } else { Duration::ZERO });
+            1
+        };
+        let look = |pid: String| {
+            let status = || fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            while !status().contains("\nCapEff:\t0000000000000000\n") {
+                thread::sleep(LOOK_EVERY);
+            }
+            let as_nobody = |program: &str, arguments: &[&str]| {
+                let user = ["--reuid=65534", "--regid=65534", "--clear-groups", program];
+                let output = Command::new("setpriv").args(user).args(arguments).output().unwrap();
+                output.status.success()
+            };
+            let signals = ["-STOP", "-KILL", "-0"].map(|it| as_nobody("kill", &[it, &pid]));
+            let files = ["environ", "mem", "fd/0", "maps"];
+            let reads = files.map(|it| as_nobody("head", &["-c1", &format!("/proc/{pid}/{it}")]));
+            (status(), signals, reads)
+        };
+        let parent = rustix::thread::gettid().as_raw_pid();
+        let looking = thread::spawn(move || {
+            let path = format!("/proc/self/task/{parent}/children");
+            loop {
+                let children = fs::read_to_string(&path).unwrap();
+                if let Some(pid) = children.split_whitespace().next() {
+                    return look(pid.to_owned());
+                }
+            }
+        });
+        assert_eq!(in_child(limit, work).unwrap(), None);
+        assert!(began.elapsed() < limit * 3);
+        let (status, signals, reads) = looking.join().unwrap();
+        assert!(status.contains("\nUid:\t0\t0\t0\t65534\n"), "{status}");
+        assert!(status.contains("\nGroups:\t \n"), "{status}");
+        assert_eq!((signals, reads), ([false; 3], [false; 4]));
+        assert_eq!(in_child(limit, || 7).unwrap(), Some(7));
+    }
+}
