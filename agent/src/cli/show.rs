@@ -90,9 +90,9 @@ fn listed(part: &str, screen: Screen) -> anyhow::Result<String> {
 }
 
 /// What the receivers cannot do on this host now, a line each.
-fn faults(configuration: &Configuration) -> String {
+fn faults(configuration: &Configuration) -> Vec<String> {
     let found = configuration.sinks.iter().flat_map(|(_, sink)| sink.diagnose());
-    let line = |found: Finding| format!("{}: {}; {}\n", found.subject, found.facts, found.remedy);
+    let line = |found: Finding| format!("{}: {}; {}", found.subject, found.facts, found.remedy);
     found.filter(Finding::is_fault).map(line).collect()
 }
 
@@ -104,9 +104,11 @@ pub(super) fn config(command: &ConfigCommand, json: bool) -> anyhow::Result<Exit
             check.map_err(|error| Usage(format!("{}: {error}", file.display())))?;
             let (message, worst) =
                 (format!("{}: ok", file.display()), WorstCase::of(&configuration));
-            let object = || serde_json::json!({ "message": message, "worst_case": worst });
             let faults = faults(&configuration);
-            let text = || format!("{message}\n{}{faults}", worst.text());
+            let object =
+                || serde_json::json!({ "message": message, "worst_case": worst, "faults": faults });
+            let lines = || faults.iter().flat_map(|line| [line, "\n"]).collect::<String>();
+            let text = || format!("{message}\n{}{}", worst.text(), lines());
             print(&if json { format!("{:#}\n", object()) } else { text() })?;
         }
         ConfigCommand::Sample => print(&configuration::sample())?,

@@ -30,10 +30,11 @@ impl Held {
                 let error = io::Error::from_raw_os_error(error);
                 let who = user.map(|user| format!(": a process of user {user} listens there"));
                 let who = who.unwrap_or_default();
+                let end = user.map_or("", |_| "end that process, or ");
                 (
                     format!("cannot listen on {address} for Prometheus ({error}){who}"),
                     format!(
-                        "end that process, or choose another address with prometheus.listen; it is tried every {RETRY_LISTEN:?}"
+                        "{end}choose another address with prometheus.listen; it is tried every {RETRY_LISTEN:?}"
                     ),
                 )
             }

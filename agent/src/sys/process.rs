@@ -101,7 +101,7 @@ mod tests {
     use std::fs;
 
     /// Long enough to look at the child.
-    const LONG: Duration = Duration::from_secs(600);
+    const LONG: Duration = Duration::from_mins(10);
 
     #[test]
     fn a_child_that_opens_files_as_a_user_is_roots_for_him_and_ends_in_time() {
