@@ -78,9 +78,10 @@ const AS_A_USER: &[&str] = &[
 fn no_script_that_is_deployed_runs_anything_as_a_user() {
     fn files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
         for entry in fs::read_dir(folder).unwrap().flatten() {
-            match entry.file_type().unwrap().is_dir() {
-                true => files(&entry.path(), found),
-                false => found.push(entry.path()),
+            if entry.file_type().unwrap().is_dir() {
+                files(&entry.path(), found);
+            } else {
+                found.push(entry.path());
             }
         }
     }
