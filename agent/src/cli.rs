@@ -1,6 +1,7 @@
 //! The command line: what each command takes, and its exit code (0 done, 1 failed, 2 wrong usage
 //! or configuration, 3 no accelerator).
 
+mod append;
 mod doctor;
 mod events;
 mod health;
@@ -102,6 +103,9 @@ enum Command {
     /// Reads files and memory of tenants, which may hang: the agent starts this itself.
     #[command(hide = true)]
     FileReader(FileReaderArgs),
+    /// Adds a line from standard input to a user's file, with that user's rights alone: for hooks of root.
+    #[command(hide = true)]
+    AppendLine(append::AppendArgs),
     /// Load and exercise every BPF program on this kernel.
     #[command(hide = true)]
     SelfTest(SelfTestArgs),
@@ -334,6 +338,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Man(args)) => pages::man(&args),
         Some(Command::DeviceReader(args)) => run::device_reader(&args),
         Some(Command::FileReader(args)) => run::file_reader(args),
+        Some(Command::AppendLine(args)) => append::append(&args),
         Some(Command::SelfTest(args)) => run::self_test(&args),
     }
 }

@@ -323,6 +323,11 @@ fn telemetry_settings(
     settings.ok_or_else(no_receiver).map(Some)
 }
 
+/// The file of the host's users.
+pub(crate) fn passwd(tables: &Tables) -> Result<PathBuf, ConfigError> {
+    Ok(places::paths(tables.read("paths")?)?.passwd)
+}
+
 /// The longest time by which requests of different agents are spread.
 const MAX_SPREAD: Duration = Duration::from_secs(5);
 

@@ -4,6 +4,7 @@
 pub mod def;
 mod file;
 pub mod filter;
+mod held;
 mod labels;
 pub mod lines;
 pub mod naming;
@@ -24,6 +25,7 @@ use crate::sample::{Histogram, Value, make_room};
 use std::sync::Arc;
 use std::time::Instant;
 
+pub use held::Held;
 pub(crate) use labels::SameParts;
 pub use labels::{Labels, Part};
 
@@ -152,6 +154,8 @@ pub struct Report {
     pub has_spool: bool,
     /// Why the spool is not used as it should be.
     pub trouble: Option<spool::Trouble>,
+    /// Why it does not send or serve until somebody acts.
+    pub held: Option<Held>,
 }
 
 impl Report {
@@ -207,8 +211,11 @@ impl Report {
         self.queued + self.spooled
     }
 
-    /// The state of a sink with a spool, for the status registry.
+    /// The state of a sink that is held back or has a spool, for the status registry.
     pub fn status(&self) -> Option<status::Report> {
+        if let Some(held) = self.held {
+            return Some(held.status());
+        }
         let of = |trouble: spool::Trouble| {
             status::Report::of(SourceState::Degraded, trouble.as_str(), trouble.remedy())
         };

@@ -1,7 +1,9 @@
 #!/bin/sh
 # Writes what a job had of this node's GPUs, in one line: an Epilog of slurmd, run as root when a job has
-# ended on this node. Without an argument the line goes to the end of the job's output file, written with
-# the job's user and group, because root must not follow that user's paths. With `admincomment` it goes
+# ended on this node. Without an argument the line goes to the end of the job's output file, if that is
+# a regular file of the job's user: gpuwho opens it with that user's rights, because root must not follow
+# his paths, and runs nothing as the user, because a process of his in slurmd's cgroup would be outside
+# his job. With `admincomment` it goes
 # into the job's AdminComment; that asks slurmctld, which Slurm advises against on clusters with many
 # jobs a second. How to use it is in README.md beside it.
 #
@@ -30,7 +32,6 @@ case ${SLURM_JOB_UID-}:${SLURM_JOB_GID-}:${SLURM_JOB_STDOUT-} in
   *:/*) ;;
   *) exit 0 ;;
 esac
-# shellcheck disable=SC2016 # the user's shell expands it
-timeout 5 setpriv --reuid "$SLURM_JOB_UID" --regid "$SLURM_JOB_GID" --clear-groups --no-new-privs \
-  sh -c 'printf "%s\n" "$1" >>"$2"' sh "$line" "$SLURM_JOB_STDOUT" >/dev/null 2>&1
+printf '%s\n' "$line" | timeout 5 gpuwho append-line --user "$SLURM_JOB_UID" --group "$SLURM_JOB_GID" \
+  "$SLURM_JOB_STDOUT" >/dev/null 2>&1
 exit 0

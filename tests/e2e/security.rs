@@ -14,4 +14,6 @@ mod memory;
 mod packaging;
 mod probes;
 mod ras;
+mod receipts;
+mod squat;
 mod usage;

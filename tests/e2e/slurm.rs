@@ -2,7 +2,7 @@
 
 mod claims;
 pub(crate) mod grants;
-mod hooks;
+pub(crate) mod hooks;
 pub(crate) mod jobs;
 pub(crate) mod owners;
 

@@ -96,11 +96,12 @@ pub(super) fn run(
     }
 }
 
-/// Keeps the figures of every sink for its metrics, and the state of those with a spool.
+/// Keeps the figures of every sink for its metrics, and the state of those that have one.
 fn report_sinks(context: &Context, reports: BTreeMap<&'static str, export::Report>) {
     for (&name, report) in &reports {
-        if let Some(status) = report.status() {
-            context.board.put(name, &status);
+        match report.status() {
+            Some(status) => context.board.put(name, &status),
+            None => context.board.recovered(name),
         }
     }
     *context.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner) = reports;

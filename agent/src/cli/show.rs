@@ -9,6 +9,7 @@ use crate::catalog::level::Level;
 use crate::catalog::{self, MetricDef, document};
 use crate::collect::device::{DEVICES, Vendor};
 use crate::control::{self, Reply, Request};
+use crate::diagnosis::Finding;
 use crate::who::Screen;
 use anyhow::{Context as _, bail};
 use std::process::ExitCode;
@@ -88,6 +89,13 @@ fn listed(part: &str, screen: Screen) -> anyhow::Result<String> {
     Ok(out)
 }
 
+/// What the receivers cannot do on this host now, a line each.
+fn faults(configuration: &Configuration) -> Vec<String> {
+    let found = configuration.sinks.iter().flat_map(|(_, sink)| sink.diagnose());
+    let line = |found: Finding| format!("{}: {}; {}", found.subject, found.facts, found.remedy);
+    found.filter(Finding::is_fault).map(line).collect()
+}
+
 pub(super) fn config(command: &ConfigCommand, json: bool) -> anyhow::Result<ExitCode> {
     match command {
         ConfigCommand::Check { file } => {
@@ -96,8 +104,11 @@ pub(super) fn config(command: &ConfigCommand, json: bool) -> anyhow::Result<Exit
             check.map_err(|error| Usage(format!("{}: {error}", file.display())))?;
             let (message, worst) =
                 (format!("{}: ok", file.display()), WorstCase::of(&configuration));
-            let object = || serde_json::json!({ "message": message, "worst_case": worst });
-            let text = || format!("{message}\n{}", worst.text());
+            let faults = faults(&configuration);
+            let object =
+                || serde_json::json!({ "message": message, "worst_case": worst, "faults": faults });
+            let lines = || faults.iter().flat_map(|line| [line, "\n"]).collect::<String>();
+            let text = || format!("{message}\n{}{}", worst.text(), lines());
             print(&if json { format!("{:#}\n", object()) } else { text() })?;
         }
         ConfigCommand::Sample => print(&configuration::sample())?,

@@ -1,5 +1,5 @@
 //! A process's network namespace and its TCP sockets, as the kernel lists them in
-//! `/proc/PID/net/tcp`. Any process in the network can open as many as its limits allow, so the list
+//! `/proc/PID/net/tcp`; and of the agent's own network, whose they are. Any process in the network can open as many as its limits allow, so the list
 //! is read line by line and up to a bound: about a microsecond a socket, and no memory for irrelevant
 //! ones. What several looks may cost together is the caller's [`Allowance`].
 
@@ -8,7 +8,7 @@ use crate::ids::ProcKey;
 use crate::paths::Paths;
 use rustix::fs::{Dir, readlinkat};
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -71,6 +71,8 @@ struct Socket {
     local: SocketAddr,
     remote: SocketAddr,
     listens: bool,
+    /// Of the process that made or accepted it; 0 without an inode.
+    user: u32,
     inode: u64,
 }
 
@@ -79,9 +81,10 @@ impl Socket {
         const LISTENS: &str = "0A";
         let mut fields = line.split_ascii_whitespace().skip(1);
         let (local, remote, state) = (fields.next()?, fields.next()?, fields.next()?);
-        let inode = fields.nth(5)?.parse().ok()?;
+        let user = fields.nth(3)?.parse().ok()?;
+        let inode = fields.nth(1)?.parse().ok()?;
         let (local, remote) = (address(local)?, address(remote)?);
-        Some(Self { local, remote, listens: state == LISTENS, inode })
+        Some(Self { local, remote, listens: state == LISTENS, user, inode })
     }
 }
 
@@ -91,7 +94,11 @@ fn table<'a>(
     name: &str,
     looks: &'a Allowance,
 ) -> impl Iterator<Item = Socket> + use<'a> {
-    let lines = living.open(name).map(|file| BufReader::with_capacity(1 << 16, file).lines());
+    sockets(living.open(name), looks)
+}
+
+fn sockets(table: Option<File>, looks: &Allowance) -> impl Iterator<Item = Socket> + use<'_> {
+    let lines = table.map(|file| BufReader::with_capacity(1 << 16, file).lines());
     let lines = lines.into_iter().flatten().skip(1).map_while(Result::ok);
     let lines = lines.take_while(|_| looks.take(1));
     lines.filter_map(|line| Socket::parse(&line))
@@ -131,6 +138,41 @@ pub(crate) fn accepted(
         |socket: &Socket| (socket.local, socket.remote, socket.listens) == (server, client, false);
     let found = table(living, name, looks).take(MAX_SOCKETS).find(is_same)?;
     (found.inode != 0).then_some(found.inode)
+}
+
+/// The sockets of the agent's own network, whose user the kernel tells as the agent's own namespace has it.
+fn own(looks: &Allowance) -> impl Iterator<Item = Socket> + use<'_> {
+    let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"].into_iter();
+    tables.flat_map(|path| sockets(File::open(path).ok(), looks))
+}
+
+/// The user of the process that accepted a connection of ours on this host; `None` until one has. The listener says
+/// less: it may have been another's when the connection came. A socket that nobody has accepted has no inode, and
+/// before Linux 6.17 root for its user.
+pub(crate) fn accepting_user((server, client): (SocketAddr, SocketAddr)) -> Option<u32> {
+    let ends = (canonical(server), canonical(client));
+    let is_other_end = |socket: &Socket| {
+        !socket.listens
+            && socket.inode != 0
+            && (canonical(socket.local), canonical(socket.remote)) == ends
+    };
+    own(&Allowance::default()).find(is_other_end).map(|socket| socket.user)
+}
+
+/// The users of the sockets that listen on an address, or on every address with its port.
+pub(crate) fn listening_users(at: SocketAddr) -> BTreeSet<u32> {
+    let at = canonical(at);
+    let is_there = |socket: &Socket| {
+        let ip = socket.local.ip().to_canonical();
+        let is_address = ip == at.ip() || ip.is_unspecified() || at.ip().is_unspecified();
+        socket.listens && is_address && socket.local.port() == at.port()
+    };
+    own(&Allowance::default()).filter(is_there).map(|socket| socket.user).collect()
+}
+
+/// IPv4 as such, also at a socket of IPv6.
+fn canonical(at: SocketAddr) -> SocketAddr {
+    SocketAddr::new(at.ip().to_canonical(), at.port())
 }
 
 /// Inodes of the sockets among a process's descriptors.
@@ -214,7 +256,7 @@ mod tests {
             )
         };
         let (local, remote) = ("127.0.0.1:28028".parse().unwrap(), "0.0.0.0:0".parse().unwrap());
-        let wanted = Socket { local, remote, listens: true, inode: 12_345 };
+        let wanted = Socket { local, remote, listens: true, user: 0, inode: 12_345 };
         assert_eq!(Socket::parse(&line("0A")), Some(wanted));
         assert_eq!(Socket::parse(&line("01")), Some(Socket { listens: false, ..wanted }));
         assert_eq!(Socket::parse("nonsense"), None);
@@ -238,6 +280,24 @@ mod tests {
             let inodes: HashSet<u64> = held(&living, looks).collect();
             assert!(listening(&living, &inodes, looks).contains(&server));
             assert_eq!(listening(&living, &HashSet::new(), looks), []);
+        }
+    }
+
+    #[test]
+    fn the_user_of_a_connection_is_known_once_it_is_accepted() {
+        let own = rustix::process::geteuid().as_raw();
+        // A listener of both protocols has sockets of IPv6 for connections of IPv4.
+        for (listen, to) in [("127.0.0.1:0", [127, 0, 0, 1]), ("[::]:0", [127, 0, 0, 1])] {
+            let Ok(listener) = TcpListener::bind(listen) else { continue };
+            let port = listener.local_addr().unwrap().port();
+            let server = SocketAddr::from((to, port));
+            let stream = TcpStream::connect(server).unwrap();
+            let ends = (server, stream.local_addr().unwrap());
+            assert_eq!(accepting_user(ends), None, "nobody has accepted it");
+            let _accepted = listener.accept().unwrap();
+            assert_eq!(accepting_user(ends), Some(own));
+            assert_eq!(listening_users(server), BTreeSet::from([own]));
+            assert_eq!(listening_users(SocketAddr::from((to, 1))), BTreeSet::new());
         }
     }
 

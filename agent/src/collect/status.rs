@@ -131,6 +131,15 @@ impl StatusRegistry {
         }
     }
 
+    /// A source that says nothing any more is ready, if it is on the board.
+    pub fn recovered(&self, source: &'static str) {
+        let is_ready = |status: &SourceStatus| status.report.state == SourceState::Ready;
+        let is_there = self.lock().get(source).is_some_and(|status| !is_ready(status));
+        if is_there {
+            self.put(source, &Report::ready());
+        }
+    }
+
     /// A turn of a source's work begins, of one that is read at this interval. A source that has
     /// reported nothing yet is on the board from now on.
     pub fn turn(&self, source: &'static str, every: Duration) -> Turn {

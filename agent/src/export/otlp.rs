@@ -29,6 +29,7 @@ pub(crate) mod sender;
 pub mod settings;
 mod thread;
 pub(crate) mod tls;
+pub mod trust;
 mod wire;
 
 use crate::export::spool::SpoolFolder;

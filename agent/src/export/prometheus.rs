@@ -20,8 +20,9 @@ mod text;
 mod tls;
 
 use crate::catalog::attributes::AttrSet;
+use crate::collect::sockets;
 use crate::export::naming::Profile;
-use crate::export::{EnrichedBatch, Report, Sink};
+use crate::export::{EnrichedBatch, Held, Report, Sink};
 use crate::heartbeat::Heartbeat;
 use access::{Access, Users};
 use bytes::Bytes;
@@ -31,7 +32,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use store::{Options, Store};
 use text::Format;
 use tls::Tls;
@@ -43,6 +44,9 @@ const THREAD: &str = "export:prometheus";
 /// Password checks that run or wait: each takes tens of milliseconds, and goes on when its client is
 /// gone.
 const MAX_CHECKS: usize = 4;
+
+/// The wait between two tries to listen, where another process has the address.
+pub(super) const RETRY_LISTEN: Duration = Duration::from_secs(30);
 
 /// The sink and its listener.
 #[derive(Debug)]
@@ -63,6 +67,8 @@ struct Endpoint {
     tls: Option<Tls>,
     heartbeat: Arc<Heartbeat>,
     counts: Counts,
+    /// Why it does not listen.
+    held: Mutex<Option<Held>>,
 }
 
 /// The outcome of scrapes.
@@ -112,25 +118,69 @@ impl Endpoint {
     fn new(options: Options, users: Users, tls: Option<Tls>, heartbeat: Arc<Heartbeat>) -> Self {
         let (store, access) = (Mutex::new(Store::new(options)), Access::new(users));
         let checks = Arc::new(Semaphore::new(MAX_CHECKS));
-        Self { store, access, checks, tls, heartbeat, counts: Counts::default() }
+        Self {
+            store,
+            access,
+            checks,
+            tls,
+            heartbeat,
+            counts: Counts::default(),
+            held: Mutex::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn held(&self) -> MutexGuard<'_, Option<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Listens, or says why not and who does.
+    fn listen(&self, address: SocketAddr) -> Option<(TcpListener, SocketAddr)> {
+        let listen = || {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok::<_, io::Error>((listener, address))
+        };
+        let (found, held) = match listen() {
+            Ok((listener, address)) => {
+                tracing::info!(%address, "metrics for Prometheus");
+                (Some((listener, address)), None)
+            }
+            Err(error) => {
+                let user = sockets::listening_users(address).pop_last();
+                let error = error.raw_os_error().unwrap_or_default();
+                (None, Some(Held::Address { address, error, user }))
+            }
+        };
+        *self.held() = held;
+        found
+    }
+
+    /// Listens as soon as the address is free.
+    async fn listen_later(&self, address: SocketAddr) -> TcpListener {
+        loop {
+            tokio::time::sleep(RETRY_LISTEN).await;
+            if let Some((listener, _)) = self.listen(address) {
+                return listener;
+            }
+        }
+    }
 }
 
 impl PrometheusSink {
     /// Listens and starts the thread; returns the address as well, whose port the kernel may have
-    /// chosen.
+    /// chosen. Where the address is another's, the thread tries again.
     fn start(
         address: SocketAddr,
         endpoint: Endpoint,
         bounds: Bounds,
     ) -> io::Result<(Self, SocketAddr)> {
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
+        let listening = endpoint.listen(address);
+        let at = listening.as_ref().map_or(address, |(_, at)| *at);
         // The one blocking thread checks passwords.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -143,12 +193,18 @@ impl PrometheusSink {
         let served = Arc::clone(&endpoint);
         let thread = std::thread::Builder::new().name(THREAD.into()).spawn(move || {
             runtime.block_on(async move {
-                let listener = match tokio::net::TcpListener::from_std(listener) {
-                    Ok(listener) => listener,
-                    Err(error) => return tracing::error!(%error, "no metrics endpoint"),
+                let serve = async {
+                    let listener = match listening {
+                        Some((listener, _)) => listener,
+                        None => served.listen_later(address).await,
+                    };
+                    match tokio::net::TcpListener::from_std(listener) {
+                        Ok(listener) => server::serve(listener, Arc::clone(&served), bounds).await,
+                        Err(error) => tracing::error!(%error, "no metrics endpoint"),
+                    }
                 };
                 tokio::select! {
-                    () = server::serve(listener, served, bounds) => {}
+                    () = serve => {}
                     // The sink was dropped.
                     _ = closed => {}
                 }
@@ -156,7 +212,7 @@ impl PrometheusSink {
             runtime.shutdown_background();
         })?;
         let (closing, thread) = (Some(closing), Some(thread));
-        Ok((Self { endpoint, closing, thread }, address))
+        Ok((Self { endpoint, closing, thread }, at))
     }
 }
 
@@ -188,6 +244,7 @@ impl Sink for PrometheusSink {
             not_finite: store.not_finite,
             requests: read(requests),
             bytes: read(bytes),
+            held: *self.endpoint.held(),
             ..Report::default()
         }
     }

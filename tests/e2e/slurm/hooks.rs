@@ -188,7 +188,12 @@ fn each_slurm_leaves_what_it_knows() {
 }
 
 /// Runs the hook of receipts where these scripts are the agent and Slurm: it looks in `/usr/sbin` first.
-fn receipt(folder: &Path, programs: &[(&str, &str)], argument: &[&str], user: [&str; 3]) {
+pub(crate) fn receipt(
+    folder: &Path,
+    programs: &[(&str, &str)],
+    argument: &[&str],
+    user: [&str; 3],
+) {
     let path = folder.join("programs");
     fs::create_dir_all(&path).unwrap();
     for (name, script) in programs {
@@ -208,9 +213,16 @@ fn receipt(folder: &Path, programs: &[(&str, &str)], argument: &[&str], user: [&
     assert_eq!((output.stdout, output.stderr), (Vec::new(), Vec::new()));
 }
 
-/// What the agent says, with the words it was asked with; the hook takes one line.
-const ANSWERS: (&str, &str) = ("gpuwho", "echo \"gpu_hours=1 of $*\"; echo more");
-const LINE: &str = "gpuwho node-7: gpu_hours=1 of receipt --line slurm_job/7";
+/// What the agent says, with the words it was asked with; the hook takes one line. The real one writes it.
+pub(crate) fn answers() -> String {
+    let real = gpuwho_tests::program::gpuwho().unwrap();
+    let real = real.display();
+    format!(
+        "case $1 in append-line) exec {real} \"$@\" ;; esac; echo \"gpu_hours=1 of $*\"; echo more"
+    )
+}
+
+pub(crate) const LINE: &str = "gpuwho node-7: gpu_hours=1 of receipt --line slurm_job/7";
 
 #[test]
 fn a_receipt_is_a_line_of_the_jobs_output_that_its_user_writes() {
@@ -225,10 +237,17 @@ fn a_receipt_is_a_line_of_the_jobs_output_that_its_user_writes() {
     let run = |programs: &[_], [uid, gid, output]: [String; 3]| {
         receipt(folder.path(), programs, &[], [&uid, &gid, &output]);
     };
+    let answers = answers();
+    let answers = ("gpuwho", answers.as_str());
+    run(&[answers], user(&output));
+    assert!(!output.exists(), "a job whose output is gone gets none");
+    fs::write(&output, "").unwrap();
+    std::os::unix::fs::chown(&output, Some(54_321), Some(54_322)).unwrap();
     run(&[("gpuwho", "exit 7")], user(&output));
-    assert!(!output.exists(), "a job without a device has no receipt");
+    let is_empty = fs::read_to_string(&output).unwrap().is_empty();
+    assert!(is_empty, "a job without a device has no receipt");
     for lines in 1..=2 {
-        run(&[ANSWERS], user(&output));
+        run(&[answers], user(&output));
         assert_eq!(fs::read_to_string(&output).unwrap(), format!("{LINE}\n").repeat(lines));
     }
     let file = fs::metadata(&output).unwrap();
@@ -237,8 +256,8 @@ fn a_receipt_is_a_line_of_the_jobs_output_that_its_user_writes() {
     let of_root = folder.path().join("of-root");
     fs::write(&of_root, "").unwrap();
     std::os::unix::fs::symlink(&of_root, home.join("link")).unwrap();
-    run(&[ANSWERS], user(&home.join("link")));
-    run(&[ANSWERS], ["0x".to_owned(), "0".to_owned(), of_root.display().to_string()]);
+    run(&[answers], user(&home.join("link")));
+    run(&[answers], ["0x".to_owned(), "0".to_owned(), of_root.display().to_string()]);
     assert_eq!(fs::read_to_string(&of_root).unwrap(), "");
 }
 
@@ -247,7 +266,12 @@ fn a_receipt_can_be_the_jobs_comment() {
     let (folder, _jobs) = or_skip!(jobs());
     let asked = folder.path().join("asked");
     let slurm = format!("printf '%s\\n' \"$@\" >'{}'", asked.display());
-    receipt(folder.path(), &[ANSWERS, ("scontrol", &slurm)], &["admincomment"], ["", "", ""]);
+    receipt(
+        folder.path(),
+        &[("gpuwho", &answers()), ("scontrol", &slurm)],
+        &["admincomment"],
+        ["", "", ""],
+    );
     let expected = format!("update\nJobId=7\nAdminComment={LINE}\n");
     assert_eq!(fs::read_to_string(asked).unwrap(), expected);
 }

@@ -3,6 +3,7 @@
 use super::secrets::SecretError;
 use super::settings::Protocol;
 use super::tls::TlsFileError;
+use super::trust::Untrusted;
 use crate::text::printable;
 use std::error::Error;
 use std::io;
@@ -63,6 +64,12 @@ pub(crate) enum Cause {
     /// A file with headers, a token or a secret.
     #[error(transparent)]
     SecretFile(#[from] SecretError),
+    /// A secret would go to somebody else than the receiver.
+    #[error("{untrusted}; {}", .untrusted.remedy())]
+    Untrusted {
+        /// Why.
+        untrusted: Untrusted,
+    },
     /// The connection broke.
     #[error("connection lost ({0})")]
     Lost(String),
@@ -149,6 +156,9 @@ pub(crate) fn message(text: &str) -> String {
 }
 
 fn known(error: &(dyn Error + 'static)) -> Option<Cause> {
+    if let Some(untrusted) = error.downcast_ref::<Untrusted>() {
+        return Some(Cause::Untrusted { untrusted: *untrusted });
+    }
     if let Some(error) = error.downcast_ref::<io::Error>() {
         return of_io(error);
     }

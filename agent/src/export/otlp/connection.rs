@@ -5,6 +5,7 @@ use super::cause::Cause;
 use super::secrets::CachedHeaders;
 use super::settings::{Protocol, Settings};
 use super::tls::{self, Stamp};
+use super::trust::Connector;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
@@ -23,8 +24,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Largest answer in bytes. An answer is a status and a short message.
 const ANSWER_BYTES: usize = 64 << 10;
 
-type Direct = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
-type Proxied = Client<HttpsConnector<Tunnel<HttpConnector>>, Full<Bytes>>;
+type Direct = Client<HttpsConnector<Connector>, Full<Bytes>>;
+type Proxied = Client<HttpsConnector<Tunnel<Connector>>, Full<Bytes>>;
 
 /// A client, with or without a proxy.
 #[derive(Debug)]
@@ -128,6 +129,7 @@ fn build(settings: &Settings) -> Result<HyperClient, Cause> {
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    let tcp = Connector::new(tcp, settings);
     Ok(match &settings.proxy {
         None => HyperClient::Direct(client(settings.protocol, config, tcp)),
         Some(proxy) => {

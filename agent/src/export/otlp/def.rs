@@ -3,13 +3,14 @@
 use super::settings::{RawOtlp, Settings, Signal, TlsFiles, check_also};
 use super::tls;
 use super::{LogsSink, OtlpSink, Resource};
-use crate::config::{ConfigError, Flags, Resolving, Section, Tables, checks, spread};
+use crate::config::{self, ConfigError, Flags, Resolving, Section, Tables, checks, spread};
 use crate::diagnosis::Finding;
 use crate::export::Sink;
 use crate::export::def::{NamedSink, OpenError, Receiver, SinkContext, SinkDef, sink_name};
 use crate::export::filter::Filter;
 use crate::export::naming::{Naming, RawNaming};
 use crate::export::spool;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The row of metrics.
@@ -48,6 +49,12 @@ const SECTION: Section = Section::of::<RawOtlp>(
 # are read again.
 #: headers_file = "/etc/gpuwho/otlp.headers"
 #: token_file = "/etc/gpuwho/otlp.token"
+# Without TLS a secret (what is in the two files, in OTEL_EXPORTER_OTLP_HEADERS, or in a header or query like a
+# token) goes only to a process on this host: of root, of the agent's user, or of this user, by name or
+# number. Until such a process accepts the connection everything waits. true: to whoever is there, also on
+# other hosts.
+#: receiver_user = 998
+#: insecure_secrets = false
 # http://HOST:PORT of a proxy, which is used by CONNECT; default: HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
 # "none": none. A receiver on this host needs none.
 #: proxy = "none"
@@ -83,6 +90,7 @@ struct Otlp {
     also: Vec<One>,
     /// Also without an endpoint, which the environment may set.
     tls: TlsFiles,
+    passwd: PathBuf,
     spool: spool::settings::Settings,
     interval: Duration,
 }
@@ -139,6 +147,11 @@ impl Receiver for Otlp {
         for one in all {
             let word = one.name.trim_start_matches("sink:");
             let to = format!("sends to {:?}", one.settings.endpoint);
+            let key = word.replacen("otlp:", "otlp.also.", 1);
+            if let Some(found) = one.settings.diagnose_receiver(word, &key, &self.passwd) {
+                findings.push(found);
+                continue;
+            }
             findings.push(match one.settings.header_files.read() {
                 Ok(_) => Finding::new(word, "ok", to, ""),
                 Err(error) => {
@@ -192,6 +205,7 @@ fn configure(signal: Signal, with: &Resolving<'_>) -> Result<Box<dyn Receiver>, 
     let settings = otlp_settings(signal, with.tables, with.flags, with.env)?;
     let file: RawOtlp = with.tables.read(OTLP)?;
     let tls = Settings::resolve(signal, &RawOtlp::default(), &file, &|_| None)?.tls;
+    let passwd = with.settings.paths.passwd.as_path();
     let row = match signal {
         Signal::Metrics => METRICS.name,
         Signal::Logs => LOGS.name,
@@ -215,10 +229,13 @@ fn configure(signal: Signal, with: &Resolving<'_>) -> Result<Box<dyn Receiver>, 
         let env =
             |name: &str| (!name.starts_with("OTEL_EXPORTER_")).then(|| (with.env)(name)).flatten();
         let settings = Settings::resolve(signal, &RawOtlp::default(), raw, &env)?;
-        also.push(one(sink_name(row, name), &format!("otlp.also.{name}"), raw, settings)?);
+        let key = format!("otlp.also.{name}");
+        let settings = settings.with_trust(&key, passwd)?;
+        also.push(one(sink_name(row, name), &key, raw, settings)?);
     }
     let spool = spool::settings::Settings::resolve(with.tables)?;
-    Ok(Box::new(Otlp { signal, first, also, tls, spool, interval }))
+    let passwd = passwd.to_owned();
+    Ok(Box::new(Otlp { signal, first, also, tls, passwd, spool, interval }))
 }
 
 fn check_files(key: &str, raw: &RawOtlp) -> Result<(), ConfigError> {
@@ -272,7 +289,8 @@ pub(crate) fn otlp_settings(
         Settings::resolve(signal, &flags, file, &|_| None)?;
         return Ok(None);
     }
-    Ok(Some(Settings::resolve(signal, &flags, file, env)?))
+    let settings = Settings::resolve(signal, &flags, file, env)?;
+    Ok(Some(settings.with_trust(OTLP, &config::passwd(tables)?)?))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! retries a retryable one until it is accepted, gives way to newer ones, or the agent ends.
 
 use super::backlog::Backlog;
+use super::cause::Cause;
 use super::counts::SinkCounters;
 use super::grpc::Grpc;
 use super::health::Health;
@@ -9,6 +10,7 @@ use super::http::Http;
 use super::queue::{Queue, Request};
 use super::retry::{Verdict, Waits, chance};
 use super::settings::{Protocol, Settings};
+use crate::export::Held;
 use crate::export::spool::SpoolFolder;
 use crate::export::webhook::Webhook;
 use std::sync::Arc;
@@ -154,6 +156,7 @@ impl Sender {
             Verdict::Accepted { rejected, message } => {
                 let rejected = rejected.min(points);
                 self.backlog.done(points - rejected, rejected);
+                self.counts.add(|report| report.held = None);
                 self.waits.reset();
                 self.health.worked(now);
                 if rejected > 0 {
@@ -168,6 +171,11 @@ impl Sender {
             Verdict::NotOurs => self.backlog.discard(&request),
             Verdict::Retry { cause, after } => {
                 self.backlog.put_back(request);
+                let held = match cause {
+                    Cause::Untrusted { untrusted } => Some(Held::Secret(untrusted)),
+                    _ => None,
+                };
+                self.counts.add(|report| report.held = held);
                 self.health.failed(&cause, true, now);
                 let wait = self.waits.next(after);
                 // When the agent ends, the last attempt is made at once.

@@ -23,6 +23,7 @@ pub(crate) use parse::resource_attributes;
 use super::proxy;
 pub use super::proxy::Proxy;
 pub use super::secrets::HeaderFiles;
+use super::trust::{self, RawUser, Trust};
 use crate::export::filter::RawFilter;
 use hyper::Uri;
 use hyper::header::HeaderMap;
@@ -84,6 +85,8 @@ pub struct Settings {
     pub headers: HeaderMap,
     /// Files with further headers.
     pub header_files: HeaderFiles,
+    /// Whom a secret may be sent to without TLS.
+    pub trust: Trust,
     /// The proxy in front of the receiver.
     pub proxy: Option<Proxy>,
     /// Time for one attempt, from connecting to the complete answer.
@@ -194,6 +197,10 @@ pub struct RawOtlp {
     pub client_key: Option<PathBuf>,
     /// Plain text where the endpoint has no scheme.
     pub insecure: Option<bool>,
+    /// Secrets may be sent in plain text.
+    pub insecure_secrets: Option<bool>,
+    /// The receiver's user on this host.
+    pub receiver_user: Option<RawUser>,
     /// Bytes of encoded requests that may wait for the receiver.
     pub queue_bytes: Option<usize>,
     /// What is sent there.
@@ -249,7 +256,8 @@ impl Settings {
         if queue_bytes < 65_536 {
             return Err(SettingsError::QueueBytes { value: queue_bytes });
         }
-        Ok(Self {
+        let trust = Trust::new(file.insecure_secrets, file.receiver_user.clone());
+        let mut settings = Self {
             endpoint,
             protocol,
             headers: lookup.headers()?,
@@ -257,6 +265,7 @@ impl Settings {
                 headers: flags.headers_file.clone().or_else(|| file.headers_file.clone()),
                 token: flags.token_file.clone().or_else(|| file.token_file.clone()),
             },
+            trust,
             proxy,
             timeout: lookup
                 .text("TIMEOUT", "timeout_ms", |raw| raw.timeout_ms.map(|ms| ms.to_string()))
@@ -272,7 +281,9 @@ impl Settings {
                 .map_or(Ok(Temporality::Cumulative), |setting| parse::temporality(&setting))?,
             spread: Duration::ZERO,
             resource_attributes: resource_attributes(env)?,
-        })
+        };
+        settings.trust.secret = lookup.secret(&settings);
+        Ok(settings)
     }
 }
 
@@ -328,6 +339,12 @@ fn tls_files(lookup: &Lookup<'_>) -> Result<TlsFiles, SettingsError> {
     Ok(TlsFiles { ca: ca.map(path), client })
 }
 
+/// Whether a URL's host is this one, as far as its text says.
+pub(super) fn is_loopback(host: Option<&str>) -> bool {
+    let host = host.unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
 impl Endpoint {
     /// The complete URL.
     pub fn uri(&self) -> &Uri {
@@ -345,7 +362,7 @@ impl Endpoint {
 
     /// Whether it is on this host.
     pub(super) fn is_loopback(&self) -> bool {
-        parse::is_loopback(self.0.host())
+        is_loopback(self.0.host())
     }
 
     /// Whether the connection is encrypted.

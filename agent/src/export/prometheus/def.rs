@@ -6,6 +6,7 @@ use super::store::Options;
 use super::tls::{Files, Tls};
 use super::{Endpoint, PrometheusSink, text};
 use crate::catalog::attributes::HOST_NAME;
+use crate::collect::sockets;
 use crate::config::{ConfigError, Resolving, Section, checks};
 use crate::diagnosis::Finding;
 use crate::export::Sink;
@@ -13,9 +14,9 @@ use crate::export::def::{OpenError, Receiver, SinkContext, SinkDef};
 use crate::export::naming::{Naming, RawNaming};
 use crate::export::otlp::Resource;
 use crate::export::otlp::settings::resource_attributes;
+use crate::export::otlp::trust;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ const PROMETHEUS_WORD: &str = "prometheus";
 const SECTION: Section = Section::of::<RawPrometheus>(
     PROMETHEUS_WORD,
     r#"# The address on which Prometheus scrapes /metrics; /healthz and /readyz are there too. Without it the
-# agent does not listen. Every local user can read a loopback address, everybody any other one, unless
+# agent does not listen. One that another process has is tried every 30 s. Every local user can read a loopback address, everybody any other one, unless
 # names and passwords are set.
 #: listen = "127.0.0.1:9464"
 # The names of the metrics: "native" are those of METRICS.md as Prometheus' OTLP receiver translates
@@ -92,16 +93,6 @@ struct Prometheus {
     resource: Vec<(String, String)>,
 }
 
-/// The listener cannot be opened.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot listen on {address} for Prometheus ({source}); choose another with --prometheus or prometheus.listen"
-)]
-struct ListenError {
-    address: SocketAddr,
-    source: io::Error,
-}
-
 impl Receiver for Prometheus {
     fn open(&self, context: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
         let Some(address) = self.address else { return Ok(None) };
@@ -117,9 +108,7 @@ impl Receiver for Prometheus {
         let tls = self.tls.clone().map(Tls::open).transpose()?;
         let heartbeat = Arc::clone(context.heartbeat);
         let endpoint = Endpoint::new(options, self.users.clone(), tls, heartbeat);
-        let started = PrometheusSink::start(address, endpoint, BOUNDS);
-        let (sink, address) = started.map_err(|source| ListenError { address, source })?;
-        tracing::info!(%address, "metrics for Prometheus");
+        let (sink, _) = PrometheusSink::start(address, endpoint, BOUNDS)?;
         Ok(Some(self.naming.wrap(Box::new(sink), context.host)))
     }
 
@@ -141,6 +130,12 @@ impl Receiver for Prometheus {
         if let Some(Err(error)) = self.tls.clone().map(Tls::open) {
             let remedy = "correct [prometheus] tls_server_config";
             return vec![Finding::new(PROMETHEUS_WORD, "failed", error.to_string(), remedy)];
+        }
+        let others = sockets::listening_users(address);
+        if let Some(user) = others.iter().find(|user| !trust::is_ours(**user)) {
+            let facts = format!("a process of user {user} listens on {address}: it is not served");
+            let remedy = "end that process, or choose another address with prometheus.listen";
+            return vec![Finding::new(PROMETHEUS_WORD, "degraded", facts, remedy)];
         }
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{address}/metrics");

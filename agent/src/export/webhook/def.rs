@@ -11,6 +11,7 @@ use crate::export::otlp::settings::{
     Endpoint, RawHeaders, RawOtlp, RawProxy, Settings, Signal, is_name,
 };
 use crate::export::otlp::tls;
+use crate::export::otlp::trust::RawUser;
 use crate::export::spool;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -40,6 +41,10 @@ const SECTION: Section = Section::of::<RawWebhook>(
 # Sent with each request; values are never logged. headers_file has a line NAME: VALUE for each.
 #: headers = { x-team = "gpu" }
 #: headers_file = "/etc/gpuwho/webhook.headers"
+# Without TLS a signature or another secret goes only to a process on this host: of root, of the agent's
+# user, or of this one; until then everything waits. true: to whoever is there. As in [otlp].
+#: receiver_user = 998
+#: insecure_secrets = false
 # http://HOST:PORT of a proxy; default: HTTPS_PROXY, HTTP_PROXY and NO_PROXY. "none": none.
 #: proxy = "none"
 # PEM files for TLS: the CAs to trust instead of the system's, and the agent's own certificate and key.
@@ -67,6 +72,8 @@ struct RawWebhook {
     timeout_ms: Option<u64>,
     headers: Option<RawHeaders>,
     headers_file: Option<PathBuf>,
+    receiver_user: Option<RawUser>,
+    insecure_secrets: Option<bool>,
     proxy: Option<RawProxy>,
     certificate: Option<PathBuf>,
     client_certificate: Option<PathBuf>,
@@ -78,6 +85,7 @@ struct RawWebhook {
 #[derive(Debug)]
 struct Webhooks {
     all: Vec<One>,
+    passwd: PathBuf,
     spool: spool::settings::Settings,
     interval: Duration,
 }
@@ -122,6 +130,8 @@ impl Receiver for Webhooks {
         for one in &self.all {
             let subject = one.name.trim_start_matches("sink:");
             let to = format!("posts to {:?}", one.settings.endpoint);
+            let key = subject.replacen("webhook:", "webhook.also.", 1);
+            findings.extend(one.settings.diagnose_receiver(subject, &key, &self.passwd));
             findings.push(match one.secret.as_deref().map(sign::read) {
                 Some(Err(error)) => {
                     let remedy = "correct webhook.secret_file: nothing is posted without it";
@@ -181,7 +191,8 @@ fn configure(with: &Resolving<'_>) -> Result<Box<dyn Receiver>, ConfigError> {
         all.push(one(sink_name(NAME, name), &key, raw, with)?);
     }
     let spool = spool::settings::Settings::resolve(with.tables)?;
-    Ok(Box::new(Webhooks { all, spool, interval: with.settings.interval }))
+    let passwd = with.settings.paths.passwd.clone();
+    Ok(Box::new(Webhooks { all, passwd, spool, interval: with.settings.interval }))
 }
 
 fn one(
@@ -202,6 +213,8 @@ fn one(
         protocol: Some("http/protobuf".to_owned()),
         headers: raw.headers.clone(),
         headers_file: raw.headers_file.clone(),
+        receiver_user: raw.receiver_user.clone(),
+        insecure_secrets: raw.insecure_secrets,
         proxy: raw.proxy.clone(),
         timeout_ms: raw.timeout_ms,
         certificate: raw.certificate.clone(),
@@ -212,7 +225,11 @@ fn one(
     };
     let env =
         |name: &str| (!name.starts_with("OTEL_EXPORTER_")).then(|| (with.env)(name)).flatten();
-    let settings = Settings::resolve(Signal::Logs, &RawOtlp::default(), &as_otlp, &env)?;
+    let mut settings = Settings::resolve(Signal::Logs, &RawOtlp::default(), &as_otlp, &env)?;
+    let key_file = raw.secret_file.as_ref().map(|_| "secret_file");
+    settings.trust.secret = key_file.or(settings.trust.secret);
+    let settings =
+        Settings { endpoint, ..settings }.with_trust(key, &with.settings.paths.passwd)?;
     let paths = [("secret_file", &raw.secret_file), ("headers_file", &raw.headers_file)];
     let paths = paths
         .into_iter()
@@ -224,7 +241,7 @@ fn one(
         if wanted.metrics { config::spread(with.settings.interval) } else { Duration::ZERO };
     Ok(One {
         name,
-        settings: Settings { endpoint, spread, ..settings },
+        settings: Settings { spread, ..settings },
         secret: raw.secret_file.clone(),
         wanted,
         filter: Filter::resolve(&format!("{key}.filter"), raw.filter.as_ref())?,

@@ -91,7 +91,10 @@ pub(super) fn values(scene: &Scene, tap: &Tap) -> Vec<String> {
     let data = nvml.scenario().parent().unwrap().display().to_string();
     vec![
         format!("--set-file=config={}", config.display()),
-        format!("--set=otlp.secretName=headers,otlp.endpoint=http://{}", tap.address),
+        format!(
+            "--set=otlp.secretName=headers,otlp.insecureSecrets=true,otlp.endpoint=http://{}",
+            tap.address
+        ),
         "--set=resources.limits.memory=300Mi,spool.enabled=false".to_owned(),
         format!("--set=runtimeClassName=,privileged=true,driverFolders={{{DRIVER},{data}}}"),
     ]

@@ -67,6 +67,26 @@ pub enum SettingsError {
         "the proxy is not of the form http://HOST:PORT; set otlp.proxy to one, or to `none` to use none"
     )]
     Proxy,
+    /// A secret that everybody on the way could read.
+    #[error(
+        "{key}: {secret} would go to {to} without TLS; use https, or 127.0.0.1 for a receiver on this host; or set {key}.insecure_secrets = true"
+    )]
+    PlainSecret {
+        /// The section.
+        key: String,
+        /// What is secret.
+        secret: &'static str,
+        /// Where it would go.
+        to: String,
+    },
+    /// A user that is not there.
+    #[error("{key}.receiver_user: there is no user `{name}`; write the number of one")]
+    ReceiverUser {
+        /// The section.
+        key: String,
+        /// As written.
+        name: String,
+    },
     /// A further receiver's name.
     #[error("otlp.also: `{name}` is no name; use up to 32 of a-z, 0-9 and -")]
     Name {

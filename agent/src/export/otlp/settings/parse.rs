@@ -1,6 +1,9 @@
 //! Finds each setting's text and parses it.
 
-use super::{Compression, Endpoint, Protocol, RawOtlp, SettingsError, Signal, Temporality};
+use super::{
+    Compression, Endpoint, Protocol, RawOtlp, Settings, SettingsError, Signal, Temporality,
+    is_loopback, trust,
+};
 use crate::catalog::attributes::SERVICE_NAME;
 use hyper::Uri;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
@@ -64,6 +67,20 @@ impl Lookup<'_> {
             return collect_headers(&setting.origin, pairs(&setting.value));
         }
         written(self.file, "otlp.headers").unwrap_or_else(|| Ok(HeaderMap::new()))
+    }
+
+    /// What of a request is a secret, by its key.
+    pub(super) fn secret(&self, settings: &Settings) -> Option<&'static str> {
+        let files = &settings.header_files;
+        let is_from_env = self.flags.headers.is_none() && self.variable("HEADERS").is_some();
+        let found = [
+            ("token_file", files.token.is_some()),
+            ("headers_file", files.headers.is_some()),
+            ("OTEL_EXPORTER_OTLP_HEADERS", is_from_env && !settings.headers.is_empty()),
+            ("headers", settings.headers.keys().any(trust::is_secret)),
+            ("the query of its URL", settings.endpoint.uri().query().is_some()),
+        ];
+        found.into_iter().find(|(_, is_there)| *is_there).map(|(name, _)| name)
     }
 
     fn variable(&self, name: &str) -> Option<Setting> {
@@ -193,11 +210,6 @@ fn path(signal: Signal, setting: &Setting, protocol: Protocol, uri: &Uri) -> Str
         return format!("{base}{query}");
     }
     format!("{}{}{query}", base.trim_end_matches('/'), signal.http_path())
-}
-
-pub(super) fn is_loopback(host: Option<&str>) -> bool {
-    let host = host.unwrap_or_default().trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// `OTEL_RESOURCE_ATTRIBUTES`, then `OTEL_SERVICE_NAME`, which wins.
