@@ -222,7 +222,7 @@ impl Guard {
         if !self.must && self.has_warned.load(Ordering::Relaxed) {
             return Ok(());
         }
-        match self.judge(stream.peer_addr()?, stream.local_addr()?).await {
+        match self.classify(stream.peer_addr()?, stream.local_addr()?).await {
             Err(untrusted) if self.must => Err(untrusted.into()),
             Err(untrusted @ Untrusted::User { .. }) => {
                 self.has_warned.store(true, Ordering::Relaxed);
@@ -237,7 +237,7 @@ impl Guard {
         }
     }
 
-    async fn judge(&self, at: SocketAddr, client: SocketAddr) -> Result<(), Untrusted> {
+    async fn classify(&self, at: SocketAddr, client: SocketAddr) -> Result<(), Untrusted> {
         if !at.ip().to_canonical().is_loopback() && at.ip() != client.ip() {
             return Err(Untrusted::OtherHost { at });
         }

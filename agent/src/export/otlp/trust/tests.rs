@@ -87,11 +87,11 @@ fn who_has_not_accepted_is_not_trusted_and_who_is_elsewhere_neither() {
     runtime.block_on(async {
         let stream = TcpStream::connect(at).await.unwrap();
         let client = stream.local_addr().unwrap();
-        assert_eq!(guard.judge(at, client).await, Err(Untrusted::Unseen { at }));
+        assert_eq!(guard.classify(at, client).await, Err(Untrusted::Unseen { at }));
         let accepted = listener.accept().unwrap();
-        assert_eq!(guard.judge(at, client).await, Ok(()));
+        assert_eq!(guard.classify(at, client).await, Ok(()));
         drop(accepted);
         let at = SocketAddr::from(([192, 0, 2, 1], 4318));
-        assert_eq!(guard.judge(at, client).await, Err(Untrusted::OtherHost { at }));
+        assert_eq!(guard.classify(at, client).await, Err(Untrusted::OtherHost { at }));
     });
 }
