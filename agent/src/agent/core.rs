@@ -105,6 +105,7 @@ impl Core {
             upkeep: <_>::default(),
             late: <_>::default(),
             nccl_processes: <_>::default(),
+            nccl_states: <_>::default(),
             nccl_in_use: <_>::default(),
             engines: <_>::default(),
         };

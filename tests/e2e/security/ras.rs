@@ -26,7 +26,8 @@ impl Mallory {
         let port_text = port.to_string();
         let document = folder.join("lies.json").display().to_string();
         let arguments = [kind, &port_text, &document];
-        let arguments = if kind == "file" { &arguments[..] } else { &arguments[..2] };
+        let has_file = matches!(kind, "file" | "heard");
+        let arguments = if has_file { &arguments[..] } else { &arguments[..2] };
         let mut command = attacker::command("ras", arguments).unwrap();
         command.env("NCCL_RAS_ADDR", format!("localhost:{port}")).env("LD_PRELOAD", library);
         let command = hold_node(&mut command, &folder.join("dev/nvidia0")).unwrap();
@@ -74,7 +75,12 @@ impl Room {
     }
 
     fn agent(&self) -> Agent {
-        let more = "[nvidia]\nenabled = false\n[nccl]\nras_interval = \"1s\"\n".to_owned();
+        self.agent_asking("ras = \"all\"\n")
+    }
+
+    /// An agent whose section `[nccl]` has this line.
+    fn agent_asking(&self, whom: &str) -> Agent {
+        let more = format!("[nvidia]\nenabled = false\n[nccl]\n{whom}ras_interval = \"1s\"\n");
         let (interval, file) = (Some("500ms".to_owned()), Some(self.reported()));
         let config = Config { interval, file, more, ..Config::default() };
         Agent::start(self.path(), &config, None).unwrap()
@@ -261,4 +267,41 @@ fn silent_sockets_of_one_user_do_not_delay_anothers() {
     let left_out = (SILENT - 8) as f64;
     let counted = until(WITHIN, || (room.queries("not_asked") >= left_out).then_some(()));
     assert!(counted.is_some(), "{}", room.queries("not_asked"));
+}
+
+#[test]
+fn a_rank_hears_nothing_unless_the_operator_asks_all() {
+    /// Readings of the agent, each half a second: more than three intervals of questions.
+    const READINGS: usize = 12;
+    let room = or_skip!(Room::new());
+    let heard = room.path().join("lies.json");
+    // In order: what is asked of nobody comes first.
+    for (whom, is_asked) in [("", false), ("ras = \"off\"\n", false), ("ras = \"all\"\n", true)] {
+        fs::write(&heard, "").unwrap();
+        let agent = room.agent_asking(whom);
+        let _mallory = room.mallory("heard", ports::<1>()[0]);
+        agent.wait_for_log("counting collective calls", WITHIN).unwrap();
+        let bytes = || fs::metadata(&heard).unwrap().len();
+        if is_asked {
+            until(WITHIN, || (bytes() > 0).then_some(())).expect("the control: he is asked");
+        } else {
+            let readings = || self::sources(&room, "nccl").len();
+            let before = readings();
+            until(WITHIN, || (readings() >= before + READINGS).then_some(())).expect("readings");
+            assert_eq!(bytes(), 0, "with `{whom}`: {:?}", fs::read_to_string(&heard));
+            assert_eq!(room.points("nccl.ras.queries"), []);
+            let ready = sources(&room, "nccl-ras").into_iter().filter(|(_, is)| *is > 0.5);
+            let states: Vec<_> = ready.map(|(of, _)| of["gpuwho.source.state"].clone()).collect();
+            assert!(states.iter().all(|state| state == "absent"), "{states:?}");
+            assert_eq!(states.is_empty(), whom.contains("off"), "the source says so");
+        }
+        drop(agent);
+        fs::remove_file(room.reported()).unwrap();
+    }
+}
+
+/// The points of a source's status so far.
+fn sources(room: &Room, name: &str) -> Vec<(Value, f64)> {
+    let all = room.points("gpuwho.source.status").into_iter();
+    all.filter(|(of, _)| of["gpuwho.source.name"] == name).collect()
 }
