@@ -11,6 +11,7 @@ use rustix::process::geteuid;
 use serde_json::{Value, json};
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -74,6 +75,16 @@ impl Room {
         Rank::start(self.path(), &self.library, &[("NCCL_RAS_ADDR", &address)]).unwrap()
     }
 
+    /// Two ranks of root's in one communicator, and the unique id that it is made from.
+    fn world(&self, port: u16) -> ([Rank; 2], String) {
+        let mut ranks = [self.alice(port), self.alice(port)];
+        let id = ranks[0].order("id").unwrap();
+        for (number, rank) in ranks.iter_mut().enumerate() {
+            assert_eq!(rank.order(&format!("init world 2 {number} {id}")).unwrap(), "0");
+        }
+        (ranks, id)
+    }
+
     fn agent(&self) -> Agent {
         self.agent_asking("ras = \"all\"\n")
     }
@@ -123,6 +134,14 @@ impl Room {
     }
 }
 
+/// The communicator that is made from this unique id.
+fn hash_of(id: &str) -> String {
+    let byte = |at: usize| u8::from_str_radix(&id[2 * at..2 * at + 2], 16).unwrap();
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|of| byte(8 * at + of)));
+    let words = std::array::from_fn(word);
+    format!("{:#x}", gpuwho_common::nccl::Hash::of_unique_id(&words))
+}
+
 /// Free ports, in order.
 fn ports<const N: usize>() -> [u16; N] {
     let all = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
@@ -149,18 +168,9 @@ fn dead(rank: u32, pid: u32) -> Value {
 fn a_false_status_service_speaks_of_its_own_processes_alone() {
     let room = or_skip!(Room::new());
     let [honest, false_port] = ports();
-    // Two ranks of root's in one communicator.
-    let mut ranks = [room.alice(honest), room.alice(honest)];
-    let id = ranks[0].order("id").unwrap();
-    for (number, rank) in ranks.iter_mut().enumerate() {
-        assert_eq!(rank.order(&format!("init world 2 {number} {id}")).unwrap(), "0");
-    }
+    let (mut ranks, id) = room.world(honest);
+    let hash = hash_of(&id);
     let [first, second] = [ranks[0].pid(), ranks[1].pid()];
-    let hash = {
-        let byte = |at: usize| u8::from_str_radix(&id[2 * at..2 * at + 2], 16).unwrap();
-        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|of| byte(8 * at + of)));
-        format!("{:#x}", gpuwho_common::nccl::Hash::of_unique_id(&std::array::from_fn(word)))
-    };
     let truth = room.path().join("truth.json");
     let world = json!({
         "hash": hash, "size": 2, "ranks": [present(0, first, 70), present(1, second, 70)],
@@ -285,7 +295,7 @@ fn a_rank_hears_nothing_unless_the_operator_asks_all() {
         if is_asked {
             until(WITHIN, || (bytes() > 0).then_some(())).expect("the control: he is asked");
         } else {
-            let readings = || self::sources(&room, "nccl").len();
+            let readings = || sources(&room, "nccl").len();
             let before = readings();
             until(WITHIN, || (readings() >= before + READINGS).then_some(())).expect("readings");
             assert_eq!(bytes(), 0, "with `{whom}`: {:?}", fs::read_to_string(&heard));
@@ -300,8 +310,55 @@ fn a_rank_hears_nothing_unless_the_operator_asks_all() {
     }
 }
 
+#[test]
+fn a_rank_that_was_killed_is_missed_by_its_peer_in_a_call_and_by_nobody_elses() {
+    let room = or_skip!(Room::new());
+    let ([mut first, mut second], id) = room.world(ports::<1>()[0]);
+    let hash = hash_of(&id);
+    // Nobody's, who says that he is in the same communicator, and dies too.
+    fs::set_permissions(room.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut mallory = Rank::of_nobody(room.path(), &room.library).unwrap();
+    assert_eq!(mallory.order(&format!("init world 2 0 {id}")).unwrap(), "0");
+    let _agent = room.agent_asking("hang_after = \"2s\"\n");
+    let (pid, his) = (second.pid(), mallory.pid());
+    let mut are_known = || {
+        for rank in [&mut first, &mut mallory] {
+            rank.order("call 1 ncclAllReduce world 1024 7").unwrap();
+        }
+        second.order("call 1 ncclAllReduce world 1024 7").unwrap();
+        let info = room.points("nccl.communicator.info");
+        let is_member = |pid: u32| {
+            info.iter()
+                .any(|(of, _)| of["nccl.communicator.id"] == *hash && of["process.pid"] == pid)
+        };
+        (is_member(pid) && is_member(his)).then_some(())
+    };
+    until(WITHIN, &mut are_known).expect("the ranks");
+    drop((second, mallory));
+    assert_eq!(room.event(pid), None, "nobody waits");
+    first.order("hang").unwrap();
+    first.begin("call 1 ncclAllReduce world 1024 7").unwrap();
+    let event = until(WITHIN, || room.event(pid)).expect("the event");
+    let names = [
+        "nccl.communicator.id",
+        "nccl.peer.record",
+        "nccl.rank",
+        "nccl.nranks",
+        "gpuwho.event.source",
+    ];
+    let said = names.map(|name| event["attributes"][name].clone());
+    assert_eq!(said, [json!(hash), json!("itself"), json!(1), json!(2), json!("nccl")]);
+    let ended = || {
+        let mut points = room.points("nccl.communicator.ranks.ended").into_iter();
+        points.find(|(of, count)| of["process.pid"] == first.pid() && (*count - 1.0).abs() < 0.5)
+    };
+    until(WITHIN, ended).expect("the metric");
+    assert_eq!(room.event(his), None, "he is another owner's");
+    assert_eq!(room.points("nccl.ras.queries"), [], "nobody was asked");
+}
+
 /// The points of a source's status so far.
 fn sources(room: &Room, name: &str) -> Vec<(Value, f64)> {
     let all = room.points("gpuwho.source.status").into_iter();
-    all.filter(|(of, _)| of["gpuwho.source.name"] == name).collect()
+    all.filter(|(of, _)| of["gpuwho.source"] == name).collect()
 }
