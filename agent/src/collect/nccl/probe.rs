@@ -204,14 +204,16 @@ impl Nccl {
         self.peers.compare(members, &snapshot.communicators, &groups);
         self.shared.with(|known| {
             if let Some(phases) = &mut known.phases {
-                phase::note(phases, &snapshot, members, &groups, &host, now_ns);
+                phase::note(phases, &snapshot, (members, &groups), &host, now_ns);
             }
         });
         let statuses = statuses(members, &groups, now_ns, self.settings.hang_after);
-        let aggregator = self.aggregator.as_deref();
-        let (lost, hang_after) = (&mut self.peers.lost, self.settings.hang_after);
-        lost.note(&reading, &groups, &host, (now_ns, hang_after), &self.ownership);
-        aggregator.into_iter().for_each(|aggregator| lost.report(aggregator));
+        let hang_ns = u64::try_from(self.settings.hang_after.as_nanos()).unwrap_or(u64::MAX);
+        let (lost, until_ns) = (&mut self.peers.lost, now_ns.saturating_sub(hang_ns));
+        lost.note(&reading, &groups, (&host, &self.ownership), until_ns);
+        if let Some(aggregator) = &self.aggregator {
+            lost.report(aggregator);
+        }
         for stuck in self.peers.hangs.note(members, &statuses, now_ns) {
             report_stuck(stuck, &self.ownership, self.aggregator.as_deref());
         }

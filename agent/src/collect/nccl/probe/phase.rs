@@ -50,8 +50,7 @@ pub(super) type LastChanges = HashMap<ProcKey, Changed>;
 pub(super) fn note(
     known: &mut LastChanges,
     snapshot: &Snapshot,
-    members: &[Member],
-    groups: &Groups,
+    (members, groups): (&[Member], &Groups),
     host: &Host<'_>,
     now_ns: u64,
 ) {

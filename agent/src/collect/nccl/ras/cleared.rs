@@ -90,6 +90,7 @@ fn parsed(version: &str) -> Option<Version> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
     use std::sync::Arc;
 
     const TABLE: &[Cleared] = &[
@@ -155,5 +156,46 @@ mod tests {
             state(100, &["2.40.3"], 600, true),
         ];
         assert_eq!(asked(&all, TABLE), [11], "nor is one of an unknown user");
+    }
+
+    /// What connects to a tenant's process is on the page of questions, and what is there exists.
+    #[test]
+    fn asks_name_what_is_asked() {
+        let page = include_str!("../../../../docs/asks.md");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/collect");
+        let named: Vec<&str> =
+            page.split('`').filter_map(|word| word.strip_prefix("collect/")).collect();
+        for name in &named {
+            let place = source.join(name);
+            assert!(place.exists() || place.with_extension("rs").exists(), "{name}");
+        }
+        let (mut folders, mut connecting) = (vec![source.clone()], 0);
+        while let Some(folder) = folders.pop() {
+            for entry in folder.read_dir().unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|end| end == "rs") {
+                    let text = std::fs::read_to_string(&path).unwrap();
+                    let code = text.split("#[cfg(test)]").next().unwrap();
+                    let is_test = path.ends_with("tests.rs");
+                    if !is_test
+                        && ["TcpStream::connect", "UnixStream::connect"]
+                            .iter()
+                            .any(|by| code.contains(by))
+                    {
+                        let name = path.strip_prefix(&source).unwrap();
+                        assert!(named.iter().any(|one| name.starts_with(one)), "{name:?}");
+                        connecting += 1;
+                    }
+                }
+            }
+        }
+        assert_eq!(connecting, 3, "engines, libtpu, NCCL");
+        assert!(
+            page.contains("`CLEARED`")
+                && page.contains(&format!("{} seconds (`QUIET`)", QUIET.as_secs()))
+        );
+        assert_eq!(page.contains("**has no row**"), CLEARED.is_empty());
     }
 }

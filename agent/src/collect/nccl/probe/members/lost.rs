@@ -16,7 +16,7 @@ use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 /// Limit on the ended ranks that are remembered of a communicator: a node has rarely more devices.
 const MAX_LOST: usize = 16;
@@ -57,14 +57,13 @@ impl Rank {
 }
 
 impl LostRanks {
-    /// Takes a reading. Peers wait if they are in a call for `hang_after`.
+    /// Takes a reading. Peers wait if they are in a call since `until_ns` or longer.
     pub(in super::super) fn note(
         &mut self,
         reading: &Reading,
         groups: &Groups,
-        processes: &dyn Processes,
-        (now_ns, hang_after): (u64, Duration),
-        ownership: &Ownership,
+        (processes, ownership): (&dyn Processes, &Ownership),
+        until_ns: u64,
     ) {
         let is_lost = |member: &&Member| {
             member.has_ended && !member.has_left && !processes.is_alive(member.facts.process)
@@ -83,22 +82,19 @@ impl LostRanks {
         }
         self.last.clear();
         self.of.values_mut().for_each(|lost| lost.waiting.clear());
-        let limit = u64::try_from(hang_after.as_nanos()).unwrap_or(u64::MAX);
         for member in reading.members.iter().filter(|member| !member.has_ended) {
             let Some(rank) = Rank::of(member, groups) else { continue };
             self.last.insert(member.id, rank);
-            let waits = |since_ns: u64| now_ns.saturating_sub(since_ns) >= limit;
-            if member.open().is_some_and(|open| waits(open.since_ns))
+            if member.open().is_some_and(|open| open.since_ns <= until_ns)
                 && let Some(lost) = self.of.get_mut(&rank.group)
             {
                 lost.waiting.push(rank.process);
             }
         }
-        let left: HashSet<Group> = match self.of.is_empty() {
-            true => return,
-            false => self.last.values().map(|rank| rank.group).collect(),
-        };
-        self.of.retain(|group, _| left.contains(group));
+        if !self.of.is_empty() {
+            let left: HashSet<Group> = self.last.values().map(|rank| rank.group).collect();
+            self.of.retain(|group, _| left.contains(group));
+        }
     }
 
     /// Reports each ended rank once, when a peer waits for it.

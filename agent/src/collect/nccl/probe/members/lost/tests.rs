@@ -7,7 +7,7 @@ use crate::communicators::{CommunicatorHash, Communicators, MemberFacts, MemberK
 
 const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 1_000 * SECOND;
-const HANG_AFTER: Duration = Duration::from_mins(1);
+const HANG_AFTER_NS: u64 = 60 * SECOND;
 
 /// Processes below the number live.
 struct LivingBelow(u32);
@@ -76,9 +76,8 @@ impl Rig {
             member.has_ended = member.facts.process.pid >= living;
         }
         let reading = Reading { members, vanished, ..Reading::default() };
-        let times = (NOW, HANG_AFTER);
-        let processes = LivingBelow(living);
-        self.lost.note(&reading, &self.groups, &processes, times, &self.ownership);
+        let sources = (&LivingBelow(living) as &dyn Processes, &self.ownership);
+        self.lost.note(&reading, &self.groups, sources, NOW - HANG_AFTER_NS);
         self.lost.missed_by(self.members[0].id)
     }
 
@@ -88,13 +87,13 @@ impl Rig {
     }
 }
 
-fn owner(number: u32) -> Option<(u32, OwnerId)> {
-    Some((number, OwnerId::OTHER))
+fn owner(number: u32) -> (u32, OwnerId) {
+    (number, OwnerId::OTHER)
 }
 
 #[test]
 fn a_rank_that_ended_is_missed_while_a_peer_stays_in_a_call() {
-    let mut rig = Rig::new([owner(1); 3]);
+    let mut rig = Rig::new([Some(owner(1)); 3]);
     assert_eq!(rig.read(&[0, 1, 2], 3), None);
     assert_eq!(rig.read(&[0, 1, 2], 2), None, "nobody waits");
     rig.calls(1, 59, true);
@@ -112,13 +111,13 @@ fn a_rank_that_ended_is_missed_while_a_peer_stays_in_a_call() {
 
 #[test]
 fn a_rank_that_vanished_with_its_process_is_missed_and_one_that_left_is_not() {
-    let mut rig = Rig::new([owner(1); 3]);
+    let mut rig = Rig::new([Some(owner(1)); 3]);
     rig.calls(0, 60, true);
     rig.read(&[0, 1, 2], 3);
     assert_eq!(rig.read(&[0, 1], 3), None, "its process lives: it was ended");
     rig.read(&[0, 1, 2], 3);
     assert_eq!(rig.read(&[0, 1], 2), Some(1), "it was making the communicator, say");
-    let mut rig = Rig::new([owner(1); 3]);
+    let mut rig = Rig::new([Some(owner(1)); 3]);
     rig.calls(0, 60, true);
     rig.members[2].has_left = true;
     rig.read(&[0, 1, 2], 3);
@@ -127,7 +126,7 @@ fn a_rank_that_vanished_with_its_process_is_missed_and_one_that_left_is_not() {
 
 #[test]
 fn another_owners_end_in_the_same_communicator_is_not_missed() {
-    let mut rig = Rig::new([owner(1), owner(1), owner(2)]);
+    let mut rig = Rig::new([owner(1), owner(1), owner(2)].map(Some));
     rig.calls(0, 60, true);
     rig.read(&[0, 1, 2], 3);
     assert_eq!(rig.read(&[0, 1, 2], 2), None);
@@ -139,7 +138,7 @@ fn another_owners_end_in_the_same_communicator_is_not_missed() {
 
 #[test]
 fn the_ended_ranks_of_a_communicator_are_bounded() {
-    let mut rig = Rig::new([owner(1); 3]);
+    let mut rig = Rig::new([Some(owner(1)); 3]);
     rig.calls(0, 60, true);
     for pid in 2..100 {
         rig.members[2].facts.process = process(pid);
