@@ -121,10 +121,10 @@ impl Named {
 /// A process of a job on any node, as NCCL describes it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Peer {
-    /// Address of its node.
-    pub host: Box<str>,
-    /// Its PID there, in its own PID namespace.
-    pub pid: u32,
+    /// Address of its node, as NCCL names it.
+    pub host: Option<Box<str>>,
+    /// Its PID there, in its own PID namespace, as NCCL names it.
+    pub pid: Option<u32>,
     /// Its devices, comma-separated.
     pub devices: Option<Box<str>>,
     /// A communicator that it belongs to.

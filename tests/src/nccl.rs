@@ -1,9 +1,11 @@
 //! Ranks: processes that hold a device and call the collective library that they are given.
 
+use crate::attacker::NOBODY;
 use crate::program;
 use crate::sys::hold_node;
 use crate::worker::nodes::host_nodes;
 use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -46,7 +48,19 @@ impl Rank {
     /// Starts one that holds this device and has loaded `library`.
     pub fn holding(device: &Path, library: &Path, env: &[(&str, &str)]) -> io::Result<Self> {
         let mut command = Command::new(program::rank().map_err(io::Error::other)?);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).envs(env.iter().copied());
+        command.envs(env.iter().copied());
+        Self::holding_as(command, device, library)
+    }
+
+    /// Starts one of nobody's, who can reach `folder`.
+    pub fn of_nobody(folder: &Path, library: &Path) -> io::Result<Self> {
+        let mut command = Command::new(program::rank().map_err(io::Error::other)?);
+        command.uid(NOBODY).gid(NOBODY);
+        Self::holding_as(command, &folder.join("dev/nvidia0"), library)
+    }
+
+    fn holding_as(mut command: Command, device: &Path, library: &Path) -> io::Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = hold_node(&mut command, device)?.spawn()?;
         let missing = || io::Error::other("no pipe");
         let orders = child.stdin.take().ok_or_else(missing)?;

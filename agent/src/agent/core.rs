@@ -74,10 +74,9 @@ impl Core {
         let files = TenantFiles::new(&settings.paths);
         let ownership = Ownership::reading_through(&files, settings.attribution.clone());
         log_limit::set_ownership(&ownership);
-        let board = StatusRegistry::default();
+        let (board, readers, holding) = <(StatusRegistry, Readers, Readers)>::default();
         let providers = MetadataProviders::start_for(settings.names.clone(), &ownership, &board);
         let (inventory, is_agent) = (Arc::new(Inventory::beside(register)), wake.is_some());
-        let (readers, holding) = (Readers::default(), Readers::default());
         let aggregator = Arc::new(EventAggregator::new(aggregator::Sources {
             inventory: Arc::clone(&inventory),
             ownership: ownership.clone(),
@@ -107,6 +106,7 @@ impl Core {
             upkeep: <_>::default(),
             late: <_>::default(),
             nccl_processes: <_>::default(),
+            nccl_states: <_>::default(),
             nccl_in_use: <_>::default(),
             engines: <_>::default(),
         };

@@ -49,7 +49,7 @@ dims! {
         OomKill = "gpu.process.oom_kill",
         /// A process on a device has ended: the driver's account of it.
         ProcessEnded = "gpu.process.ended",
-        /// NCCL has declared a process of a job dead.
+        /// A process of a job has ended while its peers wait, or NCCL has declared it dead.
         PeerDead = "nccl.peer.dead",
         /// A rank makes no progress with a collective.
         RankHung = "nccl.rank.hung",
@@ -100,7 +100,10 @@ impl EventKind {
             Self::PcieError => "a PCIe error at the device or a port above it",
             Self::OomKill => "the kernel killed the process because host memory was exhausted",
             Self::ProcessEnded => "the process has ended; this is the driver's account of it",
-            Self::PeerDead => "a process of the job has not answered the others for a minute",
+            Self::PeerDead => {
+                "a process of the job has ended while others wait for it in a call, or has not \
+                 answered NCCL for a minute"
+            }
             Self::RankHung => {
                 "a rank stays in a call of its collective library, or makes no call while others \
                  continue"

@@ -129,7 +129,7 @@ dims! {
         Late = "late",
         /// The answer exceeded the limit.
         TooLong = "too_long",
-        /// The answer has no known format.
+        /// The answer has no known format, or the library is older than 2.28.7 and is not queried.
         NotUnderstood = "not_understood",
         /// The answering process is none of those that listen and hold a device, so its job is not
         /// known. The answer is ignored.
@@ -239,29 +239,36 @@ metrics! {
     /// Operations that the rank has launched on the communicator since it was made, as counted by
     /// NCCL itself (its status socket, 2.28.7 and later; the five classic collectives), including
     /// those before the agent started. Read every `nccl.ras_interval`; unchanged until the next
-    /// answer. From 2.26 to 2.28.3 only for ranks and operations in which the ranks differ.
+    /// answer. Absent where NCCL is not asked: by default (`nccl.ras = "auto"`) no version is, because
+    /// the question has crashed jobs; `gpuwho doctor` tells the reason.
     LAUNCHED: Gauge<i64> of MemberId, by Operation = "nccl.rank.launched" ["{call}"]
-        from "VERBOSE STATUS on NCCL's RAS socket: collective_counts, or the text's operation counts";
+        from "VERBOSE STATUS on NCCL's RAS socket: collective_counts";
     /// Number of operations by which this rank is behind the foremost rank of the communicator on
     /// any node, at NCCL's last answer. Ranks do not answer at the same moment, so a small number
-    /// is normal; a number that stays or grows means a straggler. With text answers (2.24 to
-    /// 2.28.3) only for ranks that NCCL lists because they differ from most.
+    /// is normal; a number that stays or grows means a straggler. Absent where NCCL is not asked (see
+    /// `nccl.rank.launched`).
     BEHIND: Gauge<i64> of MemberId = "nccl.rank.launched.lag" ["{call}"]
-        from "VERBOSE STATUS on NCCL's RAS socket: collective_counts, or the text's operation counts";
+        from "VERBOSE STATUS on NCCL's RAS socket: collective_counts";
     /// Ranks of the communicator on all nodes, by state according to NCCL. The same on every rank:
-    /// use the largest by `nccl.communicator.id`. With text answers (NCCL 2.24 to 2.28.3) only for
-    /// communicators with a missing rank or with ranks that differ.
+    /// use the largest by `nccl.communicator.id`. Absent where NCCL is not asked (see
+    /// `nccl.rank.launched`); `nccl.communicator.ranks.ended` needs no question.
     PRESENCE: Gauge<i64> of MemberId, by RankPresence = "nccl.communicator.ranks" ["{rank}"]
         from "VERBOSE STATUS on NCCL's RAS socket";
+    /// Ranks of the communicator whose process on this node has ended without leaving it, while a rank
+    /// of the same owner on this node has been in one call for `nccl.hang_after`; at most 16 are
+    /// counted. Absent otherwise. The same on every rank here. The event is `nccl.peer.dead`.
+    RANKS_ENDED: Gauge<i64> of MemberId = "nccl.communicator.ranks.ended" ["{rank}"]
+        from "ends of processes, and calls without a return that the probes see";
     /// Memberships of this node's processes in communicators, by the source of their identity.
     /// Unknown ones have no rank, or share a series.
     COMMUNICATORS: Gauge<i64> of Agent, by KnownBy = "nccl.communicators" ["{communicator}"]
         from "births that the probes saw; memory of the processes; NCCL's RAS socket";
     /// Processes, on all nodes, of the jobs with processes on this node, by state according to
-    /// NCCL; `known` includes all of them. A sum of what each job reports about itself.
+    /// NCCL; `known` includes all of them. A sum of what each job reports about itself. Absent where
+    /// NCCL is not asked (see `nccl.rank.launched`).
     PEERS: Gauge<i64> of Agent, by PeerState = "nccl.ras.peers" ["{process}"]
         from "VERBOSE STATUS on NCCL's RAS socket";
-    /// Queries to NCCL's status sockets, by outcome.
+    /// Queries to NCCL's status sockets, by outcome. Absent before the first one.
     RAS_QUERIES: Counter<i64> of Agent, by RasOutcome = "nccl.ras.queries" ["{query}"]
         from "the agent's own count";
     /// Statements in answers about processes on this node that belong to another user or owner than

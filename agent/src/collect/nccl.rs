@@ -97,9 +97,13 @@ const SECTION: Section = Section::of::<RawNccl>(
 #: inspector_dirs = []
 # Bytes a second that are read of all of them together; a record is about 600.
 #: inspector_rate = 524288
-# Ask NCCL itself (its RAS subsystem, 2.24 and later) which rank each process is, what it has
+# Ask NCCL itself (its RAS subsystem, 2.28.7 and later) which rank each process is, what it has
 # launched and who is dead. A question goes to all processes of the job: less often on large jobs.
-#: ras = true
+# NCCL has crashed on the question (below 2.27.3 while communicators are made, below 2.29.2 with ranks
+# missing, and 2.29.7), and with it the job. "auto": only versions with a known fix, while their
+# communicators are quiet; at present no version has one, and nothing is asked. "all": every version,
+# at the jobs' risk. "off": none.
+#: ras = "auto"
 #: ras_interval = "1m"
 "#,
 );
@@ -118,7 +122,7 @@ struct RawNccl {
     inspector: Option<bool>,
     inspector_dirs: Option<Vec<PathBuf>>,
     inspector_rate: Option<u64>,
-    ras: Option<bool>,
+    ras: Option<toml::Value>,
     ras_interval: Option<String>,
     /// Was in sample files; there are no such probes any more.
     hooks: Option<bool>,
@@ -207,7 +211,22 @@ fn ras_settings(raw: &RawNccl) -> Result<ras::Settings, ConfigError> {
             remedy: "an answer comes from all processes of a job; 1m is the default".into(),
         });
     }
-    Ok(ras::Settings { enabled: raw.ras.unwrap_or(default.enabled), every })
+    let mode = raw.ras.as_ref().map_or(Ok(default.mode), ras_mode)?;
+    Ok(ras::Settings { mode, every })
+}
+
+/// Whom NCCL is asked of. Before there were modes, `true` asked everybody.
+fn ras_mode(set: &toml::Value) -> Result<ras::Mode, ConfigError> {
+    match (set.as_bool(), set.as_str()) {
+        (_, Some("auto")) => Ok(ras::Mode::Auto),
+        (Some(true), _) | (_, Some("all")) => Ok(ras::Mode::All),
+        (Some(false), _) | (_, Some("off")) => Ok(ras::Mode::Off),
+        _ => Err(ConfigError::Value {
+            key: "nccl.ras".into(),
+            problem: format!("{set} is no mode"),
+            remedy: "write \"auto\", \"off\" or \"all\"".into(),
+        }),
+    }
 }
 
 impl Source for probe::Settings {
@@ -228,6 +247,7 @@ impl Source for probe::Settings {
             source.share_thread_while_idle();
         }
         context.nccl_processes.push(source.loaded());
+        context.nccl_states.push(source.states());
         context.nccl_in_use.push(source.in_use());
         context.processes.push(Box::new(move |change| match change {
             ProcessChange::Active(process) => waker.request(process),
@@ -270,18 +290,19 @@ struct Status {
 
 impl Source for Status {
     fn is_enabled(&self) -> bool {
-        self.settings.enabled && self.is_nccl_watched
+        self.settings.mode != ras::Mode::Off && self.is_nccl_watched
     }
 
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
         let lists = context.nccl_processes.all();
         let loaded = move || lists.iter().flat_map(|list| list()).collect();
         let candidates = in_turns(context.board.clone(), self.settings.every, Box::new(loaded));
+        let states = context.nccl_states.all();
+        let states = Box::new(move || states.iter().flat_map(|of| of()).collect());
         let communicators = &context.communicators;
         let aggregator = Arc::clone(&context.aggregator);
-        let files = &context.files;
-        let mut source =
-            Ras::new(self.settings.clone(), files, communicators, candidates, aggregator);
+        let (files, asked) = (&context.files, (candidates, states as ras::States));
+        let mut source = Ras::new(self.settings.clone(), files, communicators, asked, aggregator);
         if context.is_agent {
             source.start_when(&context.nccl_in_use);
         } else {
@@ -291,12 +312,12 @@ impl Source for Status {
     }
 
     fn diagnose(&self, _: &Settings) -> Vec<Finding> {
-        let found = if self.is_nccl_watched {
+        let (state, facts, remedy) = if self.is_nccl_watched {
             ras::diagnose(&self.settings)
         } else {
-            (SourceState::Absent, "switched off (nccl.enabled)".into())
+            (SourceState::Absent, "switched off (nccl.enabled)".into(), String::new())
         };
-        vec![finding("NCCL status", found)]
+        vec![Finding { remedy, ..finding("NCCL status", (state, facts)) }]
     }
 }
 
@@ -355,9 +376,22 @@ mod tests {
     #[test]
     fn nccls_own_status_is_read_seldom_or_never() {
         let default = ras_settings(&raw("")).unwrap();
-        assert_eq!((default.enabled, default.every), (true, Duration::from_mins(1)));
+        assert_eq!((default.mode, default.every), (ras::Mode::Auto, Duration::from_mins(1)));
         let set = ras_settings(&raw("ras = false\nras_interval = \"5m\"\n")).unwrap();
-        assert_eq!((set.enabled, set.every), (false, Duration::from_mins(5)));
+        assert_eq!((set.mode, set.every), (ras::Mode::Off, Duration::from_mins(5)));
+        let mode = |set: &str| ras_settings(&raw(&format!("ras = {set}\n"))).map(|set| set.mode);
+        for (set, wanted) in [
+            ("true", ras::Mode::All),
+            ("\"all\"", ras::Mode::All),
+            ("\"off\"", ras::Mode::Off),
+            ("\"auto\"", ras::Mode::Auto),
+        ] {
+            assert_eq!(mode(set).unwrap(), wanted, "{set}");
+        }
+        for wrong in ["\"on\"", "1", "\"\""] {
+            let error = mode(wrong).unwrap_err().to_string();
+            assert!(error.contains("nccl.ras") && error.contains("\"auto\""), "{error}");
+        }
         let error = ras_settings(&raw("ras_interval = \"10ms\"\n")).unwrap_err().to_string();
         assert!(
             error.contains("nccl.ras_interval") && error.contains("shorter than 1s"),

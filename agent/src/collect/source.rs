@@ -5,6 +5,7 @@ use super::Collector;
 use super::cpu_limit::CpuLimit;
 use super::device::snapshot::Control;
 use super::kernel::device_users;
+use super::nccl::probe::phase::LibraryState;
 use super::own::SelfStats;
 use super::status::StatusRegistry;
 use crate::attribute::Evidence;
@@ -118,6 +119,8 @@ pub struct Context {
     pub late: Late,
     /// The processes that have loaded NCCL.
     pub nccl_processes: NcclProcesses,
+    /// Versions and phases of their libraries.
+    pub nccl_states: NcclStates,
     /// Whether a process may use NCCL.
     pub nccl_in_use: NcclInUse,
     /// Inference engines by number.
@@ -166,6 +169,8 @@ pub type Upkeep = Shared<Box<dyn FnMut() + Send>>;
 pub type Late = Shared<Box<dyn Collector>>;
 /// Lists the processes that have loaded NCCL.
 pub type NcclProcesses = Shared<Arc<dyn Fn() -> Vec<ProcKey> + Send + Sync>>;
+/// Tells versions and phases of the libraries of those processes.
+pub type NcclStates = Shared<Arc<dyn Fn() -> Vec<LibraryState> + Send + Sync>>;
 /// Tells whether a process uses NCCL, or might; empty where nothing looks for it.
 pub type NcclInUse = Shared<Arc<dyn Fn() -> bool + Send + Sync>>;
 /// Told of each change of a process that holds a device.

@@ -70,8 +70,8 @@ fn device(event: &Event, set: &mut AttrSet) {
 
 fn peer(event: &Event, set: &mut AttrSet) {
     let Some(peer) = &event.what.peer else { return };
-    set.set(&attr::NCCL_PEER_HOST, &*peer.host);
-    set.set(&attr::NCCL_PEER_PID, i64::from(peer.pid));
+    set.set_some(&attr::NCCL_PEER_HOST, peer.host.as_deref());
+    set.set_some(&attr::NCCL_PEER_PID, peer.pid.map(i64::from));
     set.set_some(&attr::NCCL_PEER_DEVICES, peer.devices.as_deref());
     let communicator = peer.communicator.map(|hash| hash.to_string());
     set.set_some(&attr::NCCL_COMMUNICATOR, communicator.as_deref());

@@ -20,6 +20,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const WITHIN: Duration = Duration::from_secs(40);
+/// By default nobody is asked.
+const ASK_ALL: &str = "[nccl]\nras = \"all\"\nras_interval = \"1s\"\n";
 
 /// Two ranks of one communicator that has been used; and its id.
 fn world(folder: &Path, env: &[(&str, &str)]) -> (Vec<Rank>, String) {
@@ -181,6 +183,24 @@ fn told_of(collector: &Collector, event: &str, (name, value): (&str, &str)) -> O
     records.into_iter().find(is_it)
 }
 
+/// What a library of 2.29 says of the first of two ranks here, and of the second if it lives.
+fn status_of_two(hash: &str, ranks: &[Rank], dead: Option<u32>) -> String {
+    let rank = |number: usize| {
+        json!({
+            "rank": number, "host": "127.0.0.1", "pid": ranks[number].pid(),
+            "cuda_dev": number, "collective_counts": { "AllReduce": 4 },
+        })
+    };
+    let lost = dead.map(|pid| {
+        let status = json!({ "unresponsive": true, "considered_dead": true });
+        json!({ "rank": 1, "host": "127.0.0.1", "pid": pid, "cuda_dev": 1, "status": status })
+    });
+    let here: Vec<_> = (0..ranks.len()).map(rank).collect();
+    let missing = Vec::from_iter(lost);
+    let world = json!({ "hash": hash, "size": 2, "ranks": here, "missing_ranks": missing });
+    json!({ "nccl_version": "2.29.7", "communicators": [world] }).to_string()
+}
+
 /// What a library of 2.29 says of the two ranks here and a third one that is dead.
 fn status(hash: &str, ranks: &[Rank]) -> String {
     let rank = |number: usize, launched: u32| {
@@ -226,7 +246,7 @@ fn nccls_own_word_of_a_dead_peer_arrives_as_an_event_and_as_numbers() {
     let (mut ranks, hash) = world(folder.path(), &[("NCCL_RAS_ADDR", &address)]);
     let document = folder.path().join("status.json");
     std::fs::write(&document, status(&hash, &ranks)).unwrap();
-    let _agent = or_skip!(start(folder.path(), &collector, "[nccl]\nras_interval = \"1s\"\n"));
+    let _agent = or_skip!(start(folder.path(), &collector, ASK_ALL));
     for rank in &mut ranks {
         assert_eq!(rank.order(&format!("ras {}", document.display())).unwrap(), "ok");
     }
@@ -264,16 +284,6 @@ fn nccls_own_word_of_a_dead_peer_arrives_as_an_event_and_as_numbers() {
     assert!(ranks.iter().any(|rank| rank.pid().to_string() == whose), "{record:?}");
 }
 
-/// What a library of 2.27 says, which knows no JSON, of the second of two ranks.
-fn text(hash: &str, dead: Option<u32>) -> String {
-    const HEALTHY: &str = include_str!("../../fixtures/nccl-ras/libnccl-2.27.5-three-ranks.txt");
-    const DEAD: &str = include_str!("../../fixtures/nccl-ras/libnccl-2.27.5-one-dead.txt");
-    let Some(pid) = dead else { return HEALTHY.into() };
-    let digits = hash.trim_start_matches("0x");
-    let text = DEAD.replace("1db14a8a713c2fa5", &format!("{digits:0>16}"));
-    text.replace("13033", &pid.to_string()).replace("Rank 2 --", "Rank 1 --")
-}
-
 #[test]
 fn a_rank_that_was_killed_here_is_named_though_its_process_has_ended() {
     if !geteuid().is_root() {
@@ -284,12 +294,12 @@ fn a_rank_that_was_killed_here_is_named_though_its_process_has_ended() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("localhost:{port}");
     let (mut ranks, hash) = world(folder.path(), &[("NCCL_RAS_ADDR", &address)]);
-    let document = folder.path().join("status.txt");
-    std::fs::write(&document, text(&hash, None)).unwrap();
+    let document = folder.path().join("status.json");
+    std::fs::write(&document, status_of_two(&hash, &ranks, None)).unwrap();
     for rank in &mut ranks {
         assert_eq!(rank.order(&format!("ras {}", document.display())).unwrap(), "ok");
     }
-    let _agent = or_skip!(start(folder.path(), &collector, "[nccl]\nras_interval = \"1s\"\n"));
+    let _agent = or_skip!(start(folder.path(), &collector, ASK_ALL));
     let second = ("nccl.rank", "1");
     let is_known = || {
         for rank in &mut ranks {
@@ -305,7 +315,7 @@ fn a_rank_that_was_killed_here_is_named_though_its_process_has_ended() {
     let killed = ranks.remove(1);
     let pid = killed.pid();
     drop(killed);
-    std::fs::write(&document, text(&hash, Some(pid))).unwrap();
+    std::fs::write(&document, status_of_two(&hash, &ranks, Some(pid))).unwrap();
     let dead = || told_of(&collector, "nccl.peer.dead", ("nccl.communicator.id", &hash));
     let record = until(WITHIN, dead).expect("the event");
     let names = ["process.pid", "nccl.peer.record", "nccl.peer.pid", "nccl.rank", "nccl.nranks"];

@@ -93,7 +93,7 @@ impl Host {
             file: Some(points),
             otlp: Some(Otlp { endpoint, protocol: None }),
             launcher: ["sh", "-c", &script, "sh"].map(str::to_owned).to_vec(),
-            more: "[nccl]\nras_interval = \"1s\"\n".to_owned(),
+            more: "[nccl]\nras = \"all\"\nras_interval = \"1s\"\n".to_owned(),
             ..Config::default()
         };
         let library = library(stage.folder()).unwrap();

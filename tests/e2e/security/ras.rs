@@ -11,6 +11,7 @@ use rustix::process::geteuid;
 use serde_json::{Value, json};
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,7 +27,8 @@ impl Mallory {
         let port_text = port.to_string();
         let document = folder.join("lies.json").display().to_string();
         let arguments = [kind, &port_text, &document];
-        let arguments = if kind == "file" { &arguments[..] } else { &arguments[..2] };
+        let has_file = matches!(kind, "file" | "heard");
+        let arguments = if has_file { &arguments[..] } else { &arguments[..2] };
         let mut command = attacker::command("ras", arguments).unwrap();
         command.env("NCCL_RAS_ADDR", format!("localhost:{port}")).env("LD_PRELOAD", library);
         let command = hold_node(&mut command, &folder.join("dev/nvidia0")).unwrap();
@@ -73,8 +75,23 @@ impl Room {
         Rank::start(self.path(), &self.library, &[("NCCL_RAS_ADDR", &address)]).unwrap()
     }
 
+    /// Two ranks of root's in one communicator, and the unique id that it is made from.
+    fn world(&self, port: u16) -> ([Rank; 2], String) {
+        let mut ranks = [self.alice(port), self.alice(port)];
+        let id = ranks[0].order("id").unwrap();
+        for (number, rank) in ranks.iter_mut().enumerate() {
+            assert_eq!(rank.order(&format!("init world 2 {number} {id}")).unwrap(), "0");
+        }
+        (ranks, id)
+    }
+
     fn agent(&self) -> Agent {
-        let more = "[nvidia]\nenabled = false\n[nccl]\nras_interval = \"1s\"\n".to_owned();
+        self.agent_asking("ras = \"all\"\n")
+    }
+
+    /// An agent whose section `[nccl]` has this line.
+    fn agent_asking(&self, whom: &str) -> Agent {
+        let more = format!("[nvidia]\nenabled = false\n[nccl]\n{whom}ras_interval = \"1s\"\n");
         let (interval, file) = (Some("500ms".to_owned()), Some(self.reported()));
         let config = Config { interval, file, more, ..Config::default() };
         Agent::start(self.path(), &config, None).unwrap()
@@ -117,6 +134,14 @@ impl Room {
     }
 }
 
+/// The communicator that is made from this unique id.
+fn hash_of(id: &str) -> String {
+    let byte = |at: usize| u8::from_str_radix(&id[2 * at..2 * at + 2], 16).unwrap();
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|of| byte(8 * at + of)));
+    let words = std::array::from_fn(word);
+    format!("{:#x}", gpuwho_common::nccl::Hash::of_unique_id(&words))
+}
+
 /// Free ports, in order.
 fn ports<const N: usize>() -> [u16; N] {
     let all = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
@@ -143,18 +168,9 @@ fn dead(rank: u32, pid: u32) -> Value {
 fn a_false_status_service_speaks_of_its_own_processes_alone() {
     let room = or_skip!(Room::new());
     let [honest, false_port] = ports();
-    // Two ranks of root's in one communicator.
-    let mut ranks = [room.alice(honest), room.alice(honest)];
-    let id = ranks[0].order("id").unwrap();
-    for (number, rank) in ranks.iter_mut().enumerate() {
-        assert_eq!(rank.order(&format!("init world 2 {number} {id}")).unwrap(), "0");
-    }
+    let (mut ranks, id) = room.world(honest);
+    let hash = hash_of(&id);
     let [first, second] = [ranks[0].pid(), ranks[1].pid()];
-    let hash = {
-        let byte = |at: usize| u8::from_str_radix(&id[2 * at..2 * at + 2], 16).unwrap();
-        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|of| byte(8 * at + of)));
-        format!("{:#x}", gpuwho_common::nccl::Hash::of_unique_id(&std::array::from_fn(word)))
-    };
     let truth = room.path().join("truth.json");
     let world = json!({
         "hash": hash, "size": 2, "ranks": [present(0, first, 70), present(1, second, 70)],
@@ -261,4 +277,88 @@ fn silent_sockets_of_one_user_do_not_delay_anothers() {
     let left_out = (SILENT - 8) as f64;
     let counted = until(WITHIN, || (room.queries("not_asked") >= left_out).then_some(()));
     assert!(counted.is_some(), "{}", room.queries("not_asked"));
+}
+
+#[test]
+fn a_rank_hears_nothing_unless_the_operator_asks_all() {
+    /// Readings of the agent, each half a second: more than three intervals of questions.
+    const READINGS: usize = 12;
+    let room = or_skip!(Room::new());
+    let heard = room.path().join("lies.json");
+    // In order: what is asked of nobody comes first.
+    for (whom, is_asked) in [("", false), ("ras = \"off\"\n", false), ("ras = \"all\"\n", true)] {
+        fs::write(&heard, "").unwrap();
+        let agent = room.agent_asking(whom);
+        let _mallory = room.mallory("heard", ports::<1>()[0]);
+        agent.wait_for_log("counting collective calls", WITHIN).unwrap();
+        let bytes = || fs::metadata(&heard).unwrap().len();
+        if is_asked {
+            until(WITHIN, || (bytes() > 0).then_some(())).expect("the control: he is asked");
+        } else {
+            let readings = || sources(&room, "nccl").len();
+            let before = readings();
+            until(WITHIN, || (readings() >= before + READINGS).then_some(())).expect("readings");
+            assert_eq!(bytes(), 0, "with `{whom}`: {:?}", fs::read_to_string(&heard));
+            assert_eq!(room.points("nccl.ras.queries"), []);
+            let ready = sources(&room, "nccl-ras").into_iter().filter(|(_, is)| *is > 0.5);
+            let states: Vec<_> = ready.map(|(of, _)| of["gpuwho.source.state"].clone()).collect();
+            assert!(states.iter().all(|state| state == "absent"), "{states:?}");
+            assert_eq!(states.is_empty(), whom.contains("off"), "the source says so");
+        }
+        drop(agent);
+        fs::remove_file(room.reported()).unwrap();
+    }
+}
+
+#[test]
+fn a_rank_that_was_killed_is_missed_by_its_peer_in_a_call_and_by_nobody_elses() {
+    let room = or_skip!(Room::new());
+    let ([mut first, mut second], id) = room.world(ports::<1>()[0]);
+    let hash = hash_of(&id);
+    // Nobody's, who says that he is in the same communicator, and dies too.
+    fs::set_permissions(room.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut mallory = Rank::of_nobody(room.path(), &room.library).unwrap();
+    assert_eq!(mallory.order(&format!("init world 2 0 {id}")).unwrap(), "0");
+    let _agent = room.agent_asking("hang_after = \"2s\"\n");
+    let (pid, his) = (second.pid(), mallory.pid());
+    let mut are_known = || {
+        for rank in [&mut first, &mut mallory] {
+            rank.order("call 1 ncclAllReduce world 1024 7").unwrap();
+        }
+        second.order("call 1 ncclAllReduce world 1024 7").unwrap();
+        let info = room.points("nccl.communicator.info");
+        let is_member = |pid: u32| {
+            info.iter()
+                .any(|(of, _)| of["nccl.communicator.id"] == *hash && of["process.pid"] == pid)
+        };
+        (is_member(pid) && is_member(his)).then_some(())
+    };
+    until(WITHIN, &mut are_known).expect("the ranks");
+    drop((second, mallory));
+    assert_eq!(room.event(pid), None, "nobody waits");
+    first.order("hang").unwrap();
+    first.begin("call 1 ncclAllReduce world 1024 7").unwrap();
+    let event = until(WITHIN, || room.event(pid)).expect("the event");
+    let names = [
+        "nccl.communicator.id",
+        "nccl.peer.record",
+        "nccl.rank",
+        "nccl.nranks",
+        "gpuwho.event.source",
+    ];
+    let said = names.map(|name| event["attributes"][name].clone());
+    assert_eq!(said, [json!(hash), json!("itself"), json!(1), json!(2), json!("nccl")]);
+    let ended = || {
+        let mut points = room.points("nccl.communicator.ranks.ended").into_iter();
+        points.find(|(of, count)| of["process.pid"] == first.pid() && (*count - 1.0).abs() < 0.5)
+    };
+    until(WITHIN, ended).expect("the metric");
+    assert_eq!(room.event(his), None, "he is another owner's");
+    assert_eq!(room.points("nccl.ras.queries"), [], "nobody was asked");
+}
+
+/// The points of a source's status so far.
+fn sources(room: &Room, name: &str) -> Vec<(Value, f64)> {
+    let all = room.points("gpuwho.source.status").into_iter();
+    all.filter(|(of, _)| of["gpuwho.source"] == name).collect()
 }

@@ -1,9 +1,9 @@
 //! Answers of a false NCCL status service (RAS): `ras KIND PORT [FILE]` listens on the port as NCCL
-//! does, as nobody, and answers with what the kind says. It is looked at as a process of NCCL's
+//! does, as nobody, and answers with what the kind says; `heard` appends to FILE whatever it hears. It is looked at as a process of NCCL's
 //! where it is started with a device open and the library preloaded.
 
 use super::{Attack, become_nobody};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
@@ -20,7 +20,8 @@ fn serve(arguments: &[String]) -> io::Result<()> {
         return Err(io::Error::other("ras KIND PORT [FILE]"));
     };
     // Before it is nobody: the file is root's, and is written while it is served.
-    let file = rest.first().map(File::open).transpose()?;
+    let open = |path| OpenOptions::new().read(true).append(true).open(path);
+    let file = rest.first().map(open).transpose()?;
     become_nobody()?;
     let port: u16 = port.parse().map_err(io::Error::other)?;
     let clients = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
@@ -39,8 +40,16 @@ fn serve(arguments: &[String]) -> io::Result<()> {
 
 fn answer(client: TcpStream, kind: &str, file: Option<&File>) -> io::Result<()> {
     let mut to = client.try_clone()?;
+    if let Some(mut heard) = file.filter(|_| kind == "heard") {
+        // Whatever it is, and be it a connection alone.
+        heard.write_all(b"a client\n")?;
+    }
     for line in BufReader::new(client).lines() {
-        match line?.as_str() {
+        let line = line?;
+        if let Some(mut heard) = file.filter(|_| kind == "heard") {
+            writeln!(heard, "{line}")?;
+        }
+        match line.as_str() {
             line if line.starts_with("CLIENT PROTOCOL ") => to.write_all(b"SERVER PROTOCOL 2\n")?,
             "VERBOSE STATUS" => return status(&mut to, kind, file),
             _ => to.write_all(b"OK\n")?,

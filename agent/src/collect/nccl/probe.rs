@@ -12,6 +12,7 @@ pub mod fuzz;
 mod libraries;
 mod maps;
 mod members;
+pub mod phase;
 mod probed;
 mod shared;
 mod state;
@@ -201,7 +202,18 @@ impl Nccl {
         self.denials.note(&counted, &self.ownership);
         let groups = groups(members, &self.communicators);
         self.peers.compare(members, &snapshot.communicators, &groups);
+        self.shared.with(|known| {
+            if let Some(phases) = &mut known.phases {
+                phase::note(phases, &snapshot, (members, &groups), &host, now_ns);
+            }
+        });
         let statuses = statuses(members, &groups, now_ns, self.settings.hang_after);
+        let hang_ns = u64::try_from(self.settings.hang_after.as_nanos()).unwrap_or(u64::MAX);
+        let (lost, until_ns) = (&mut self.peers.lost, now_ns.saturating_sub(hang_ns));
+        lost.note(&reading, &groups, (&host, &self.ownership), until_ns);
+        if let Some(aggregator) = &self.aggregator {
+            lost.report(aggregator);
+        }
         for stuck in self.peers.hangs.note(members, &statuses, now_ns) {
             report_stuck(stuck, &self.ownership, self.aggregator.as_deref());
         }
@@ -225,6 +237,11 @@ impl Nccl {
     pub fn in_use(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {
         let shared = self.shared.clone();
         Arc::new(move || shared.with(|known| !known.libraries.is_empty() || known.is_suspected))
+    }
+
+    /// Returns a function that tells versions and phases of the processes with the library loaded.
+    pub fn states(&self) -> Arc<dyn Fn() -> Vec<phase::LibraryState> + Send + Sync> {
+        phase::states(self.shared.clone())
     }
 
     /// Returns a function that lists the processes with the library loaded.

@@ -1,4 +1,4 @@
-//! Queries NCCL's RAS subsystem (2.24 and later) about the jobs on this node: each process's rank
+//! Queries NCCL's RAS subsystem (2.28.7 and later) about the jobs on this node: each process's rank
 //! in each communicator, on all nodes, its launched operations, and the processes that do not
 //! answer.
 //!
@@ -7,11 +7,16 @@
 //! A separate thread makes the queries and closes the connection after every answer; a reading
 //! exports the last answers and costs microseconds.
 //!
+//! The question has crashed the library that it is put to. So by default (`auto`) only versions are
+//! asked that are known to survive it, in a phase in which they do (`cleared.rs`); where there are
+//! none, nothing is looked for and no thread runs.
+//!
 //! Any process that holds a device can be the one that answers. Its answer is trusted only about
 //! processes of the same tenant, read within bounds on memory and time, and tenants take turns.
 
 mod answer;
 mod ask;
+mod cleared;
 mod digest;
 #[doc(hidden)]
 pub mod fuzz;
@@ -20,15 +25,14 @@ mod listeners;
 mod rounds;
 mod silent;
 mod tenant;
-mod text;
 mod tokens;
 mod turns;
-mod unequal;
 
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::{self as metric, PeerState, RankPresence, RasOutcome};
 use crate::collect::Collector;
 use crate::collect::cpu_limit::Importance;
+use crate::collect::nccl::probe::phase::LibraryState;
 use crate::collect::source::NcclInUse;
 use crate::collect::status::Report;
 use crate::communicators::{Communicators, LocalRanks, MemberId};
@@ -37,6 +41,7 @@ use crate::ids::ProcKey;
 use crate::sample::{Agent, Batch};
 use crate::tenant_files::TenantFiles;
 use ask::AskError;
+use cleared::{CLEARED, QUIET};
 use digest::{CommunicatorView, Digest, Local};
 use rounds::Rounds;
 use std::collections::{HashMap, HashSet};
@@ -51,11 +56,22 @@ use tenant::Speaker;
 /// Name of the source; its thread is `nccl:ras`, once a process may use NCCL.
 pub const NAME: &str = "nccl-ras";
 
-/// Whether and how often to query.
+/// Whom to query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Versions that are known to survive the question, while they do.
+    Auto,
+    /// Nobody.
+    Off,
+    /// Everybody.
+    All,
+}
+
+/// Whom and how often to query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether the source is enabled.
-    pub enabled: bool,
+    /// Whom to query.
+    pub mode: Mode,
     /// Time between two queries of a job with up to six nodes.
     pub every: Duration,
 }
@@ -63,7 +79,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         // As long as NCCL takes to give up a process.
-        Self { enabled: true, every: Duration::from_mins(1) }
+        Self { mode: Mode::Auto, every: Duration::from_mins(1) }
     }
 }
 
@@ -93,10 +109,26 @@ struct Job {
 
 impl Default for RasState {
     fn default() -> Self {
-        let reason = "no process that holds a device listens for NCCL's clients";
-        let state = (SourceState::Absent, reason.into(), String::new());
-        Self { state, outcomes: HashMap::new(), claims: 0, jobs: Vec::new() }
+        Self { state: nobody(Mode::All), outcomes: HashMap::new(), claims: 0, jobs: Vec::new() }
     }
+}
+
+/// The state while nobody is asked.
+fn nobody(mode: Mode) -> (SourceState, String, String) {
+    let (reason, remedy) = match mode {
+        Mode::Off => ("switched off (nccl.ras)".to_owned(), ""),
+        Mode::All => ("no process that holds a device listens for NCCL's clients".to_owned(), ""),
+        Mode::Auto if CLEARED.is_empty() => (
+            "no version of NCCL is known to survive its status question (nccl.ras = \"auto\")"
+                .into(),
+            "nothing to do; nccl.ras = \"all\" asks, and may crash the job: see agent/docs/asks.md",
+        ),
+        Mode::Auto => {
+            let what = "a version that is known to survive the question";
+            (format!("no process has {what}, and communicators quiet for {QUIET:?}"), "")
+        }
+    };
+    (SourceState::Absent, reason, remedy.into())
 }
 
 impl Answers {
@@ -114,8 +146,8 @@ impl Answers {
 
     fn fail(&self, error: &AskError) {
         let remedy = match error {
-            AskError::Namespace(_) => "let the agent have CAP_SYS_ADMIN, or set nccl.ras = false",
-            _ => "set nccl.ras = false to stop asking",
+            AskError::Namespace(_) => "let the agent have CAP_SYS_ADMIN, or set nccl.ras = \"off\"",
+            _ => "set nccl.ras = \"off\" to stop asking",
         };
         let state = (SourceState::Degraded, error.to_string(), remedy.into());
         self.with(|reported| reported.state = state);
@@ -124,6 +156,8 @@ impl Answers {
 
 /// Returns the processes that have the library loaded.
 pub type Candidates = Box<dyn Fn() -> Vec<ProcKey> + Send>;
+/// Returns versions and phases of their libraries.
+pub type States = Box<dyn Fn() -> Vec<LibraryState> + Send>;
 
 /// The collector. Dropping it ends the thread.
 pub struct Ras {
@@ -150,13 +184,18 @@ impl Ras {
         settings: Settings,
         files: &TenantFiles,
         communicators: &Arc<Communicators>,
-        candidates: Candidates,
+        (candidates, states): (Candidates, States),
         aggregator: Arc<EventAggregator>,
     ) -> Self {
         let (answers, communicators) = (Answers::default(), Arc::clone(communicators));
+        answers.with(|known| known.state = nobody(settings.mode));
         let shared = (answers.clone(), Arc::clone(&communicators));
-        let rounds = Rounds::new(settings, files.clone(), shared.0, shared.1, aggregator);
-        let waiting = Some((rounds, candidates));
+        // Without anybody to ask there is nothing to start.
+        let waiting = (!asks_nobody(&settings)).then(|| {
+            let mut rounds = Rounds::new(settings, files.clone(), shared.0, shared.1, aggregator);
+            rounds.states = states;
+            (rounds, candidates)
+        });
         Self { answers, communicators, waiting, in_use: <_>::default(), stop: None, thread: None }
     }
 
@@ -242,7 +281,9 @@ impl Collector for Ras {
         for (outcome, count) in outcomes {
             out.push(metric::RAS_QUERIES.sample(Agent, outcome, number(count)));
         }
-        out.push(metric::RAS_CLAIMS.sample(Agent, (), number(claims)));
+        if self.thread.is_some() {
+            out.push(metric::RAS_CLAIMS.sample(Agent, (), number(claims)));
+        }
         let Some(oldest) = jobs.iter().map(|job| job.at).min() else { return };
         out.push(metric::RAS_AGE.sample(Agent, (), oldest.elapsed().as_secs_f64()));
         let sum = |of: fn(&Digest) -> u32| jobs.iter().map(|job| i64::from(of(&job.digest))).sum();
@@ -283,14 +324,21 @@ fn number(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
+fn asks_nobody(settings: &Settings) -> bool {
+    settings.mode == Mode::Off || settings.mode == Mode::Auto && CLEARED.is_empty()
+}
+
 /// The finding of `gpuwho doctor` without an agent.
-pub fn diagnose(settings: &Settings) -> (SourceState, String) {
-    if !settings.enabled {
-        return (SourceState::Absent, "switched off (nccl.ras)".into());
+pub fn diagnose(settings: &Settings) -> (SourceState, String, String) {
+    if asks_nobody(settings) {
+        return nobody(settings.mode);
     }
-    let every = settings.every;
-    let detail = format!("status sockets of NCCL 2.24 and later are asked every {every:?}");
-    (SourceState::Ready, detail)
+    let (every, remedy) = match settings.mode {
+        Mode::All => (settings.every, "nccl.ras = \"auto\" never asks a version that may crash"),
+        _ => (settings.every, ""),
+    };
+    let detail = format!("status sockets of NCCL 2.28.7 and later are asked every {every:?}");
+    (SourceState::Ready, detail, remedy.into())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod arrivals;
 pub(super) mod complete;
 pub(super) mod host;
 mod identity;
+mod lost;
 pub(super) mod peers;
 pub(super) mod rank_status;
 pub(super) mod report;
@@ -68,6 +69,8 @@ pub(super) struct Member {
     pub call: Option<OpenCall>,
     /// It ended, or its process did: this reading is its last.
     pub has_ended: bool,
+    /// Its communicator was ended by a call: it is not missed.
+    pub has_left: bool,
 }
 
 impl Member {
@@ -91,6 +94,7 @@ impl Member {
             last_bytes: 0,
             call: None,
             has_ended: false,
+            has_left: false,
         }
     }
 }
@@ -266,6 +270,7 @@ impl Member {
             add(self.calls.entry((key.operation, key.class)).or_insert(NO_CALLS), counted);
         }
         self.errors += activity.errors;
+        self.has_left |= activity.ended_ns != 0;
         if activity.async_error != 0 {
             self.async_error = Some(activity.async_error);
         }

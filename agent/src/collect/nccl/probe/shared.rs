@@ -5,6 +5,7 @@ use super::budget::uptime::UptimeByUse;
 use super::libraries::fields::Fields;
 use super::libraries::library::VersionAndPath;
 use super::maps::Maps;
+use super::phase::LastChanges;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::ProbeLevel;
 use crate::collect::status::Report;
@@ -42,6 +43,8 @@ pub(super) struct AttachState {
     pub only: HashMap<ProcKey, u32>,
     /// The field offsets of each process's library.
     pub fields: HashMap<ProcKey, Fields>,
+    /// When each process's communicators changed last, once somebody wants to know.
+    pub phases: Option<LastChanges>,
     pub counts: [u64; COUNTERS as usize],
     /// Probe uptime of each owner in each file, and the time in which probes were wanted.
     pub uptime: UptimeByUse,
@@ -66,6 +69,7 @@ impl Default for AttachState {
             files_by_number: HashMap::new(),
             only: HashMap::new(),
             fields: HashMap::new(),
+            phases: None,
             counts: [0; COUNTERS as usize],
             uptime: UptimeByUse::default(),
             quotas: Quotas::default(),

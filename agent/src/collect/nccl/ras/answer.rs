@@ -1,6 +1,6 @@
 //! An answer of NCCL about a job: its communicators with their ranks, of which only those of this
 //! node are stored, and the processes that do not answer. It arrives as JSON (2.28.7 and later,
-//! `json.rs`) or as the older text (`text.rs`).
+//! `json.rs`).
 //!
 //! A process of some tenant writes every byte of it. A process is represented by a node's address
 //! and a PID, never by text, so that no text of an answer reaches an event or a terminal.

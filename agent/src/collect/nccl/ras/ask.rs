@@ -4,7 +4,6 @@
 
 use super::answer::{Answer, LocalNames, MAX_ENTRIES};
 use super::json::{JsonError, from_json};
-use super::text::{TextError, from_text};
 use crate::catalog::nccl::RasOutcome;
 use crate::sys::{memory, namespace};
 use std::fs::File;
@@ -29,8 +28,6 @@ const MAX_LINE_BYTES: u64 = 512;
 const MAX_BYTES: u64 = 32 << 20;
 /// After a longer document, free memory is returned to the system.
 const LARGE: u64 = 1 << 20;
-/// Limit of a document as text, which is short and read whole.
-const MAX_TEXT_BYTES: u64 = 1 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +48,10 @@ pub(super) enum AskError {
     NotNccl(String),
     #[error("the answer has an unknown format: {0}")]
     NotUnderstood(String),
+    #[error(
+        "NCCL is too old: it answers in text, which is not read (JSON is known from 2.28.7 on)"
+    )]
+    TooOld,
 }
 
 impl AskError {
@@ -61,7 +62,7 @@ impl AskError {
             Self::Late | Self::Broken(_) => RasOutcome::Late,
             Self::TooLong => RasOutcome::TooLong,
             Self::UnknownServer => RasOutcome::UnknownServer,
-            Self::NotNccl(_) | Self::NotUnderstood(_) => RasOutcome::NotUnderstood,
+            Self::NotNccl(_) | Self::NotUnderstood(_) | Self::TooOld => RasOutcome::NotUnderstood,
         }
     }
 }
@@ -69,7 +70,6 @@ impl AskError {
 /// An open conversation.
 pub(super) struct Talk {
     reader: BufReader<Limited>,
-    is_json: bool,
 }
 
 /// Connects to an address, in the network namespace `network` if that is not the agent's own, and
@@ -98,14 +98,14 @@ pub(super) fn greet(
 impl Talk {
     fn begin(stream: TcpStream, until: Instant, left: u64) -> Result<Self, AskError> {
         let reader = BufReader::new(Limited { stream, until, left });
-        let mut talk = Self { reader, is_json: false };
+        let mut talk = Self { reader };
         let hello = talk.exchange("CLIENT PROTOCOL 2")?;
         if !hello.starts_with("SERVER PROTOCOL ") {
             return Err(AskError::NotNccl(shown(&hello)));
         }
         talk.exchange(&format!("TIMEOUT {NCCL_TIMEOUT_SECONDS}"))?;
-        talk.is_json = talk.exchange("SET FORMAT json")? == "OK";
-        Ok(talk)
+        // A library without formats would answer in text: it is not asked.
+        if talk.exchange("SET FORMAT json")? == "OK" { Ok(talk) } else { Err(AskError::TooOld) }
     }
 
     /// Both ends of the connection, the server's first.
@@ -118,7 +118,7 @@ impl Talk {
     pub(super) fn status(mut self, until: Instant, here: &LocalNames) -> Result<Answer, AskError> {
         self.reader.get_mut().until = until.min(Instant::now() + ANSWER_TIMEOUT);
         self.send("VERBOSE STATUS")?;
-        if self.is_json { self.json(here) } else { self.text(here) }
+        self.json(here)
     }
 
     fn send(&mut self, line: &str) -> Result<(), AskError> {
@@ -155,20 +155,6 @@ impl Talk {
                 }
                 Some(_) => failed(error.into()),
             },
-        })
-    }
-
-    fn text(self, here: &LocalNames) -> Result<Answer, AskError> {
-        let mut bytes = Vec::new();
-        self.reader.take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
-        if bytes.len() as u64 > MAX_TEXT_BYTES {
-            return Err(AskError::TooLong);
-        }
-        let text = String::from_utf8_lossy(&bytes);
-        let first = || shown(text.lines().next().unwrap_or_default());
-        from_text(&text, here).map_err(|error| match error {
-            TextError::TooMany => AskError::TooLong,
-            TextError::NotWhole => AskError::NotUnderstood(first()),
         })
     }
 }

@@ -111,10 +111,11 @@ fn reported(processes: &[ProcKey]) -> (LocalRanks, Ras) {
     let every = Duration::from_secs(1);
     let communicators = Arc::<Communicators>::default();
     let all = processes.to_vec();
-    let settings = Settings { enabled: true, every };
+    let settings = Settings { mode: Mode::All, every };
     let candidates = Box::new(move || all.clone());
     let files = TenantFiles::direct(&Paths::default());
-    let mut ras = Ras::new(settings, &files, &communicators, candidates, aggregator(processes));
+    let asked = (candidates as Candidates, Box::new(Vec::new) as States);
+    let mut ras = Ras::new(settings, &files, &communicators, asked, aggregator(processes));
     ras.start().unwrap();
     let end = Instant::now() + WITHIN;
     loop {
@@ -189,4 +190,23 @@ fn a_process_in_its_own_network_namespace_is_queried_there() {
     let process = inside.process();
     let (ranks, _ras) = reported(&[process]);
     assert_eq!(ranks[&process].ranks, vec![rank(0xabc, 0, 1)]);
+}
+
+#[test]
+fn with_no_cleared_version_no_thread_starts_and_the_reason_is_told() {
+    let candidates: Candidates = Box::new(|| panic!("nobody is looked for"));
+    let states: States = Box::new(|| panic!("nobody is looked at"));
+    let files = TenantFiles::direct(&Paths::default());
+    let communicators = Arc::<Communicators>::default();
+    let asked = (candidates, states);
+    let mut ras = Ras::new(Settings::default(), &files, &communicators, asked, aggregator(&[]));
+    ras.start().unwrap();
+    assert!(ras.thread.is_none() && CLEARED.is_empty());
+    let mut batch = Batch::new(NAME, std::time::SystemTime::now());
+    ras.collect(&mut batch);
+    assert!(batch.samples.is_empty());
+    let Report { state, reason, remedy, .. } = ras.report();
+    let said = (state, reason.contains("survive"), remedy.contains("asks.md"));
+    assert_eq!(said, (SourceState::Absent, true, true), "{reason} {remedy}");
+    assert_eq!(diagnose(&Settings::default()), (state, reason, remedy));
 }

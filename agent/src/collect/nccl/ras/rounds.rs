@@ -7,12 +7,13 @@
 
 use super::answer::{Answer, LocalNames, Process};
 use super::ask::{AskError, Talk, greet};
+use super::cleared::{CLEARED, askable};
 use super::digest::{digest, hashes, local_ranks};
 use super::listeners::{RasEndpoint, look};
 use super::silent::{self, NcclNames};
 use super::tenant::{Accounts, Server, Speaker};
 use super::turns::{Port, Turns};
-use super::{Answers, Job, Settings};
+use super::{Answers, Job, Mode, Settings, States, nobody};
 use crate::attribute::process::Living;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::RasOutcome;
@@ -74,6 +75,8 @@ pub(super) struct Rounds {
     turns: Turns,
     accounts: Accounts,
     names: NcclNames,
+    /// Versions and phases, where not everybody is asked.
+    pub(super) states: States,
 }
 
 impl Rounds {
@@ -101,13 +104,23 @@ impl Rounds {
             turns,
             accounts,
             names,
+            states: Box::new(Vec::new),
         }
+    }
+
+    /// Those among these processes that may be asked now.
+    fn askable(&self, loaded: Vec<ProcKey>) -> Vec<ProcKey> {
+        if self.settings.mode == Mode::All {
+            return loaded;
+        }
+        let user = |process| Speaker::of(process, &self.aggregator).uid();
+        askable(loaded, &(self.states)(), CLEARED, user)
     }
 
     /// Runs until the other end of `ended` is closed.
     pub(super) fn run(mut self, candidates: &dyn Fn() -> Vec<ProcKey>, ended: &Receiver<()>) {
         loop {
-            self.look(candidates(), Instant::now());
+            self.look(self.askable(candidates()), Instant::now());
             for port in self.turns.due(&self.accounts, Instant::now()) {
                 self.turn(port);
                 // Publishes between ports, and checks whether to end.
@@ -279,6 +292,10 @@ impl Rounds {
         until: Instant,
     ) -> Option<Result<(Server, Answer), AskError>> {
         let first = *listening.first()?;
+        // They may make communicators since the last look.
+        if self.askable(listening.iter().copied().collect()).len() < listening.len() {
+            return None;
+        }
         let namespace = match self.own {
             Some(own) if own == port.0 => None,
             _ => Some(network(&self.paths, first, port.0)?),
@@ -377,7 +394,7 @@ impl Rounds {
         self.answers.with(|state| {
             state.jobs = jobs;
             if self.turns.of.is_empty() {
-                state.state = super::RasState::default().state;
+                state.state = nobody(self.settings.mode);
             } else if !is_failing {
                 state.state = (SourceState::Ready, String::new(), String::new());
             }

@@ -259,8 +259,8 @@ impl Search<'_> {
         let mut beside = self.tenant_peers(&lost.process);
         beside.retain(|one| Some(*one) != process);
         let peer = Peer {
-            host: host.to_string().into(),
-            pid,
+            host: Some(host.to_string().into()),
+            pid: Some(pid),
             devices: lost.devices(),
             communicator: rank.map(|(hash, ..)| hash),
             rank: rank.and_then(|(_, rank, _)| rank),

@@ -1,6 +1,7 @@
 //! Compares each rank with its peers: arrival skew, mismatches, hangs.
 
 use super::arrivals::{Comparison, LatestCalls, Steps};
+use super::lost::LostRanks;
 use super::rank_status::Hangs;
 use super::{Member, Reading};
 use crate::communicators::{Communicators, Group, MemberId};
@@ -8,7 +9,7 @@ use gpuwho_common::nccl::Communicator;
 use std::collections::{HashMap, HashSet};
 
 /// The group of ranks that each member is compared with.
-pub(super) type Groups = HashMap<MemberId, Group>;
+pub(in super::super) type Groups = HashMap<MemberId, Group>;
 
 /// The groups of these members, if their communicators are known.
 pub(in super::super) fn groups(members: &[Member], communicators: &Communicators) -> Groups {
@@ -22,6 +23,7 @@ pub(in super::super) struct Peers {
     pub comparison: Comparison,
     pub steps: HashMap<MemberId, Steps>,
     pub hangs: Hangs,
+    pub lost: LostRanks,
 }
 
 impl Peers {

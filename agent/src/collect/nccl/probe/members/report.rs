@@ -38,6 +38,9 @@ pub(in super::super) fn report(out: &mut Batch, member: &Member, context: &Membe
         out.push(metric::STEP.sample(id, (), steps.interval.clone()));
     }
     out.push(metric::HANGS.sample(id, (), count(context.peers.hangs.of(id))));
+    if let Some(ended) = context.peers.lost.missed_by(id) {
+        out.push(metric::RANKS_ENDED.sample(id, (), ended));
+    }
     let age = |since_ns: u64| seconds(context.now_ns.saturating_sub(since_ns));
     if let Some(open) = member.open() {
         out.push(metric::OPEN_AGE.sample(id, (), age(open.since_ns)));

@@ -2,7 +2,6 @@ use super::*;
 use crate::collect::nccl::ras::answer::{LocalNames, Process};
 use crate::collect::nccl::ras::json::from_json;
 use crate::collect::nccl::ras::tenant::Speaker;
-use crate::collect::nccl::ras::text::from_text;
 
 const USER_GUIDE: &str =
     include_str!("../../../../../../tests/fixtures/nccl-ras/user-guide-2.29.1.json");
@@ -63,31 +62,6 @@ fn a_rank_that_is_neither_late_nor_dead_has_left() {
     let digest = digest(&answer, &server, &HashSet::new());
     let known = &digest.communicators[0];
     assert_eq!((known.unresponsive, known.dead, known.left, known.local.len()), (0, 0, 1, 0));
-}
-
-#[test]
-fn lag_and_left_ranks_are_read_from_text() {
-    const TEXT: &str =
-        include_str!("../../../../../../tests/fixtures/nccl-ras/reconstructed-2.28-mismatch.txt");
-    let server = server("172.16.64.210", 483_078);
-    let answer = from_text(TEXT, &server.here).unwrap();
-    let known = answer.communicators.iter().map(|one| one.hash).collect();
-    let digest = digest(&answer, &server, &known);
-    let mut launched = LaunchCounts::default();
-    launched.put("Broadcast", 0);
-    launched.put("AllReduce", 6_600);
-    let known = CommunicatorView {
-        hash: CommunicatorHash(0xcf26_4af5_3edb_e986),
-        present: None,
-        unresponsive: 1,
-        dead: 0,
-        left: 2,
-        local: vec![Local { process: HERE, rank: 6, launched, behind: 62 }],
-    };
-    assert_eq!(digest.communicators[0], known);
-    // Not listed, because most have it.
-    let other = &digest.communicators[1];
-    assert_eq!((other.unresponsive, other.left, other.local.len()), (0, 5, 0));
 }
 
 #[test]

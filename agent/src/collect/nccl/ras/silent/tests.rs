@@ -2,9 +2,8 @@ use super::*;
 use crate::attribute::fake::FakeHost;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::{Evidence, KernelCgroups, Opened};
-use crate::collect::nccl::ras::answer::LocalNames;
+use crate::collect::nccl::ras::answer::{Communicator, LocalNames, MissingRank};
 use crate::collect::nccl::ras::json;
-use crate::collect::nccl::ras::text;
 use crate::communicators::{MemberFacts, MemberKey};
 use crate::event::aggregator::Sources;
 use crate::event::record::records;
@@ -12,22 +11,36 @@ use crate::ids::{CgroupId, Hierarchy};
 use crate::inventory::Inventory;
 
 /// Recorded: three processes of the library, the third one given up.
-const ONE_DEAD: &str =
-    include_str!("../../../../../../tests/fixtures/nccl-ras/libnccl-2.27.5-one-dead.txt");
 const ONE_DEAD_JSON: &str =
     include_str!("../../../../../../tests/fixtures/nccl-ras/libnccl-2.30.4-one-dead.json");
-const DEAD_AND_LATE: &str =
-    include_str!("../../../../../../tests/fixtures/nccl-ras/reconstructed-2.27-dead.txt");
-const OLDEST: &str =
-    include_str!("../../../../../../tests/fixtures/nccl-ras/reconstructed-2.24-missing.txt");
-
 const WORLD: u64 = 0x1db1_4a8a_713c_2fa5;
 const LARGE: u64 = 0xcf26_4af5_3edb_e986;
 const SECOND: u64 = 1_000_000_000;
 const NETWORK: u64 = 4_026_531_840;
 
-fn from_text(text: &str) -> Result<Answer, text::TextError> {
-    text::from_text(text, &LocalNames::default())
+fn parsed(text: &str) -> Answer {
+    json::from_json(text.as_bytes(), &LocalNames::default()).unwrap()
+}
+
+/// The recorded answer, about a process with this PID.
+fn one_dead() -> Answer {
+    parsed(&ONE_DEAD_JSON.replace("13046", "13033"))
+}
+
+/// A process of a large job that does not answer, missing as rank 21.
+fn absent(is_dead: bool) -> Answer {
+    let process = Process::named("172.16.64.213", 3_487_984).unwrap();
+    let rank = MissingRank { rank: 21, process: Some(process), is_unresponsive: true, is_dead };
+    let communicator = Communicator {
+        size: Some(32),
+        absent: vec![rank],
+        ..Communicator::new(CommunicatorHash(LARGE))
+    };
+    let lost = vec![LostProcess { process, devices: 0 }];
+    let other = Process::named("172.16.64.214", 7).unwrap();
+    let other = vec![LostProcess { process: other, devices: 0 }];
+    let (dead, late) = if is_dead { (lost, other) } else { (Vec::new(), lost) };
+    Answer { communicators: vec![communicator], dead, late, ..Answer::default() }
 }
 
 /// The state of the thread with an aggregator.
@@ -159,16 +172,16 @@ fn a_dead_process_of_this_node_is_named_with_its_owner_after_it_has_ended() {
         rig.listen(pid, NETWORK, ("127.0.0.1", inside));
     }
     rig.ends(72);
-    let answer = from_text(ONE_DEAD).unwrap();
+    let answer = one_dead();
     let wanted = "nccl.peer.dead: 72 1007 itself 127.0.0.1 13033 0x1db14a8a713c2fa5 2 3 - | NCCL \
                   has given up process 13033 on node 127.0.0.1, which is this one";
     assert_eq!(rig.receive(&answer, 70), [wanted]);
     assert_eq!(rig.receive(&answer, 70), [""; 0], "records once");
-    // The JSON of another release names the same.
+    // As recorded.
     let mut rig = Rig::new();
     rig.holds(70, 1007);
     rig.holds(72, 1007);
-    let answer = json::from_json(ONE_DEAD_JSON.as_bytes(), &LocalNames::default()).unwrap();
+    let answer = parsed(ONE_DEAD_JSON);
     let lost = answer.dead[0].process;
     rig.listen(72, NETWORK, (&lost.host.to_string(), lost.pid));
     rig.ends(72);
@@ -188,7 +201,7 @@ fn its_owner_is_named_after_the_table_has_removed_it() {
     rig.ends(72);
     rig.ownership.expire(3_600 * SECOND);
     assert_eq!(rig.ownership.attribution(key(72)), None);
-    let records = rig.receive(&from_text(ONE_DEAD).unwrap(), 70);
+    let records = rig.receive(&one_dead(), 70);
     assert!(
         records.len() == 1 && records[0].starts_with("nccl.peer.dead: 72 1007 itself"),
         "{records:?}"
@@ -205,8 +218,8 @@ fn a_remote_dead_process_is_reported_by_host_and_pid_with_its_local_peers() {
     // Of another job, on the same port.
     rig.holds(80, 1008);
     rig.is_rank(80, WORLD, 0, 2);
-    let records = rig.receive(&from_text(DEAD_AND_LATE).unwrap(), 70);
-    let wanted = "nccl.peer.dead: 70 1007 peer 172.16.64.213 3487984 0xcf264af53edbe986 21 - 2 | \
+    let records = rig.receive(&absent(true), 70);
+    let wanted = "nccl.peer.dead: 70 1007 peer 172.16.64.213 3487984 0xcf264af53edbe986 21 32 2 | \
                   NCCL has given up process 3487984 on node 172.16.64.213";
     assert_eq!(records, [wanted], "the late one is its own node's business");
 }
@@ -218,15 +231,15 @@ fn a_remote_death_affects_only_the_reporting_tenant() {
     rig.holds(80, 1008);
     // Another job's process is in the communicator, or claims to be.
     rig.is_rank(80, WORLD, 0, 3);
-    let records = rig.receive(&from_text(ONE_DEAD).unwrap(), 70);
-    let wanted = "nccl.peer.dead: 70 1007 peer 127.0.0.1 13033 0x1db14a8a713c2fa5 2 - - | NCCL has \
+    let records = rig.receive(&one_dead(), 70);
+    let wanted = "nccl.peer.dead: 70 1007 peer 127.0.0.1 13033 0x1db14a8a713c2fa5 2 3 - | NCCL has \
                   given up process 13033 on node 127.0.0.1";
     assert_eq!((records, rig.claims), (vec![wanted.to_owned()], 0));
 }
 
 #[test]
 fn a_death_of_another_owners_process_is_not_reported() {
-    let (name, answer) = (("127.0.0.1", 13_033), from_text(ONE_DEAD).unwrap());
+    let (name, answer) = (("127.0.0.1", 13_033), one_dead());
     let mut rig = Rig::new();
     rig.holds(70, 1007);
     rig.holds(80, 1008);
@@ -265,7 +278,7 @@ fn a_living_process_of_another_user_is_not_reported_dead_by_its_pid() {
     rig.host.start(ProcKey { pid: 13_033, start_ticks: 100 }, "sshd", "0::/\n");
     let path = rig.host.paths.proc.join("13033/status");
     std::fs::write(path, "Tgid:\t13033\nUid:\t0\t0\t0\t0\n").unwrap();
-    assert_eq!(rig.receive(&from_text(ONE_DEAD).unwrap(), 70), [""; 0]);
+    assert_eq!(rig.receive(&one_dead(), 70), [""; 0]);
     assert_eq!(rig.claims, 1);
 }
 
@@ -292,7 +305,7 @@ fn of_processes_with_the_same_name_the_missing_rank_decides() {
     }
     let who = |rig: &mut Rig| {
         rig.reported = ReportedProcesses::default();
-        rig.receive(&from_text(ONE_DEAD).unwrap(), 70)[0].clone()
+        rig.receive(&one_dead(), 70)[0].clone()
     };
     assert!(who(&mut rig).starts_with("nccl.peer.dead: 70 1007 peer 127.0.0.1"), "either");
     rig.is_rank(92, WORLD, 2, 3);
@@ -313,7 +326,7 @@ fn a_process_in_another_network_matches_only_by_rank() {
     rig.holds(70, 1007);
     rig.holds(72, 1007);
     rig.listen(72, NETWORK + 1, ("127.0.0.1", 13_033));
-    let answer = from_text(ONE_DEAD).unwrap();
+    let answer = one_dead();
     let records = rig.receive(&answer, 70);
     assert!(records[0].starts_with("nccl.peer.dead: 70 1007 peer 127.0.0.1"), "{records:?}");
     rig.is_rank(72, WORLD, 2, 3);
@@ -330,8 +343,7 @@ fn a_silent_process_is_reported_again_only_after_an_answer() {
     rig.holds(72, 1007);
     rig.is_rank(72, LARGE, 21, 32);
     rig.listen(72, NETWORK, ("172.16.64.213", 3_487_984));
-    let silent = from_text(OLDEST).unwrap();
-    // The oldest format does not name the process of the missing rank.
+    let silent = absent(false);
     let wanted = "nccl.peer.unresponsive: 72 1007 itself 172.16.64.213 3487984 0xcf264af53edbe986 \
                   21 32 - | NCCL gets no answer from process 3487984 on node 172.16.64.213, which \
                   is this one";
