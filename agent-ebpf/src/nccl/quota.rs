@@ -1,6 +1,6 @@
 //! Whose a process is, and the places of the maps that its owner may take.
 
-use super::add;
+use gpuwho_ebpf::add;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::HashMap;
 use gpuwho_common::nccl::{

@@ -408,5 +408,8 @@ fn losses_have_a_reason() {
     let Some(probe) = Probe::start(&node, OpenHook::Auto) else { return };
     let reasons: Vec<DropReason> =
         probe.handle.report().dropped.iter().map(|(reason, _)| *reason).collect();
-    assert_eq!(reasons, vec![DropReason::RingFull, DropReason::MapFull]);
+    assert_eq!(
+        reasons,
+        vec![DropReason::RingFull, DropReason::MapFull, DropReason::OwnerShare]
+    );
 }
