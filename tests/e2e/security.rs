@@ -14,4 +14,5 @@ mod memory;
 mod packaging;
 mod probes;
 mod ras;
+mod ring;
 mod usage;

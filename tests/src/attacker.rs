@@ -14,6 +14,7 @@ pub mod libraries;
 mod memory;
 mod probes;
 mod ras;
+mod ring;
 
 use crate::program::{self, NotBuilt};
 use crate::until::until;
@@ -48,6 +49,7 @@ pub fn find(name: &str) -> Option<&'static Attack> {
         memory::ATTACKS,
         probes::ATTACKS,
         ras::ATTACKS,
+        ring::ATTACKS,
     ];
     all.into_iter().flatten().find(|attack| attack.name == name)
 }

@@ -16,8 +16,7 @@ use aya::programs::{
 use aya::{Btf, BtfError as AyaBtfError, Ebpf, EbpfError, EbpfLoader};
 use aya_log::EbpfLogger;
 use gpuwho_common::device_users::{
-    Holder, LOSSES, Layout, LeftOutKey, MAX_HOLDERS, NodeKey, ProcessEvent, SeenKey,
-    Share,
+    Holder, LOSSES, Layout, LeftOutKey, MAX_HOLDERS, NodeKey, ProcessEvent, SeenKey, Share,
 };
 use log::Log;
 use rustix::process::{Resource, Rlimit, setrlimit};

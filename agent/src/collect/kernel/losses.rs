@@ -101,8 +101,10 @@ impl Standing {
         let state = self.lock();
         let lost = state.lost.as_ref().filter(|(at, _)| now.saturating_duration_since(*at) < QUIET);
         if let Some((_, what)) = lost {
-            let reason = format!("the kernel reported more than is read: {what}; /proc is searched");
-            let remedy = "gpuwho.owner.refused (openings, process_records, holders) has whose they are";
+            let reason =
+                format!("the kernel reported more than is read: {what}; /proc is searched");
+            let remedy =
+                "gpuwho.owner.refused (openings, process_records, holders) has whose they are";
             *report = Report::of(SourceState::Degraded, reason, remedy);
         }
     }
@@ -223,6 +225,7 @@ mod tests {
             }
         }
         assert_eq!(scans, [0, 1, 3, 7, 15, 31, 61, 91]);
+        backoff.scanned(start + Duration::from_secs(121), Duration::ZERO);
         let later = start + Duration::from_secs(150);
         backoff.grow(later);
         assert_eq!(backoff.due, Some(later));

@@ -42,8 +42,8 @@ pub(super) fn fact(bytes: &[u8], nodes: &Nodes, layout: &Layout) -> Option<Fact>
 /// The content of the record of a process.
 pub(super) fn of_process(event: &ProcessEvent, nodes: &Nodes) -> Option<Fact> {
     let evidence = process_evidence(event, nodes)?;
-    let device = (event.head.kind == OPENED)
-        .then_some(Device { major: event.major, minor: event.minor });
+    let device =
+        (event.head.kind == OPENED).then_some(Device { major: event.major, minor: event.minor });
     Some(Fact { evidence, device, start_ns: event.process.start_ns, at_ns: event.head.at_ns })
 }
 

@@ -148,6 +148,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
     /// Takes the examples of what the programs left out, and counts it with the owners.
     fn take_left_out(&mut self, bpf: &mut Loaded) {
         let keys: Vec<_> = bpf.left_out.keys().flatten().collect();
+        let mut processes = Vec::with_capacity(keys.len());
         for key in keys {
             let Ok(event) = bpf.left_out.get(&key, 0) else { continue };
             // Another one may come at once.
@@ -164,7 +165,12 @@ impl<E: FnMut(Evidence)> Watch<E> {
             let kind = usize::try_from(key.kind).unwrap_or_default();
             self.standing.refuse(process, event.process.uid, (kind, event.left_out));
             let is_followed = opened.is_some_and(|opened| follow(bpf, &opened));
+            processes.push((process, is_followed));
             self.take(fact, bpf.hook);
+        }
+        // An opening may wait for it.
+        self.check_attempts(bpf);
+        for (process, is_followed) in processes {
             self.end_if_unseen(bpf, process, is_followed);
         }
     }
