@@ -14,22 +14,25 @@
 #![no_std]
 #![no_main]
 
+// Not of the library: the objects of all programs would have these maps.
+#[path = "../device_users/share.rs"]
+mod share;
+
 use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::{BPF_NOEXIST, bpf_cgroup_dev_ctx};
 use aya_ebpf::helpers::generated::{bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str};
 use aya_ebpf::macros::{cgroup_device, fexit, map, raw_tracepoint, tracepoint};
-use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
+use aya_ebpf::maps::{HashMap, LruHashMap, RingBuf};
 use aya_ebpf::programs::{DeviceContext, FExitContext, RawTracePointContext, TracePointContext};
 use aya_log_ebpf::warn;
 use gpuwho_common::device_users::{
-    ABSENT, ANY_MINOR, Allowance, CGROUP_MADE, CGROUP_REMOVED, COMM_BYTES, CgroupEvent, DEVICES,
-    EXECED, EXITED, FOLLOWING, FORKED, FREEZER, HOLDERS as PLACES, Head, Holder, LEVELS, LOSSES,
-    LOST_ALLOWED, LOST_ALLOWED_OPENINGS, LOST_MAP, LOST_OPENINGS, LOST_PLACES, LOST_RING,
-    LOST_UNREADABLE, Layout, LeftOutKey, MAX_HOLDERS, MAX_LEFT_OUT, MAX_NODES, MAX_SEEN, MEMORY,
-    MOVED, NodeKey, OF_OWNER, OPENED, OPENINGS as OPENS, OPENINGS_BYTES, PATH_BYTES, Process,
-    ProcessEvent, RING_BYTES, SHARES, SeenKey, Share, TICK_NS, V2, shares, slot,
+    ABSENT, ANY_MINOR, CGROUP_MADE, CGROUP_REMOVED, COMM_BYTES, CgroupEvent, DEVICES, EXECED,
+    EXITED, FOLLOWING, FORKED, FREEZER, Head, LOST_OPENINGS, LOST_RING, LOST_UNREADABLE, Layout,
+    MAX_NODES, MAX_SEEN, MEMORY, MOVED, NodeKey, OPENED, OPENINGS as OPENS, OPENINGS_BYTES,
+    PATH_BYTES, Process, ProcessEvent, RING_BYTES, SeenKey, TICK_NS, V2,
 };
-use gpuwho_ebpf::{Kernel, add};
+use gpuwho_ebpf::Kernel;
+use share::{HOLDERS, LOST, admit, follow, forget, lost, refuse, slots_of, told};
 
 /// Filled by user space before the programs are loaded; read-only after that.
 #[unsafe(no_mangle)]
@@ -42,31 +45,8 @@ static OPENINGS: RingBuf = RingBuf::with_byte_size(OPENINGS_BYTES, 0);
 /// Watched device numbers; the value is the lowest minor that counts.
 #[map]
 static NODES: HashMap<NodeKey, u32> = HashMap::with_max_entries(MAX_NODES, 0);
-/// Processes followed. User space sets its size.
-#[map]
-static HOLDERS: HashMap<u32, Holder> = HashMap::with_max_entries(MAX_HOLDERS, 0);
-/// One entry: what an owner may take.
-#[map]
-static ALLOWANCE: Array<Allowance> = Array::with_max_entries(1, 0);
-/// What was counted, by slot.
-#[map]
-static COUNTED: Array<Share> = Array::with_max_entries(SLOTS, 0);
-/// Processes that user space follows less those that it no longer does, by slot; wraps. Whoever adds
-/// to a number in a map has it alone, so user space has its own.
-#[map]
-static BALANCE: Array<u64> = Array::with_max_entries(SLOTS, 0);
-/// The first record that an owner was refused since user space looked.
-#[map]
-static LEFT_OUT: HashMap<LeftOutKey, ProcessEvent> = HashMap::with_max_entries(MAX_LEFT_OUT, 0);
 #[map]
 static SEEN: LruHashMap<SeenKey, u8> = LruHashMap::with_max_entries(MAX_SEEN, 0);
-#[map]
-static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(LOSSES, 0);
-
-const SLOTS: u32 = slot(LEVELS, 0);
-/// About a second, as a shift of nanoseconds.
-const SECOND_SHIFT: u32 = 30;
-
 /// A field of [`LAYOUT`], read so that the compiler cannot put in the zero it sees above.
 macro_rules! layout {
     ($($field:tt)+) => {
@@ -292,144 +272,6 @@ fn holder(task: Kernel) -> Option<(Kernel, bool)> {
     None
 }
 
-/// Follows a process from here on, where its owner has a place left; true if it is followed.
-#[inline(always)]
-fn follow(event: &ProcessEvent, slots: [u16; LEVELS], is_told: bool) -> bool {
-    let (pid, start_ticks) = (event.process.pid, event.process.start_ns / TICK_NS);
-    // SAFETY: entries are not freed while the program runs (RCU).
-    let before = unsafe { HOLDERS.get(&pid) }.map(|found| found.start_ticks);
-    match before {
-        Some(before) if before == start_ticks => return true,
-        Some(_) => drop(forget(pid)),
-        None => {}
-    }
-    if !has_place(slots) {
-        lost(LOST_PLACES);
-        leave_out::<PLACES>(slots, event);
-        return false;
-    }
-    let entry = Holder { start_ticks, slots, told: u16::from(is_told) };
-    if HOLDERS.insert(&pid, &entry, u64::from(BPF_NOEXIST)).is_err() {
-        lost(LOST_MAP);
-        return false;
-    }
-    hold(slots, 1);
-    true
-}
-
-/// Follows a process no longer; true for the one caller that removes it.
-#[inline(always)]
-fn forget(pid: u32) -> bool {
-    // SAFETY: entries are not freed while the program runs (RCU).
-    let Some(slots) = unsafe { HOLDERS.get(&pid) }.map(|found| found.slots) else { return false };
-    if HOLDERS.remove(&pid).is_err() {
-        return false;
-    }
-    hold(slots, u64::MAX);
-    true
-}
-
-/// Adds to the processes followed of these slots; of [`SHARES`], to none.
-#[inline(always)]
-fn hold(slots: [u16; LEVELS], by: u64) {
-    for level in 0..LEVELS {
-        if slots[level] < SHARES
-            && let Some(share) = COUNTED.get_ptr_mut(slot(level, slots[level]))
-        {
-            // SAFETY: the pointer is into the map's value, checked by the verifier.
-            add(unsafe { &raw mut (*share).held }, by);
-        }
-    }
-}
-
-#[inline(always)]
-fn told(pid: u32, told: u16) {
-    if let Some(found) = HOLDERS.get_ptr_mut(&pid) {
-        // SAFETY: entries are not freed while the program runs (RCU); the field is one word.
-        unsafe { (*found).told = told };
-    }
-}
-
-#[inline(always)]
-fn slots_of(process: &Process) -> [u16; LEVELS] {
-    let seed = ALLOWANCE.get(0).map_or(0, |allowance| allowance.seed);
-    shares(seed, process.uid, &process.cgroups)
-}
-
-/// Whether each level has fewer processes followed than it may.
-#[inline(always)]
-fn has_place(slots: [u16; LEVELS]) -> bool {
-    let Some(allowance) = ALLOWANCE.get(0) else { return false };
-    for level in 0..LEVELS {
-        let at = slot(level, slots[level]);
-        let (Some(share), Some(balance)) = (COUNTED.get(at), BALANCE.get(at)) else { return false };
-        // Below zero for a moment, where a number was taken before the other was given.
-        let held = share.held.wrapping_add(*balance) as i64;
-        if held >= i64::from(allowance.most[PLACES][level]) {
-            return false;
-        }
-    }
-    true
-}
-
-/// Counts a record; false, and counted as left out, where a level has had as many in this second as it
-/// may. Two processors may count one record less.
-#[inline(always)]
-fn admit<const KIND: usize>(slots: [u16; LEVELS], event: &ProcessEvent) -> bool {
-    let is_admitted = take::<KIND>(slots, event.head.at_ns >> SECOND_SHIFT);
-    if !is_admitted {
-        refuse::<KIND>(slots, event);
-    }
-    is_admitted
-}
-
-#[inline(always)]
-fn take<const KIND: usize>(slots: [u16; LEVELS], second: u64) -> bool {
-    let Some(allowance) = ALLOWANCE.get(0) else { return false };
-    for level in 0..LEVELS {
-        let Some(share) = COUNTED.get_ptr_mut(slot(level, slots[level])) else { return false };
-        // SAFETY: the pointer is into the map's value, checked by the verifier; a record that another
-        // processor counts meanwhile may be lost.
-        unsafe {
-            if (*share).second != second {
-                (*share).second = second;
-                (*share).records = [0; 2];
-            }
-            if (*share).records[KIND] >= allowance.most[KIND][level] {
-                return false;
-            }
-        }
-    }
-    for level in 0..LEVELS {
-        if let Some(share) = COUNTED.get_ptr_mut(slot(level, slots[level])) {
-            // SAFETY: as above.
-            unsafe { (*share).records[KIND] += 1 };
-        }
-    }
-    true
-}
-
-/// Counts a record that is not told.
-#[inline(always)]
-fn refuse<const KIND: usize>(slots: [u16; LEVELS], event: &ProcessEvent) {
-    lost(if KIND == OPENS { LOST_ALLOWED_OPENINGS } else { LOST_ALLOWED });
-    leave_out::<KIND>(slots, event);
-}
-
-/// Counts by owner, with the first one as an example of whose they are.
-#[inline(always)]
-fn leave_out<const KIND: usize>(slots: [u16; LEVELS], event: &ProcessEvent) {
-    let key = LeftOutKey { slot: slots[OF_OWNER].into(), kind: KIND as u32 };
-    if LEFT_OUT.get_ptr(&key).is_none() {
-        // Full, or another processor was faster: then the one below counts.
-        let _ = LEFT_OUT.insert(&key, event, u64::from(BPF_NOEXIST));
-    }
-    if let Some(first) = LEFT_OUT.get_ptr_mut(&key) {
-        // SAFETY: entries are not freed while the program runs (RCU); the field is one word.
-        unsafe { (*first).left_out += 1 };
-    }
-}
-
 /// Tells what became of a process that user space knows.
 #[inline(always)]
 fn tell(kind: u32, leader: Kernel) {
@@ -548,14 +390,6 @@ fn report_cgroup(kind: u32, cgroup: Kernel, path: Kernel) {
         let _ = bpf_probe_read_kernel_str(text.cast(), PATH_BYTES as u32, path.as_ptr().cast());
     }
     entry.submit(0);
-}
-
-#[inline(always)]
-fn lost(reason: u32) {
-    if let Some(count) = LOST.get_ptr_mut(reason) {
-        // SAFETY: the slot is this CPU's own and the verifier has seen that it is not null.
-        unsafe { *count += 1 };
-    }
 }
 
 /// The offsets are wrong for this kernel, or the task was half gone: counted, and said once a CPU.

@@ -159,3 +159,29 @@ fn children_that_open_without_a_pause_hide_nobodys_opening_and_are_named() {
     let refused = until(WITHIN, || scene.refused("openings"));
     assert!(refused.is_some_and(|refused| refused > 100.0), "{refused:?}");
 }
+
+#[test]
+fn a_thread_with_a_table_of_descriptors_of_its_own_hides_no_opening() {
+    // The hook whose openings the agent confirms in `/proc`.
+    let scene = or_skip!(Scene::new(Some("cgroup")));
+    let attack = scene.attack("own-files", &[]);
+    let told = until(WITHIN, || scene.is_told(attack.pid()).then_some(()));
+    assert!(told.is_some(), "{:#}", scene.source());
+    // Without a hook the next look at `/proc` finds it.
+    drop(scene);
+    let scene = Scene::new(None).unwrap();
+    let hidden = scene.attack("own-files", &[]);
+    let config = Config {
+        nodes: Some(vec![scene.device.display().to_string()]),
+        bpf: Some(false),
+        more: "[nvidia]\nenabled = false\n".to_owned(),
+        ..Config::default()
+    };
+    let folder = TempDir::new().unwrap();
+    let agent = Agent::start(folder.path(), &config, None).unwrap();
+    let look = |who: &Value| {
+        let holders = who["holders"].as_array()?;
+        holders.iter().any(|holder| holder["pid"] == hidden.pid()).then_some(())
+    };
+    agent.wait_for("the hidden holder", WITHIN, look).unwrap();
+}

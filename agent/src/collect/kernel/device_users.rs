@@ -181,7 +181,7 @@ impl Handle {
                 (DropReason::MapFull, sum(&[LOST_MAP])),
                 (DropReason::OwnerShare, sum(&OWNERS_LOSSES)),
             ];
-            report.errors = losses(lost, LOST_UNREADABLE);
+            report.errors += losses(lost, LOST_UNREADABLE);
         }
         report
     }
@@ -207,10 +207,10 @@ impl Handle {
         }
     }
 
-    /// Lets every owner have everything.
+    /// Gives owners other limits, by kind.
     #[cfg(test)]
-    pub(super) fn allow_all(&self) {
-        self.maps.iter().for_each(|maps| maps.allowance.allow_all());
+    pub(super) fn allow(&self, most: fn(usize) -> [u32; 3]) {
+        self.maps.iter().for_each(|maps| maps.allowance.allow(most));
     }
 
     /// The hook in use; `None` while `/proc` is scanned instead.
@@ -257,6 +257,7 @@ pub fn start(
         tracker: Tracker::default(),
         attempts: super::attempts::Attempts::default(),
         standing: standing.clone(),
+        looks: (None, 0),
         emit,
     };
     let thread =

@@ -9,6 +9,7 @@ use crate::collect::proc_scan::{is_alive, unified_root};
 use crate::host::boot_time_ns;
 use crate::ids::Hierarchy;
 use crate::paths::Paths;
+use gpuwho_common::device_users::HOLDERS;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -422,8 +423,8 @@ fn full_ring_counts_the_openings_that_it_loses() {
             continue;
         };
         let Some(mut control) = Probe::start(&node, hook) else { continue };
-        full.handle.allow_all();
-        control.handle.allow_all();
+        full.handle.allow(|_| [u32::MAX; 3]);
+        control.handle.allow(|_| [u32::MAX; 3]);
         storm(4_000, &node);
         drop(shut);
         full.drain(&node, &mut control);
@@ -441,6 +442,60 @@ fn full_ring_counts_the_openings_that_it_loses() {
             "{hook} {missing} {lost}"
         );
     }
+}
+
+/// Nobody's children take all places that he may have; those of root's holder are followed.
+#[test]
+fn an_owner_with_all_its_places_leaves_room_for_the_forks_of_others() {
+    let Some(node) = full() else { return };
+    for &hook in hooks(&node) {
+        let Some(mut probe) = Probe::start(&node, hook) else { continue };
+        probe.handle.allow(|kind| if kind == HOLDERS { [20, 40, 40] } else { [u32::MAX; 3] });
+        let crowd = "exec 3<\"$0\"; for i in $(seq 50); do sleep 1000 & done; echo ready; read go; \
+                     kill $(jobs -p); wait";
+        let (mut crowd, _) = nobody(crowd, &node);
+        let dropped = probe.handle.report().dropped;
+        let beyond = dropped.iter().find(|(reason, _)| *reason == DropReason::OwnerShare).unwrap();
+        assert!((30..=32).contains(&beyond.1), "{hook} {dropped:?}");
+        let forked = |probe: &mut Probe, pid: u32| {
+            probe.expect("the fork", |evidence| {
+                matches!(evidence, Evidence::Forked { child, .. } if child.process.pid == pid)
+                    .then_some(())
+            });
+            probe.expect_exited(pid);
+        };
+        let child = "exec 3<\"$0\"; (exec sleep 0) & echo $!; wait";
+        let mut other = Command::new("sh")
+            .args(["-c", child])
+            .arg(&node.path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = first_line(&mut other).parse().unwrap();
+        other.wait().unwrap();
+        forked(&mut probe, pid);
+        // Places are free again when their processes have ended.
+        drop(crowd.stdin.take());
+        crowd.wait().unwrap();
+        let (mut again, pid) = nobody(child, &node);
+        again.wait().unwrap();
+        forked(&mut probe, pid.parse().unwrap());
+    }
+}
+
+/// A shell of nobody's, and its first line.
+fn nobody(script: &str, node: &Node) -> (Child, String) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(&node.path).uid(NOBODY);
+    let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let line = first_line(&mut child);
+    (child, line)
+}
+
+fn first_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    line.trim().to_owned()
 }
 
 /// Nobody's forks come to three times what one owner may have; then root's process opens the node.
@@ -486,17 +541,8 @@ fn processes_beyond_an_owners_share_are_found_by_a_scan_within_seconds() {
         let Some(mut probe) = Probe::start(&node, hook) else { continue };
         let forks = "exec 3<\"$0\"; i=0; while [ $i -lt 1500 ]; do (:); i=$((i+1)); done; \
                      sleep 1000 & echo $!; read go; kill $!";
-        let mut forks = Command::new("sh")
-            .args(["-c", forks])
-            .arg(&node.path)
-            .uid(NOBODY)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(forks.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let child = line.trim().parse().unwrap();
+        let (mut forks, line) = nobody(forks, &node);
+        let child = line.parse().unwrap();
         probe.expect("the child", |evidence| match evidence {
             Evidence::Opened(Opened { process, .. })
             | Evidence::Forked { child: Opened { process, .. }, .. }

@@ -64,6 +64,8 @@ struct State {
     /// When something was lost last, and what.
     lost: Option<(Instant, String)>,
     refused: Vec<Refused>,
+    /// Processes of which a scan has not looked at all descriptors and threads.
+    incomplete: u64,
     clock: Option<ThreadClock>,
 }
 
@@ -99,14 +101,21 @@ impl Standing {
     /// Says in a report what was lost of late.
     pub(super) fn tell(&self, report: &mut Report, now: Instant) {
         let state = self.lock();
+        report.errors += state.incomplete;
         let lost = state.lost.as_ref().filter(|(at, _)| now.saturating_duration_since(*at) < QUIET);
         if let Some((_, what)) = lost {
             let reason =
                 format!("the kernel reported more than is read: {what}; /proc is searched");
             let remedy =
                 "gpuwho.owner.refused (openings, process_records, holders) has whose they are";
-            *report = Report::of(SourceState::Degraded, reason, remedy);
+            let errors = report.errors;
+            *report = Report { errors, ..Report::of(SourceState::Degraded, reason, remedy) };
         }
+    }
+
+    /// Adds processes of which a scan has not looked at everything.
+    pub(super) fn count_incomplete(&self, processes: u64) {
+        self.lock().incomplete += processes;
     }
 
     fn lose(&self, now: Instant, what: String) {

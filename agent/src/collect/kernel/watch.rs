@@ -28,6 +28,10 @@ const NODE_EVENT_BYTES: usize = 4_096;
 /// Records of each ring that are read between two looks at everything else: some 20 ms.
 const AT_ONCE: usize = 256;
 
+/// Descriptors and threads that are looked at in a second to confirm openings: some 0.1 s. An opening
+/// beyond that counts as confirmed.
+const LOOKS_A_SECOND: usize = 65_536;
+
 /// The state of the loop.
 pub(super) struct Watch<E> {
     pub settings: Settings,
@@ -36,6 +40,8 @@ pub(super) struct Watch<E> {
     pub tracker: Tracker,
     pub attempts: Attempts,
     pub standing: Standing,
+    /// Since when and how many of [`LOOKS_A_SECOND`] are left.
+    pub looks: (Option<Instant>, usize),
     pub emit: E,
 }
 
@@ -51,9 +57,13 @@ impl<E: FnMut(Evidence)> Watch<E> {
         let interval = Duration::from_secs(self.settings.scan_interval_s.max(1));
         loop {
             self.nodes = Nodes::read(&self.settings, &self.paths);
-            for evidence in self.tracker.scan(&self.paths, &self.nodes) {
-                (self.emit)(evidence);
+            let mut pass = ScanPass::begin(&self.paths);
+            while let Some(holders) = pass.step(&self.paths, &self.nodes) {
+                for evidence in self.tracker.take(&holders, &self.nodes) {
+                    (self.emit)(evidence);
+                }
             }
+            self.end_missing(&pass);
             if wait(stopped.as_fd(), None, None, interval).stop {
                 return;
             }
@@ -229,9 +239,13 @@ impl<E: FnMut(Evidence)> Watch<E> {
     }
 
     fn check_attempts(&mut self, bpf: &mut Loaded) {
-        let paths = &self.paths;
-        let outcome = self.attempts.check(Instant::now(), |process, device| {
-            if holds(paths, process, device) {
+        let now = Instant::now();
+        if self.looks.0.is_none_or(|since| now.duration_since(since) >= Duration::from_secs(1)) {
+            self.looks = (Some(now), LOOKS_A_SECOND);
+        }
+        let (paths, (_, looks)) = (&self.paths, &mut self.looks);
+        let outcome = self.attempts.check(now, |process, device| {
+            if holds(paths, process, device, looks) {
                 OpenState::Holding
             } else if is_alive(paths, process) {
                 OpenState::Without
@@ -294,12 +308,18 @@ impl<E: FnMut(Evidence)> Watch<E> {
                 return ControlFlow::Break(());
             }
         }
-        for evidence in self.tracker.end_missing(&self.paths, &pass) {
-            (self.emit)(evidence);
-        }
+        self.end_missing(&pass);
         let took = self.standing.spent().saturating_sub(began);
         rings.losses.scanned(Instant::now(), took);
         ControlFlow::Continue(())
+    }
+
+    /// Emits the ends of those that a pass has not found, and counts those that it has not seen whole.
+    fn end_missing(&mut self, pass: &ScanPass) {
+        self.standing.count_incomplete(pass.incomplete());
+        for evidence in self.tracker.end_missing(&self.paths, pass) {
+            (self.emit)(evidence);
+        }
     }
 
     /// Makes the programs follow all that was found before the first is emitted: receivers may act
