@@ -451,16 +451,21 @@ fn an_owner_with_all_its_places_leaves_room_for_the_forks_of_others() {
     for &hook in hooks(&node) {
         let Some(mut probe) = Probe::start(&node, hook) else { continue };
         probe.handle.allow(|kind| if kind == HOLDERS { [20, 40, 40] } else { [u32::MAX; 3] });
-        let crowd = "exec 3<\"$0\"; for i in $(seq 50); do sleep 1000 & done; echo ready; read go; \
-                     kill $(jobs -p); wait";
+        let crowd = "exec 3<\"$0\"; for i in $(seq 50); do sleep 1000 & all=\"$all $!\"; done; \
+                     echo ready; read go; kill $all; wait";
         let (mut crowd, _) = nobody(crowd, &node);
         let dropped = probe.handle.report().dropped;
         let beyond = dropped.iter().find(|(reason, _)| *reason == DropReason::OwnerShare).unwrap();
         assert!((30..=32).contains(&beyond.1), "{hook} {dropped:?}");
         let forked = |probe: &mut Probe, pid: u32| {
-            probe.expect("the fork", |evidence| {
-                matches!(evidence, Evidence::Forked { child, .. } if child.process.pid == pid)
-                    .then_some(())
+            // Where the parent's opening is not confirmed yet, the child has one, too.
+            probe.expect("the child", |evidence| match evidence {
+                Evidence::Opened(child) | Evidence::Forked { child, .. }
+                    if child.process.pid == pid =>
+                {
+                    Some(())
+                }
+                _ => None,
             });
             probe.expect_exited(pid);
         };
@@ -486,7 +491,9 @@ fn an_owner_with_all_its_places_leaves_room_for_the_forks_of_others() {
 /// A shell of nobody's, and its first line.
 fn nobody(script: &str, node: &Node) -> (Child, String) {
     let mut shell = Command::new("sh");
-    shell.args(["-c", script]).arg(&node.path).uid(NOBODY);
+    // It ends with a test that fails, and all that it has started with it.
+    let script = format!("trap 'kill $all $! 2>/dev/null' EXIT; {script}");
+    shell.args(["-c", &script]).arg(&node.path).uid(NOBODY);
     let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let line = first_line(&mut child);
     (child, line)

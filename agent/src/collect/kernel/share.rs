@@ -59,6 +59,11 @@ impl Allowances {
         self.map.lock().unwrap_or_else(PoisonError::into_inner).set(0, now, 0)
     }
 
+    fn now(&self) -> Allowance {
+        let map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        map.get(&0, 0).unwrap_or(self.whole)
+    }
+
     /// Gives each kind other limits.
     #[cfg(test)]
     pub(super) fn allow(&self, most: fn(usize) -> [u32; LEVELS]) {
@@ -131,7 +136,7 @@ pub(super) fn forget(bpf: &mut Loaded, pid: u32) -> bool {
 }
 
 fn has_place(bpf: &Loaded, slots: [u16; LEVELS]) -> bool {
-    let most = bpf.allowance.whole.most.get(HOLDERS).copied().unwrap_or_default();
+    let most = bpf.allowance.now().most.get(HOLDERS).copied().unwrap_or_default();
     slots.iter().zip(most).enumerate().all(|(level, (share, most))| {
         let at = slot(level, *share);
         let held = bpf.counted.get(&at, 0).map_or(0, |share| share.held);
