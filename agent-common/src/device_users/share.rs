@@ -80,6 +80,7 @@ pub fn shares(seed: u64, uid: u32, cgroups: &[u64; 4]) -> [u16; LEVELS] {
 
 /// The position of a slot in the array of all.
 #[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "there are three levels")]
 pub const fn slot(level: usize, share: u16) -> u32 {
     level as u32 * SHARES as u32 + share as u32
 }
@@ -94,6 +95,7 @@ fn mixed(hash: u64, with: u64) -> u64 {
 }
 
 #[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "below a number of 16 bits")]
 fn within(hash: u64) -> u16 {
     (hash % u64::from(SHARES)) as u16
 }

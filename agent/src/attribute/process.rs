@@ -95,7 +95,7 @@ impl Folder {
     pub(crate) fn threads(&self) -> impl Iterator<Item = u32> {
         let entries = self.file("task").and_then(|folder| Dir::new(folder).ok());
         let number = |entry: DirEntry| entry.file_name().to_str().ok()?.parse::<u32>().ok();
-        entries.into_iter().flat_map(|entries| entries.flatten()).filter_map(number)
+        entries.into_iter().flat_map(Iterator::flatten).filter_map(number)
     }
 }
 

@@ -135,15 +135,17 @@ impl<E: FnMut(Evidence)> Watch<E> {
             until_ns = rings.opened_ns;
         }
         for _ in 0..AT_ONCE {
-            let next = rings.next.take().or_else(|| {
-                let record = bpf.ring.next()?;
-                Some(fact(&record, &self.nodes, &bpf.layout))
-            });
-            let Some(next) = next else { break };
+            let next = if let Some(fact) = rings.next.take() {
+                Some(fact)
+            } else if let Some(record) = bpf.ring.next() {
+                fact(&record, &self.nodes, &bpf.layout)
+            } else {
+                break;
+            };
             rings.are_active = true;
             match next {
                 Some(fact) if fact.at_ns > until_ns => {
-                    rings.next = Some(Some(fact));
+                    rings.next = Some(fact);
                     break;
                 }
                 Some(fact) => self.take(fact, bpf.hook),
@@ -369,8 +371,8 @@ struct Rings {
     is_full: bool,
     /// When the last opening was that was read.
     opened_ns: u64,
-    /// Read from the ring, and to be taken after openings that are older; empty where it says nothing.
-    next: Option<Option<Fact>>,
+    /// Read from the ring, and to be taken after openings that are older.
+    next: Option<Fact>,
 }
 
 impl Rings {
