@@ -1,9 +1,20 @@
 //! Who uses an accelerator: records and maps of the probe `device_users`.
 
-/// Room for facts that user space has not read yet: about 2,700 process events.
+mod share;
+
+pub use share::{
+    Allowance, FOLLOWING, GROUP, HOLDERS, KINDS, LEVELS, LeftOutKey, MAX_LEFT_OUT, OF_OWNER,
+    OPENINGS, RATES, SHARES, Share, USER, shares, slot,
+};
+
+/// Room for what becomes of the processes followed and for cgroups, which user space has not read
+/// yet: about 2,300 process events.
 pub const RING_BYTES: u32 = 256 * 1024;
-/// Processes followed at once; a node has tens, a login node with a busy accelerator hundreds.
-pub const MAX_HOLDERS: u32 = 16_384;
+/// Room for openings that user space has not read yet: about 2,300, more than one user is allowed in
+/// a second. A ring of its own, so that no number of forks takes an opening's place.
+pub const OPENINGS_BYTES: u32 = 256 * 1024;
+/// Processes followed at once, at most; where the host has fewer numbers for processes, so many.
+pub const MAX_HOLDERS: u32 = 65_536;
 /// Device numbers watched: nodes below the configured patterns plus one entry a driver.
 pub const MAX_NODES: u32 = 4_096;
 /// Openings remembered so that each is told once; the least recently used are forgotten and then
@@ -42,8 +53,16 @@ pub const LOST_RING: u32 = 0;
 pub const LOST_MAP: u32 = 1;
 /// Index into the loss counters: a kernel structure could not be read at the offset given.
 pub const LOST_UNREADABLE: u32 = 2;
+/// Index into the loss counters: the ring of openings had no room.
+pub const LOST_OPENINGS: u32 = 3;
+/// Index into the loss counters: the owner had used up its allowance of openings.
+pub const LOST_ALLOWED_OPENINGS: u32 = 4;
+/// Index into the loss counters: the owner had used up its allowance of other records.
+pub const LOST_ALLOWED: u32 = 5;
+/// Index into the loss counters: the owner had as many processes followed as it may have.
+pub const LOST_PLACES: u32 = 6;
 /// Number of loss counters.
-pub const LOSSES: u32 = 3;
+pub const LOSSES: u32 = 7;
 
 /// Position in [`Process::cgroups`] of the unified hierarchy.
 pub const V2: usize = 0;
@@ -97,8 +116,20 @@ abi! {
         major: u32,
         /// `OPENED`: the node's minor number.
         minor: u32,
-        /// Zero.
-        reserved: u32,
+        /// Zero in a ring. In the map of what was left out: how many records of this kind and owner.
+        left_out: u32,
+    }
+}
+
+abi! {
+    /// A process that is followed.
+    Holder {
+        /// Start of its leader in clock ticks.
+        start_ticks: u64,
+        /// The slots on which it counts, by level; [`SHARES`] where it counts on none.
+        slots: [u16; LEVELS],
+        /// Whether user space knows it: 0 or 1. What becomes of others is not told.
+        told: u16,
     }
 }
 

@@ -7,6 +7,7 @@ pub mod registers;
 
 use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::bpf_get_current_task;
+use core::arch::asm;
 
 /// An address in the kernel. Only ever read through `bpf_probe_read_kernel`, which answers an
 /// error where there is nothing to read.
@@ -51,5 +52,16 @@ impl Kernel {
     #[inline(always)]
     pub fn as_ptr(self) -> *const u8 {
         self.0 as *const u8
+    }
+}
+
+/// Adds to a number in a map, by the one atomic instruction that kernels before 5.12 have. The
+/// target has no atomic types.
+#[inline(always)]
+pub fn add(slot: *mut u64, by: u64) {
+    // SAFETY: a pointer into a map's value, 8-byte aligned and checked by the verifier; entries
+    // are not freed while the program runs (RCU). The instruction changes no register.
+    unsafe {
+        asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) slot, in(reg) by, options(nostack));
     }
 }

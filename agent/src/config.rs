@@ -64,9 +64,10 @@ const AGENT_SAMPLE: &str = r#"# Time between readings.
 # the agent leaves out new ones, those of processes and owners before those of devices, and counts them
 # in gpuwho.dropped. METRICS.md has the number of series that a device can have.
 #: series_limit = 50000
-# Most CPU time of the agent and its readers, in per cent of a core. Above it sources are read less often in
-# this order, and as configured again once that fits: inference engines and NCCL; the host and cgroups; last
-# the devices, at most half as often. 0.5 to 1,000; not limited unless set. What a kernel probe costs the
+# Most CPU time of the agent and its readers, in per cent of a core. Above it an owner whose processes fork,
+# end and open devices without a pause is heard less first; then sources are read less often in this order,
+# and as configured again once that fits: inference engines and NCCL; the host and cgroups; last the devices,
+# at most half as often. 0.5 to 1,000; not limited unless set. What a kernel probe costs the
 # processes that it observes is limited by nccl.budget.
 #: cpu_limit = 2.0
 # `gpuwho` shows all processes to root. Other users see the devices, their own processes, and the number

@@ -15,5 +15,6 @@ mod packaging;
 mod probes;
 mod ras;
 mod receipts;
+mod ring;
 mod squat;
 mod usage;

@@ -14,6 +14,7 @@ pub mod libraries;
 mod memory;
 mod probes;
 mod ras;
+mod ring;
 mod squat;
 
 use crate::program::{self, NotBuilt};
@@ -49,6 +50,7 @@ pub fn find(name: &str) -> Option<&'static Attack> {
         memory::ATTACKS,
         probes::ATTACKS,
         ras::ATTACKS,
+        ring::ATTACKS,
         squat::ATTACKS,
     ];
     all.into_iter().flatten().find(|attack| attack.name == name)

@@ -6,23 +6,33 @@
 //! follow the processes seen, from raw tracepoints whose arguments have been stable since 5.8,
 //! which the ring needs anyway. A process that never opens a watched node costs one map lookup at
 //! fork, exec and exit, and no event.
+//!
+//! Openings have a ring of their own. Each owner has an allowance of records a second; what is beyond
+//! it is counted, with one example an owner and kind in `LEFT_OUT`, and user space looks for it in
+//! `/proc`. A process whose beginning was left out is followed, but nothing more is told of it until
+//! user space has found it.
 #![no_std]
 #![no_main]
 
+// Not of the library: the objects of all programs would have these maps.
+#[path = "../device_users/share.rs"]
+mod share;
+
 use aya_ebpf::EbpfContext;
-use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST, bpf_cgroup_dev_ctx};
+use aya_ebpf::bindings::{BPF_NOEXIST, bpf_cgroup_dev_ctx};
 use aya_ebpf::helpers::generated::{bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str};
 use aya_ebpf::macros::{cgroup_device, fexit, map, raw_tracepoint, tracepoint};
-use aya_ebpf::maps::{HashMap, LruHashMap, PerCpuArray, RingBuf};
+use aya_ebpf::maps::{HashMap, LruHashMap, RingBuf};
 use aya_ebpf::programs::{DeviceContext, FExitContext, RawTracePointContext, TracePointContext};
 use aya_log_ebpf::warn;
 use gpuwho_common::device_users::{
     ABSENT, ANY_MINOR, CGROUP_MADE, CGROUP_REMOVED, COMM_BYTES, CgroupEvent, DEVICES, EXECED,
-    EXITED, FORKED, FREEZER, Head, LOSSES, LOST_MAP, LOST_RING, LOST_UNREADABLE, Layout,
-    MAX_HOLDERS, MAX_NODES, MAX_SEEN, MEMORY, MOVED, NodeKey, OPENED, PATH_BYTES, Process,
-    ProcessEvent, RING_BYTES, SeenKey, TICK_NS, V2,
+    EXITED, FOLLOWING, FORKED, FREEZER, Head, LOST_OPENINGS, LOST_RING, LOST_UNREADABLE, Layout,
+    MAX_NODES, MAX_SEEN, MEMORY, MOVED, NodeKey, OPENED, OPENINGS as OPENS, OPENINGS_BYTES,
+    PATH_BYTES, Process, ProcessEvent, RING_BYTES, SeenKey, TICK_NS, V2,
 };
 use gpuwho_ebpf::Kernel;
+use share::{HOLDERS, LOST, admit, follow, forget, lost, refuse, slots_of, told};
 
 /// Filled by user space before the programs are loaded; read-only after that.
 #[unsafe(no_mangle)]
@@ -30,17 +40,13 @@ static LAYOUT: Layout = Layout::UNKNOWN;
 
 #[map]
 static EVENTS: RingBuf = RingBuf::with_byte_size(RING_BYTES, 0);
+#[map]
+static OPENINGS: RingBuf = RingBuf::with_byte_size(OPENINGS_BYTES, 0);
 /// Watched device numbers; the value is the lowest minor that counts.
 #[map]
 static NODES: HashMap<NodeKey, u32> = HashMap::with_max_entries(MAX_NODES, 0);
-/// Processes followed, with the start of their leader in clock ticks.
-#[map]
-static HOLDERS: HashMap<u32, u64> = HashMap::with_max_entries(MAX_HOLDERS, 0);
 #[map]
 static SEEN: LruHashMap<SeenKey, u8> = LruHashMap::with_max_entries(MAX_SEEN, 0);
-#[map]
-static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(LOSSES, 0);
-
 /// A field of [`LAYOUT`], read so that the compiler cannot put in the zero it sees above.
 macro_rules! layout {
     ($($field:tt)+) => {
@@ -143,10 +149,12 @@ fn opened<C: EbpfContext>(ctx: &C, node: NodeKey) {
     if SEEN.insert(&seen, &1, u64::from(BPF_NOEXIST)).is_err() {
         return;
     }
-    if HOLDERS.insert(&pid, &(start_ns / TICK_NS), u64::from(BPF_ANY)).is_err() {
-        lost(LOST_MAP);
-    }
-    if !report(OPENED, leader, Kernel::at(0), node) {
+    let event = event(OPENED, leader, Kernel::at(0), node);
+    let slots = slots_of(&event.process);
+    follow(&event, slots, false);
+    if admit::<OPENS>(slots, &event) && report(&OPENINGS, LOST_OPENINGS, &event) {
+        told(pid, 1);
+    } else {
         // So that a further try is told.
         let _ = SEEN.remove(&seen);
     }
@@ -155,10 +163,9 @@ fn opened<C: EbpfContext>(ctx: &C, node: NodeKey) {
 /// A child of a holder has the holder's open files. Raw tracepoint (parent, child).
 #[raw_tracepoint(tracepoint = "sched_process_fork")]
 fn forked(ctx: RawTracePointContext) -> i32 {
-    let parent = Kernel::current_task();
-    let Some(parent) = holder(parent) else { return 0 };
+    let Some((parent, known)) = holder(Kernel::current_task()) else { return 0 };
     let child = Kernel::at(ctx.arg::<u64>(1));
-    let Some((leader, pid, start_ns)) = leader_of(child) else {
+    let Some(leader) = child.follow(layout!(task_leader)) else {
         lost(LOST_UNREADABLE);
         return 0;
     };
@@ -166,18 +173,31 @@ fn forked(ctx: RawTracePointContext) -> i32 {
     if leader.as_ptr() == parent.as_ptr() {
         return 0;
     }
-    if HOLDERS.insert(&pid, &(start_ns / TICK_NS), u64::from(BPF_ANY)).is_err() {
-        lost(LOST_MAP);
+    let event = event(FORKED, leader, parent, NodeKey { major: 0, minor: 0 });
+    if event.process.pid == 0 || event.process.start_ns == 0 {
+        lost(LOST_UNREADABLE);
+        return 0;
     }
-    report(FORKED, leader, parent, NodeKey { major: 0, minor: 0 });
+    let slots = slots_of(&event.process);
+    let is_told = if known {
+        admit::<FOLLOWING>(slots, &event)
+    } else {
+        // User space cannot place a child of a process that it does not know.
+        refuse::<FOLLOWING>(slots, &event);
+        false
+    };
+    // Before the record: user space may look for the entry.
+    if follow(&event, slots, is_told) && is_told && !report(&EVENTS, LOST_RING, &event) {
+        told(event.process.pid, 0);
+    }
     0
 }
 
 /// A holder became another program. Raw tracepoint (task, old pid, binprm).
 #[raw_tracepoint(tracepoint = "sched_process_exec")]
 fn execed(_ctx: RawTracePointContext) -> i32 {
-    if let Some(leader) = holder(Kernel::current_task()) {
-        report(EXECED, leader, Kernel::at(0), NodeKey { major: 0, minor: 0 });
+    if let Some((leader, true)) = holder(Kernel::current_task()) {
+        tell(EXECED, leader);
     }
     0
 }
@@ -187,7 +207,7 @@ fn execed(_ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint(tracepoint = "sched_process_exit")]
 fn exited(_ctx: RawTracePointContext) -> i32 {
     let task = Kernel::current_task();
-    let Some(leader) = holder(task) else { return 0 };
+    let Some((leader, is_told)) = holder(task) else { return 0 };
     let live = task
         .follow(layout!(task_signal))
         .and_then(|signal| signal.field(layout!(signal_live)).read::<i32>());
@@ -196,8 +216,8 @@ fn exited(_ctx: RawTracePointContext) -> i32 {
     }
     let Some(pid) = leader.field(layout!(task_tgid)).read::<u32>() else { return 0 };
     // Two last threads can both find nobody alive: the one that removes the entry tells.
-    if HOLDERS.remove(&pid).is_ok() {
-        report(EXITED, leader, Kernel::at(0), NodeKey { major: 0, minor: 0 });
+    if forget(pid) && is_told {
+        tell(EXITED, leader);
     }
     0
 }
@@ -205,8 +225,8 @@ fn exited(_ctx: RawTracePointContext) -> i32 {
 /// A holder is in another cgroup now. Raw tracepoint (cgroup, path, task, whole group).
 #[raw_tracepoint(tracepoint = "cgroup_attach_task")]
 fn moved(ctx: RawTracePointContext) -> i32 {
-    if let Some(leader) = holder(Kernel::at(ctx.arg::<u64>(2))) {
-        report(MOVED, leader, Kernel::at(0), NodeKey { major: 0, minor: 0 });
+    if let Some((leader, true)) = holder(Kernel::at(ctx.arg::<u64>(2))) {
+        tell(MOVED, leader);
     }
     0
 }
@@ -234,28 +254,35 @@ fn leader_of(task: Kernel) -> Option<(Kernel, u32, u64)> {
     Some((leader, pid, start_ns))
 }
 
-/// The leader of a task that is followed. An entry left by an earlier process of the same number
-/// is removed.
+/// The leader of a task that is followed, and whether user space knows it. An entry left by an earlier
+/// process of the same number is removed.
 #[inline(always)]
-fn holder(task: Kernel) -> Option<Kernel> {
+fn holder(task: Kernel) -> Option<(Kernel, bool)> {
     let pid: u32 = task.field(layout!(task_tgid)).read()?;
     // SAFETY: entries are not freed while the program runs (RCU).
-    let start_ticks = *unsafe { HOLDERS.get(&pid) }?;
+    let (start_ticks, told) = {
+        let found = unsafe { HOLDERS.get(&pid) }?;
+        (found.start_ticks, found.told)
+    };
     let (leader, _, start_ns) = leader_of(task)?;
     if start_ns / TICK_NS == start_ticks {
-        return Some(leader);
+        return Some((leader, told != 0));
     }
-    let _ = HOLDERS.remove(&pid);
+    forget(pid);
     None
 }
 
-/// Writes a process event; false where the ring was full.
+/// Tells what became of a process that user space knows.
 #[inline(always)]
-fn report(kind: u32, leader: Kernel, parent: Kernel, node: NodeKey) -> bool {
-    let Some(mut entry) = EVENTS.reserve::<ProcessEvent>(0) else {
-        lost(LOST_RING);
-        return false;
-    };
+fn tell(kind: u32, leader: Kernel) {
+    let event = event(kind, leader, Kernel::at(0), NodeKey { major: 0, minor: 0 });
+    if admit::<FOLLOWING>(slots_of(&event.process), &event) {
+        report(&EVENTS, LOST_RING, &event);
+    }
+}
+
+#[inline(always)]
+fn event(kind: u32, leader: Kernel, parent: Kernel, node: NodeKey) -> ProcessEvent {
     let mut event = ProcessEvent {
         head: head(kind),
         parent_start_ns: 0,
@@ -263,13 +290,23 @@ fn report(kind: u32, leader: Kernel, parent: Kernel, node: NodeKey) -> bool {
         parent_pid: 0,
         major: node.major,
         minor: node.minor,
-        reserved: 0,
+        left_out: 0,
     };
     if kind == FORKED {
         event.parent_start_ns = parent.field(layout!(task_start)).read().unwrap_or(0);
         event.parent_pid = parent.field(layout!(task_tgid)).read().unwrap_or(0);
     }
-    entry.write(event);
+    event
+}
+
+/// Writes a process event; false where the ring was full.
+#[inline(always)]
+fn report(ring: &RingBuf, full: u32, event: &ProcessEvent) -> bool {
+    let Some(mut entry) = ring.reserve::<ProcessEvent>(0) else {
+        lost(full);
+        return false;
+    };
+    entry.write(*event);
     entry.submit(0);
     true
 }
@@ -353,14 +390,6 @@ fn report_cgroup(kind: u32, cgroup: Kernel, path: Kernel) {
         let _ = bpf_probe_read_kernel_str(text.cast(), PATH_BYTES as u32, path.as_ptr().cast());
     }
     entry.submit(0);
-}
-
-#[inline(always)]
-fn lost(reason: u32) {
-    if let Some(count) = LOST.get_ptr_mut(reason) {
-        // SAFETY: the slot is this CPU's own and the verifier has seen that it is not null.
-        unsafe { *count += 1 };
-    }
 }
 
 /// The offsets are wrong for this kernel, or the task was half gone: counted, and said once a CPU.

@@ -12,7 +12,6 @@ use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray};
-use core::arch::asm;
 use gpuwho_common::nccl::{
     ARRIVALS, Activity, Arrival, BUCKETS, CHANGES_IN_KERNEL, CHANGES_OUTSIDE, CONTROL_ERA,
     CONTROL_PAUSED, COOKIE_LIBRARY, COOKIE_STEPPED, COUNTERS, CallKey, Calls, Communicator,
@@ -21,7 +20,7 @@ use gpuwho_common::nccl::{
     PLACE_CALL, PLACE_COMMUNICATOR, PLACE_THREAD, Pace, SEEN, STRETCH_NS, TaskLayout, Thread,
     UNKNOWN, Used,
 };
-use gpuwho_ebpf::{Kernel, registers::Registers};
+use gpuwho_ebpf::{Kernel, add, registers::Registers};
 pub(crate) use quota::take;
 use quota::tenant;
 
@@ -134,17 +133,6 @@ pub(crate) fn now() -> u64 {
 pub(crate) fn count(counter: u32) {
     if let Some(slot) = COUNTS.get_ptr_mut(counter) {
         add(slot, 1);
-    }
-}
-
-/// Adds to a number in a map, by the one atomic instruction that kernels before 5.12 have. The
-/// target has no atomic types.
-#[inline(always)]
-pub(crate) fn add(slot: *mut u64, by: u64) {
-    // SAFETY: a pointer into a map's value, 8-byte aligned and checked by the verifier; entries
-    // are not freed while the program runs (RCU). The instruction changes no register.
-    unsafe {
-        asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) slot, in(reg) by, options(nostack));
     }
 }
 

@@ -1,11 +1,11 @@
 //! Whose a process is, and the places of the maps that its owner may take.
 
-use super::add;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::HashMap;
 use gpuwho_common::nccl::{
     EVERYBODY, Freed, MAX_OWNERS, MAX_TENANTS, Places, STRANGERS, Tenant, has_room,
 };
+use gpuwho_ebpf::add;
 
 /// The processes that user space knows, by their number; at [`STRANGERS`] all others. Written by
 /// user space.

@@ -88,11 +88,14 @@ impl Folder {
     }
 
     fn other_threads(&self) -> Vec<String> {
-        let Some(entries) = self.file("task").and_then(|folder| Dir::new(folder).ok()) else {
-            return Vec::new();
-        };
+        self.threads().map(|thread| format!("task/{thread}/")).collect()
+    }
+
+    /// The numbers of its threads, read as they are asked for.
+    pub(crate) fn threads(&self) -> impl Iterator<Item = u32> {
+        let entries = self.file("task").and_then(|folder| Dir::new(folder).ok());
         let number = |entry: DirEntry| entry.file_name().to_str().ok()?.parse::<u32>().ok();
-        entries.flatten().filter_map(number).map(|thread| format!("task/{thread}/")).collect()
+        entries.into_iter().flat_map(Iterator::flatten).filter_map(number)
     }
 }
 

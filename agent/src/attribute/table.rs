@@ -40,8 +40,8 @@ pub(crate) struct Table {
 pub(crate) const MAX_ENDED: usize = 16_384;
 /// Ended processes removed at once beyond the maximum: each removal scans all.
 const REMOVED_AT_ONCE: usize = 128;
-/// Maximum number of live processes: twice what a node's `pid_max` of 32,768 allows.
-pub(crate) const MAX_HOLDERS: usize = 65_536;
+/// Maximum number of live processes: as many as the kernel follows.
+pub(crate) const MAX_HOLDERS: usize = gpuwho_common::device_users::MAX_HOLDERS as usize;
 /// How long an ended process stays.
 const KEEP_ENDED_NS: u64 = 300_000_000_000;
 /// How long an ended process's missing names are retried.

@@ -25,6 +25,9 @@ dims! {
         RingFull = "ring_full",
         /// A BPF map was full.
         MapFull = "map_full",
+        /// The owner of a process had more records of the kernel in a second, or more processes to
+        /// follow, than it may have.
+        OwnerShare = "owner_share",
         /// The BPF map of communicators was full, or the owner had reached its limit there.
         CommunicatorsFull = "communicators_full",
         /// The same for operations by size.
@@ -81,6 +84,12 @@ dims! {
         UniqueIds = "unique_ids",
         /// Inference engines that are read.
         Engines = "engines",
+        /// Openings of device nodes that are told in a second.
+        Openings = "openings",
+        /// Forks, programs, moves and ends of holders that are told in a second.
+        ProcessRecords = "process_records",
+        /// Holders that the kernel follows.
+        Holders = "holders",
     }
     /// How an export request ended.
     ExportOutcome: attr::EXPORT_OUTCOME {

@@ -1,6 +1,10 @@
 //! `agent.cpu_limit`: where the agent and its readers use more of a core than they may, sources are read
 //! less often, the least important ones first, and as configured again once that fits.
 //!
+//! Before that the owners whose processes cost most are charged: where the records of processes that hold
+//! devices take a good part of the limit, or owners make more of them than they may, each owner may have
+//! fewer ([`DIVISORS`]), and nobody else is slowed down in that window.
+//!
 //! Once in [`WINDOW`] the CPU time is compared with the limit; each time it is above it is one step more
 //! (two where it is more than twice the limit), and one less after some windows well below it. What had
 //! to be taken back at once waits twice as long before the next try.
@@ -46,6 +50,12 @@ pub enum Importance {
 /// [`Importance::Device`] are read.
 const STEPS: [[u32; 3]; 5] = [[1, 1, 1], [2, 1, 1], [4, 2, 1], [8, 4, 1], [8, 8, 2]];
 
+/// One record of so many that an owner may have without the limit, at each step.
+const DIVISORS: [u32; 4] = [1, 4, 16, 64];
+
+/// The part of the limit from which the thread that reads the records is charged first.
+const OWNERS_PART: f64 = 0.25;
+
 /// The limit, and how far the sources are slowed down now.
 #[derive(Clone, Debug, Default)]
 pub struct CpuLimit(Arc<Mutex<State>>);
@@ -64,6 +74,40 @@ struct State {
     needed: u32,
     /// The last step was one less.
     is_trying: bool,
+    owners: Owners,
+}
+
+/// What owners' records cost.
+#[derive(Debug, Default)]
+struct Owners {
+    step: usize,
+    /// CPU seconds of the thread that reads them, and records beyond owners' shares: so far, and at the
+    /// start of the window.
+    now: (f64, u64),
+    before: (f64, u64),
+}
+
+impl Owners {
+    /// How it stands where nothing else is slowed down.
+    fn report(&self) -> Report {
+        let divisor = DIVISORS.get(self.step).copied().unwrap_or(1);
+        if divisor == 1 {
+            return Report::ready();
+        }
+        let reason = format!(
+            "owners' processes that fork and end cost much of agent.cpu_limit; of each owner one record of \
+             {divisor} is read at most"
+        );
+        let remedy = "gpuwho.owner.refused (openings, process_records) has whose they are";
+        Report::of(SourceState::Degraded, reason, remedy)
+    }
+
+    /// At the end of a window: whether they cost much.
+    fn cost_much(&mut self, elapsed: f64, limit: f64) -> bool {
+        let ((seconds, beyond), (seconds_before, beyond_before)) = (self.now, self.before);
+        self.before = self.now;
+        (seconds - seconds_before) / elapsed > limit * OWNERS_PART || beyond > beyond_before
+    }
 }
 
 impl Default for State {
@@ -76,6 +120,7 @@ impl Default for State {
             calm: 0,
             needed: CALM,
             is_trying: false,
+            owners: Owners::default(),
         }
     }
 }
@@ -121,8 +166,18 @@ impl CpuLimit {
         let elapsed = now.saturating_duration_since(began);
         if elapsed >= WINDOW {
             state.window = Some((now, seconds));
-            state.adjust(((seconds - before) / elapsed.as_secs_f64()).max(0.0), limit);
+            let elapsed = elapsed.as_secs_f64();
+            let owners_cost_much = state.owners.cost_much(elapsed, limit);
+            state.adjust(((seconds - before) / elapsed).max(0.0), limit, owners_cost_much);
         }
+    }
+
+    /// Takes what the records of owners' processes have cost so far, and how many were beyond owners'
+    /// shares; answers by what to divide these.
+    pub fn take_owners(&self, spent: Duration, beyond: u64) -> u32 {
+        let mut state = self.lock();
+        state.owners.now = (spent.as_secs_f64(), beyond);
+        DIVISORS.get(state.owners.step).copied().unwrap_or(1)
     }
 
     /// Adds the figures of the limit, where one is set.
@@ -142,7 +197,7 @@ impl CpuLimit {
         let state = self.lock();
         let limit = state.limit?;
         if state.step == 0 {
-            return Some(Report::ready());
+            return Some(state.owners.report());
         }
         let mut reason = format!(
             "the agent used {:.2} % of a core and agent.cpu_limit is {:.2} %; read less often:",
@@ -167,9 +222,13 @@ impl CpuLimit {
 }
 
 impl State {
-    fn adjust(&mut self, used: f64, limit: f64) {
+    fn adjust(&mut self, used: f64, limit: f64, owners_cost_much: bool) {
         self.used = used;
         if used > limit {
+            if owners_cost_much && self.owners.step + 1 < DIVISORS.len() {
+                (self.owners.step, self.calm) = (self.owners.step + 1, 0);
+                return;
+            }
             if std::mem::take(&mut self.is_trying) {
                 self.needed = (self.needed * 2).min(MAX_CALM);
             }
@@ -183,6 +242,8 @@ impl State {
         self.calm = if used < limit * LOW { self.calm + 1 } else { 0 };
         if self.step > 0 && self.calm >= self.needed {
             (self.step, self.calm, self.is_trying) = (self.step - 1, 0, true);
+        } else if self.owners.step > 0 && self.calm >= self.needed && !owners_cost_much {
+            (self.owners.step, self.calm) = (self.owners.step - 1, 0);
         }
     }
 }
@@ -228,6 +289,29 @@ mod tests {
         assert_eq!(seen, [[20, 10, 10], [40, 20, 10], [60, 40, 10], [60, 60, 20], [60, 60, 20]]);
         let slow = Duration::from_mins(5);
         assert_eq!(rig.limit.slowed(slow, Importance::Extra), slow, "as configured");
+    }
+
+    #[test]
+    fn the_owner_that_costs_is_slowed_down_before_everybody_else() {
+        let mut rig = Rig::new();
+        let mut spent = Duration::ZERO;
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            spent += WINDOW.mul_f64(0.02);
+            let divisor = rig.limit.take_owners(spent, 0);
+            seen.push((divisor, rig.window(0.05)));
+        }
+        assert_eq!(seen, [(1, 0), (4, 0), (16, 0), (64, 2)], "the others after the last step");
+        let mut rig = Rig::new();
+        rig.limit.take_owners(Duration::ZERO, 7);
+        assert_eq!(rig.window(0.03), 0, "records beyond an owner's share");
+        assert_eq!(rig.limit.report().unwrap().state, SourceState::Degraded);
+        assert_eq!(rig.window(0.03), 1, "none more: it is not the owners");
+        let back = |rig: &mut Rig| {
+            rig.window(0.01);
+            rig.limit.take_owners(Duration::ZERO, 7)
+        };
+        assert!((0..100).any(|_| back(&mut rig) == 1), "given back when all fits");
     }
 
     #[test]

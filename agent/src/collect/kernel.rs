@@ -9,10 +9,12 @@ mod layout;
 #[cfg(test)]
 mod live_tests;
 pub mod load;
+mod losses;
 pub mod nodes;
 pub mod probe;
 mod records;
 pub mod self_test;
+mod share;
 mod watch;
 
 use super::nccl;

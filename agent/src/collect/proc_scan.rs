@@ -13,6 +13,7 @@ use crate::collect::kernel::nodes::{Device, Nodes};
 use crate::host::boot_time_ns;
 use crate::ids::{CgroupId, Hierarchy, ProcKey};
 use crate::paths::Paths;
+use crate::sys::process::share_files;
 pub use pass::ScanPass;
 use rustix::fs::{AtFlags, Dir, DirEntry, FileType, StatxFlags, statx};
 use std::collections::{BTreeSet, HashMap};
@@ -38,14 +39,20 @@ pub struct Holder {
     pub devices: BTreeSet<Device>,
 }
 
-/// Descriptors that are looked at for one device.
+/// Descriptors and threads that are looked at for one device.
 const MAX_LOOKS: usize = 4096;
 
-/// Whether a process has a device among its open files; also true if it has too many to look at.
-pub fn holds(paths: &Paths, process: ProcKey, device: Device) -> bool {
+/// Whether a process has a device among its open files, within so many looks, which are taken off; also
+/// true if it has too many to look at.
+pub fn holds(paths: &Paths, process: ProcKey, device: Device, looks: &mut usize) -> bool {
     let Some(folder) = Folder::open(paths, process.pid) else { return false };
     let is_same = |stat: ProcStat| stat.start_ticks == process.start_ticks && !stat.has_ended();
-    let open = OpenDevices::of(&folder, &mut |number| number < MAX_LOOKS);
+    let left = *looks;
+    let may_look = &mut |number| {
+        *looks = left.saturating_sub(number + 1);
+        number < MAX_LOOKS.min(left)
+    };
+    let open = OpenDevices::of((process.pid, &folder), Some(device), may_look);
     let may_hold = open.devices.contains(&device) || !open.is_complete;
     may_hold && folder.stat("").is_some_and(is_same)
 }
@@ -89,17 +96,42 @@ struct OpenDevices {
 }
 
 impl OpenDevices {
-    /// Looks at the open files as long as `may_look` returns true for the number of those before.
-    fn of(folder: &Folder, may_look: &mut dyn FnMut(usize) -> bool) -> Self {
-        // The process is gone or not ours to look at: it holds nothing that we can see.
-        let nothing = Self { is_complete: true, ..Self::default() };
-        if let Some(open) = Self::of_thread(folder, "", may_look) {
-            return open;
+    /// Looks at the open files as long as `may_look` returns true for the number of those before, and
+    /// no further than to one device if only that is wanted. A thread may have a table of its own
+    /// (`unshare(CLONE_FILES)`), and a first thread that has ended has none: each table is looked at
+    /// that is not the one before. Every descriptor and every thread is a look.
+    fn of(
+        (pid, folder): (u32, &Folder),
+        wanted: Option<Device>,
+        may_look: &mut dyn FnMut(usize) -> bool,
+    ) -> Self {
+        let mut looks = 0;
+        let mut may_look = |_| {
+            looks += 1;
+            may_look(looks - 1)
+        };
+        // A process that is gone or not ours to look at holds nothing that we can see.
+        let mut open = Self { is_complete: true, ..Self::default() };
+        let mut table = None;
+        if let Some(first) = Self::of_thread(folder, "", &mut may_look) {
+            (open, table) = (first, Some(pid));
         }
-        // A first thread that has ended shows no files; the process's others have them.
-        let first = folder.stat("").filter(ProcStat::is_exiting);
-        let another = first.and_then(|_| folder.another());
-        another.and_then(|thread| Self::of_thread(folder, &thread, may_look)).unwrap_or(nothing)
+        for thread in folder.threads().filter(|thread| *thread != pid) {
+            if !open.is_complete || wanted.is_some_and(|wanted| open.devices.contains(&wanted)) {
+                break;
+            }
+            if !may_look(0) {
+                open.is_complete = false;
+            } else if table.and_then(|table| share_files(table, thread)) != Some(true)
+                && let Some(other) =
+                    Self::of_thread(folder, &format!("task/{thread}/"), &mut may_look)
+            {
+                open.devices.extend(other.devices);
+                open.is_complete = other.is_complete;
+                table.get_or_insert(thread);
+            }
+        }
+        open
     }
 
     /// The devices among a thread's files; `None` if no file is seen.
@@ -445,7 +477,29 @@ mod tests {
         let holder = holders(&host.paths, &nodes).pop().unwrap();
         assert_eq!((holder.process, holder.cgroups), (LEADER, place(&host, "job")));
         assert_eq!(holder.devices, BTreeSet::from([Device { major: 1, minor: 5 }]));
-        assert!(holds(&host.paths, LEADER, Device { major: 1, minor: 5 }));
+        assert!(holds(&host.paths, LEADER, Device { major: 1, minor: 5 }, &mut 10));
+    }
+
+    #[test]
+    fn a_thread_with_a_table_of_its_own_is_looked_at_within_the_bound() {
+        const ZERO: Device = Device { major: 1, minor: 5 };
+        let (host, nodes) = job_that_holds();
+        fs::remove_dir_all(host.paths.proc.join("7/fd")).unwrap();
+        host.hold(LEADER, "", "/dev/null");
+        // No number of a thread of this machine's.
+        host.thread(LEADER, 5_000_000, 'S', "4:memory:/job\n");
+        host.hold(LEADER, "task/5000000", "/dev/zero");
+        let holder = holders(&host.paths, &nodes).pop().unwrap();
+        assert_eq!(holder.devices, BTreeSet::from([ZERO]));
+        let mut looks = 10;
+        assert!(holds(&host.paths, LEADER, ZERO, &mut looks));
+        assert!(!holds(&host.paths, LEADER, Device { major: 1, minor: 7 }, &mut looks));
+        assert_eq!(looks, 4, "a descriptor, a thread and its descriptor, twice");
+        // What could not be looked at counts for an opening that was told, and not for a scan.
+        assert!(holds(&host.paths, LEADER, Device { major: 1, minor: 7 }, &mut 1));
+        let folder = Folder::open(&host.paths, LEADER.pid).unwrap();
+        let open = OpenDevices::of((LEADER.pid, &folder), None, &mut |number| number < 1);
+        assert_eq!((open.devices.contains(&ZERO), open.is_complete), (false, false));
     }
 
     #[test]

@@ -33,6 +33,16 @@ pub fn exit_now(status: i32) -> ! {
     unsafe { _exit(status) }
 }
 
+/// Whether two threads, of any processes, have the same table of descriptors (`kcmp(2)`); `None` where the
+/// kernel does not say.
+pub fn share_files(one: u32, other: u32) -> Option<bool> {
+    /// `KCMP_FILES` (`linux/kcmp.h`).
+    const FILES: libc::c_ulong = 2;
+    // SAFETY: the call takes numbers only, any of which it checks.
+    let answer = unsafe { libc::syscall(libc::SYS_kcmp, one, other, FILES, 0_u64, 0_u64) };
+    (answer >= 0).then_some(answer == 0)
+}
+
 /// Has the kernel kill the command's process when the thread that starts it ends, so also when this
 /// process does.
 pub fn end_with_this_thread(command: &mut Command) {

@@ -8,27 +8,39 @@
 pub mod source;
 
 use super::load::{Loaded, load, losses};
+use super::losses::Standing;
 use super::nodes::Nodes;
+use super::share::Allowances;
 use super::watch::Watch;
 use crate::attribute::Evidence;
+use crate::attribute::ownership::Ownership;
+use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::{DropReason, SourceState};
+use crate::collect::cpu_limit::CpuLimit;
 use crate::collect::device::{DEVICES, Vendor};
 use crate::collect::proc_scan::Tracker;
 use crate::collect::status::Report;
 use crate::paths::Paths;
 use crate::sys::memory;
 use aya::maps::{MapData, PerCpuArray};
-use gpuwho_common::device_users::{LOST_MAP, LOST_RING, LOST_UNREADABLE};
+use gpuwho_common::device_users::{
+    LOST_ALLOWED, LOST_ALLOWED_OPENINGS, LOST_MAP, LOST_OPENINGS, LOST_PLACES, LOST_RING,
+    LOST_UNREADABLE,
+};
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Name of the source; its thread is `collect:device_users`.
 pub const NAME: &str = "device_users";
+
+/// The counters of what was more than an owner's share.
+const OWNERS_LOSSES: [u32; 3] = [LOST_ALLOWED_OPENINGS, LOST_ALLOWED, LOST_PLACES];
 
 /// The hook that sees opens; `Auto` takes the first that this kernel supports, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,11 +146,18 @@ pub struct Finding {
     pub detail: String,
 }
 
+/// What the handle has of the programs' maps.
+struct Maps {
+    lost: Arc<PerCpuArray<MapData, u64>>,
+    allowance: Arc<Allowances>,
+}
+
 /// The running source; dropping it detaches every program and ends the thread.
 pub struct Handle {
     report: Report,
     hook: Option<OpenHook>,
-    lost: Option<PerCpuArray<MapData, u64>>,
+    maps: Option<Maps>,
+    standing: Standing,
     /// Closing it ends the thread.
     stop: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -154,14 +173,44 @@ impl Handle {
     /// The status of the source, with its loss counters.
     pub fn report(&self) -> Report {
         let mut report = self.report.clone();
-        if let Some(lost) = &self.lost {
+        self.standing.tell(&mut report, Instant::now());
+        if let Some(Maps { lost, .. }) = &self.maps {
+            let sum = |counters: &[u32]| counters.iter().map(|at| losses(lost, *at)).sum();
             report.dropped = vec![
-                (DropReason::RingFull, losses(lost, LOST_RING)),
-                (DropReason::MapFull, losses(lost, LOST_MAP)),
+                (DropReason::RingFull, sum(&[LOST_RING, LOST_OPENINGS])),
+                (DropReason::MapFull, sum(&[LOST_MAP])),
+                (DropReason::OwnerShare, sum(&OWNERS_LOSSES)),
             ];
-            report.errors = losses(lost, LOST_UNREADABLE);
+            report.errors += losses(lost, LOST_UNREADABLE);
         }
         report
+    }
+
+    /// Counts with the owners what they were refused since the last call.
+    pub fn count_refused(&self, ownership: &Ownership) {
+        for refused in self.standing.take_refused() {
+            let known = ownership.attribution(refused.process);
+            let of_user = || QuotaKey::of_user(refused.uid);
+            let owner = known.map_or_else(of_user, |known| ownership.key_of(Some(&known)));
+            ownership.refuse(owner, refused.limit, refused.count);
+        }
+    }
+
+    /// What owners' records cost, and how many were more than their share; for `agent.cpu_limit`, which
+    /// answers with a part of the shares.
+    pub fn limit(&self, cpu: &CpuLimit) {
+        let Some(Maps { lost, allowance }) = &self.maps else { return };
+        let beyond = OWNERS_LOSSES.iter().map(|at| losses(lost, *at)).sum();
+        let divisor = cpu.take_owners(self.standing.spent(), beyond);
+        if let Err(error) = allowance.divide(divisor) {
+            tracing::debug!(%error, "cannot change what owners may have");
+        }
+    }
+
+    /// Gives owners other limits, by kind.
+    #[cfg(test)]
+    pub(super) fn allow(&self, most: fn(usize) -> [u32; 3]) {
+        self.maps.iter().for_each(|maps| maps.allowance.allow(most));
     }
 
     /// The hook in use; `None` while `/proc` is scanned instead.
@@ -188,14 +237,18 @@ pub fn start(
     emit: impl FnMut(Evidence) + Send + 'static,
 ) -> io::Result<Handle> {
     let nodes = Nodes::read(&settings, paths);
-    let (mut loaded, report) = match try_load(&settings, &nodes, paths) {
+    let (loaded, report) = match try_load(&settings, &nodes, paths) {
         Ok(loaded) => (Some(loaded), Report::ready()),
         Err(why) => (None, without_bpf(&settings, why)),
     };
     // The kernel's type information, needed only for loading, took 18 MB.
     memory::give_back();
     let hook = loaded.as_ref().map(|loaded| loaded.hook);
-    let lost = loaded.as_mut().and_then(|loaded| loaded.lost.take());
+    let maps = loaded.as_ref().map(|loaded| Maps {
+        lost: Arc::clone(&loaded.lost),
+        allowance: Arc::clone(&loaded.allowance),
+    });
+    let standing = Standing::default();
     let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC)?;
     let watch = Watch {
         settings,
@@ -203,6 +256,8 @@ pub fn start(
         nodes,
         tracker: Tracker::default(),
         attempts: super::attempts::Attempts::default(),
+        standing: standing.clone(),
+        looks: (None, 0),
         emit,
     };
     let thread =
@@ -210,7 +265,7 @@ pub fn start(
             Some(loaded) => watch.follow_ring(loaded, &stopped),
             None => watch.scan_only(&stopped),
         })?;
-    Ok(Handle { report, hook, lost, stop: Some(stop), thread: Some(thread) })
+    Ok(Handle { report, hook, maps, standing, stop: Some(stop), thread: Some(thread) })
 }
 
 fn try_load(settings: &Settings, nodes: &Nodes, paths: &Paths) -> Result<Loaded, String> {

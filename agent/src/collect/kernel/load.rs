@@ -5,16 +5,19 @@ use super::btf::BtfError;
 use super::device_users::OpenHook;
 use super::layout;
 use super::nodes::Nodes;
+use super::share::Allowances;
 use crate::collect::proc_scan::unified_root;
 use crate::paths::Paths;
 use crate::sys;
-use aya::maps::{HashMap, MapData, MapError, PerCpuArray, RingBuf};
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{
     CgroupAttachMode, CgroupDevice, FExit, ProgramError, RawTracePoint, TracePoint,
 };
 use aya::{Btf, BtfError as AyaBtfError, Ebpf, EbpfError, EbpfLoader};
 use aya_log::EbpfLogger;
-use gpuwho_common::device_users::{LOSSES, Layout, NodeKey, SeenKey};
+use gpuwho_common::device_users::{
+    Holder, LOSSES, Layout, LeftOutKey, MAX_HOLDERS, NodeKey, ProcessEvent, SeenKey, Share,
+};
 use log::Log;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs::{self, File};
@@ -22,6 +25,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The object embedded at build time; empty if there was no BPF toolchain.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/device_users"));
@@ -35,6 +39,10 @@ const FOLLOWERS: [(&str, &str); 6] = [
     ("cgroup_made", "cgroup_mkdir"),
     ("cgroup_removed", "cgroup_rmdir"),
 ];
+
+/// Places for processes that are followed, where the host has no more numbers for processes than these
+/// or does not say how many it has.
+const MIN_HOLDERS: u32 = 4_096;
 
 /// A verifier message may be a page in one line.
 const MAX_REASON_CHARS: usize = 200;
@@ -123,10 +131,15 @@ fn listed(declined: &[(OpenHook, String)]) -> String {
 /// The loaded probe; dropping it detaches its programs.
 pub(super) struct Loaded {
     pub ring: RingBuf<MapData>,
+    pub openings: RingBuf<MapData>,
     pub nodes: HashMap<MapData, NodeKey, u32>,
-    pub holders: HashMap<MapData, u32, u64>,
+    pub holders: HashMap<MapData, u32, Holder>,
     pub seen: HashMap<MapData, SeenKey, u8>,
-    pub lost: Option<PerCpuArray<MapData, u64>>,
+    pub left_out: HashMap<MapData, LeftOutKey, ProcessEvent>,
+    pub counted: Array<MapData, Share>,
+    pub balance: Array<MapData, u64>,
+    pub allowance: Arc<Allowances>,
+    pub lost: Arc<PerCpuArray<MapData, u64>>,
     pub layout: Layout,
     pub hook: OpenHook,
     pub declined: Vec<(OpenHook, String)>,
@@ -157,33 +170,59 @@ pub(super) fn load(wanted: OpenHook, watched: &Nodes, paths: &Paths) -> Result<L
     }
     let layout = layout::read(paths)?;
     allow_maps();
-    let mut bpf =
-        EbpfLoader::new().btf(None).override_global("LAYOUT", &layout, true).load(OBJECT)?;
+    let places = places(paths);
+    let mut bpf = EbpfLoader::new()
+        .btf(None)
+        .override_global("LAYOUT", &layout, true)
+        .map_max_entries("HOLDERS", places)
+        .load(OBJECT)?;
     let mut nodes = hash_map(&mut bpf, "NODES")?;
     fill(&mut nodes, watched).map_err(|source| LoadError::Map { name: "NODES", source })?;
-    let ring = RingBuf::try_from(map(&mut bpf, "EVENTS")?)
-        .map_err(|source| LoadError::Map { name: "EVENTS", source })?;
+    let (ring, openings) = (ring(&mut bpf, "EVENTS")?, ring(&mut bpf, "OPENINGS")?);
+    let allowance = Arc::new(Allowances::new(array(&mut bpf, "ALLOWANCE")?, places)?);
+    let (counted, balance) = (array(&mut bpf, "COUNTED")?, array(&mut bpf, "BALANCE")?);
     let lost = PerCpuArray::try_from(map(&mut bpf, "LOST")?)
         .map_err(|source| LoadError::Map { name: "LOST", source })?;
     let bpf_log = EbpfLogger::init_with_logger(&mut bpf, BpfLogger)
         .map_err(|_| LoadError::Missing("map of log records"))?;
     let (holders, seen) = (hash_map(&mut bpf, "HOLDERS")?, hash_map(&mut bpf, "SEEN")?);
+    let left_out = hash_map(&mut bpf, "LEFT_OUT")?;
     for (program, tracepoint) in FOLLOWERS {
         follow(&mut bpf, program, tracepoint)?;
     }
     let (hook, declined) = attach_best(&mut bpf, wanted, paths)?;
     Ok(Loaded {
         ring,
+        openings,
         nodes,
         holders,
         seen,
-        lost: Some(lost),
+        left_out,
+        counted,
+        balance,
+        allowance,
+        lost: Arc::new(lost),
         layout,
         hook,
         declined,
         bpf_log,
         _programs: bpf,
     })
+}
+
+/// How many processes can be followed: as many as the host has numbers for, within bounds.
+fn places(paths: &Paths) -> u32 {
+    let most = fs::read_to_string(paths.proc.join("sys/kernel/pid_max")).ok();
+    let most = most.and_then(|text| text.trim().parse::<u32>().ok()).unwrap_or(MAX_HOLDERS);
+    most.clamp(MIN_HOLDERS, MAX_HOLDERS)
+}
+
+fn ring(bpf: &mut Ebpf, name: &'static str) -> Result<RingBuf<MapData>, LoadError> {
+    RingBuf::try_from(map(bpf, name)?).map_err(|source| LoadError::Map { name, source })
+}
+
+fn array<V: aya::Pod>(bpf: &mut Ebpf, name: &'static str) -> Result<Array<MapData, V>, LoadError> {
+    Array::try_from(map(bpf, name)?).map_err(|source| LoadError::Map { name, source })
 }
 
 /// Puts the watched devices into the programs' map and removes stale ones.

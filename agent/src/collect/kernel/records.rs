@@ -20,15 +20,14 @@ pub(super) struct Fact {
     pub device: Option<Device>,
     /// Start time of the process, nanoseconds.
     pub start_ns: u64,
+    /// When, `CLOCK_BOOTTIME`.
+    pub at_ns: u64,
 }
 
 /// Parses a record; `None` if it is unknown or its process could not be read.
 pub(super) fn fact(bytes: &[u8], nodes: &Nodes, layout: &Layout) -> Option<Fact> {
     if let Some(event) = sys::bpf::record::<ProcessEvent>(bytes) {
-        let evidence = process_evidence(&event, nodes)?;
-        let device = (event.head.kind == OPENED)
-            .then_some(Device { major: event.major, minor: event.minor });
-        return Some(Fact { evidence, device, start_ns: event.process.start_ns });
+        return of_process(&event, nodes);
     }
     let event = sys::bpf::record::<CgroupEvent>(bytes)?;
     let id = CgroupId { hierarchy: hierarchy_numbered(layout, event.hierarchy)?, id: event.id };
@@ -37,7 +36,15 @@ pub(super) fn fact(bytes: &[u8], nodes: &Nodes, layout: &Layout) -> Option<Fact>
         CGROUP_REMOVED => Evidence::CgroupRemoved { id },
         _ => return None,
     };
-    Some(Fact { evidence, device: None, start_ns: 0 })
+    Some(Fact { evidence, device: None, start_ns: 0, at_ns: event.head.at_ns })
+}
+
+/// The content of the record of a process.
+pub(super) fn of_process(event: &ProcessEvent, nodes: &Nodes) -> Option<Fact> {
+    let evidence = process_evidence(event, nodes)?;
+    let device =
+        (event.head.kind == OPENED).then_some(Device { major: event.major, minor: event.minor });
+    Some(Fact { evidence, device, start_ns: event.process.start_ns, at_ns: event.head.at_ns })
 }
 
 fn process_evidence(event: &ProcessEvent, nodes: &Nodes) -> Option<Evidence> {

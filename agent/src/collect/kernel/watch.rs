@@ -4,8 +4,10 @@
 use super::attempts::{Attempt, Attempts, OpenState};
 use super::device_users::{OpenHook, Settings};
 use super::load::{Loaded, fill};
+use super::losses::{Losses, Standing};
 use super::nodes::{Device, Nodes, folders};
-use super::records::{Fact, fact};
+use super::records::{Fact, fact, of_process};
+use super::share::{follow, forget};
 use crate::attribute::{Evidence, Opened};
 use crate::collect::proc_scan::{ScanPass, Tracker, holds, is_alive};
 use crate::host::boot_time_ns;
@@ -14,7 +16,7 @@ use crate::paths::Paths;
 use gpuwho_common::device_users::SeenKey;
 use inotify::{Inotify, WatchMask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -23,6 +25,13 @@ use std::time::{Duration, Instant};
 /// Buffer for a burst of names in one read of the node watch.
 const NODE_EVENT_BYTES: usize = 4_096;
 
+/// Records of each ring that are read between two looks at everything else: some 20 ms.
+const AT_ONCE: usize = 256;
+
+/// Descriptors and threads that are looked at in a second to confirm openings: some 0.1 s. An opening
+/// beyond that counts as confirmed.
+const LOOKS_A_SECOND: usize = 65_536;
+
 /// The state of the loop.
 pub(super) struct Watch<E> {
     pub settings: Settings,
@@ -30,6 +39,9 @@ pub(super) struct Watch<E> {
     pub nodes: Nodes,
     pub tracker: Tracker,
     pub attempts: Attempts,
+    pub standing: Standing,
+    /// Since when and how many of [`LOOKS_A_SECOND`] are left.
+    pub looks: (Option<Instant>, usize),
     pub emit: E,
 }
 
@@ -45,9 +57,13 @@ impl<E: FnMut(Evidence)> Watch<E> {
         let interval = Duration::from_secs(self.settings.scan_interval_s.max(1));
         loop {
             self.nodes = Nodes::read(&self.settings, &self.paths);
-            for evidence in self.tracker.scan(&self.paths, &self.nodes) {
-                (self.emit)(evidence);
+            let mut pass = ScanPass::begin(&self.paths);
+            while let Some(holders) = pass.step(&self.paths, &self.nodes) {
+                for evidence in self.tracker.take(&holders, &self.nodes) {
+                    (self.emit)(evidence);
+                }
             }
+            self.end_missing(&pass);
             if wait(stopped.as_fd(), None, None, interval).stop {
                 return;
             }
@@ -58,18 +74,18 @@ impl<E: FnMut(Evidence)> Watch<E> {
     pub(super) fn follow_ring(mut self, mut bpf: Loaded, stopped: &OwnedFd) {
         let interval = Duration::from_secs(self.settings.rescan_interval_s.max(1));
         let mut appearing = watch_folders(&self.settings, &self.paths);
+        self.standing.clock();
+        let mut rings = Rings::new(Losses::new(Arc::clone(&bpf.lost), self.standing.clone()));
         // The programs are attached: later opens are in the ring, so this scan completes the
         // picture.
-        if self.rescan(&mut bpf, stopped).is_break() {
+        if self.rescan(&mut bpf, &mut rings, stopped).is_break() {
             return;
         }
         let mut rescan_at = Instant::now() + interval;
         loop {
-            let now = Instant::now();
-            let due = self.attempts.next().map_or(rescan_at, |next| next.min(rescan_at));
+            let timeout = rings.timeout([Some(rescan_at), self.attempts.next()]);
             let nodes = appearing.as_ref().map(|inotify| inotify.as_fd());
-            let ring = Some(bpf.ring.as_fd());
-            let woken = wait(stopped.as_fd(), ring, nodes, due.saturating_duration_since(now));
+            let woken = wait(stopped.as_fd(), Some(&bpf), nodes, timeout);
             if woken.stop {
                 return;
             }
@@ -79,11 +95,15 @@ impl<E: FnMut(Evidence)> Watch<E> {
                 // Watches directories that have just appeared.
                 appearing = watch_folders(&self.settings, &self.paths);
             }
-            self.read_ring(&mut bpf);
+            self.read_rings(&mut bpf, &mut rings);
             self.check_attempts(&mut bpf);
-            if Instant::now() >= rescan_at {
+            let now = Instant::now();
+            if rings.losses.have_grown(now) {
+                self.take_left_out(&mut bpf);
+            }
+            if now >= rescan_at || rings.losses.needs_scan(now) {
                 self.refresh_nodes(&mut bpf);
-                if self.rescan(&mut bpf, stopped).is_break() {
+                if self.rescan(&mut bpf, &mut rings, stopped).is_break() {
                     return;
                 }
                 rescan_at = Instant::now() + interval;
@@ -91,12 +111,79 @@ impl<E: FnMut(Evidence)> Watch<E> {
         }
     }
 
-    fn read_ring(&mut self, bpf: &mut Loaded) {
+    /// Reads a part of both rings. A process's opening is in the ring before what becomes of the
+    /// process is in the other one, so of the latter only records are read that are older than all
+    /// openings that wait.
+    fn read_rings(&mut self, bpf: &mut Loaded, rings: &mut Rings) {
         bpf.bpf_log.flush();
-        while let Some(record) = bpf.ring.next() {
-            if let Some(fact) = fact(&record, &self.nodes, &bpf.layout) {
-                self.take(fact, bpf.hook);
+        let mut until_ns = boot_time_ns();
+        rings.is_full = true;
+        for _ in 0..AT_ONCE {
+            let Some(record) = bpf.openings.next() else {
+                rings.is_full = false;
+                break;
+            };
+            let opening = fact(&record, &self.nodes, &bpf.layout);
+            drop(record);
+            rings.are_active = true;
+            if let Some(opening) = opening {
+                rings.opened_ns = opening.at_ns;
+                self.take(opening, bpf.hook);
             }
+        }
+        if rings.is_full {
+            until_ns = rings.opened_ns;
+        }
+        for _ in 0..AT_ONCE {
+            let next = if let Some(fact) = rings.next.take() {
+                Some(fact)
+            } else if let Some(record) = bpf.ring.next() {
+                fact(&record, &self.nodes, &bpf.layout)
+            } else {
+                break;
+            };
+            rings.are_active = true;
+            match next {
+                Some(fact) if fact.at_ns > until_ns => {
+                    rings.next = Some(fact);
+                    break;
+                }
+                Some(fact) => self.take(fact, bpf.hook),
+                None => {}
+            }
+        }
+        if std::mem::take(&mut rings.are_active) {
+            rings.losses.active(Instant::now());
+        }
+    }
+
+    /// Takes the examples of what the programs left out, and counts it with the owners.
+    fn take_left_out(&mut self, bpf: &mut Loaded) {
+        let keys: Vec<_> = bpf.left_out.keys().flatten().collect();
+        let mut processes = Vec::with_capacity(keys.len());
+        for key in keys {
+            let Ok(event) = bpf.left_out.get(&key, 0) else { continue };
+            // Another one may come at once.
+            let _ = bpf.left_out.remove(&key);
+            let Some(fact) = of_process(&event, &self.nodes) else { continue };
+            let (process, opened) = match &fact.evidence {
+                Evidence::Opened(opened) => (opened.process, Some(opened.clone())),
+                Evidence::Forked { child, .. } => (child.process, Some(child.clone())),
+                Evidence::Execed { process, .. }
+                | Evidence::Moved { process, .. }
+                | Evidence::Exited { process, .. } => (*process, None),
+                Evidence::CgroupMade { .. } | Evidence::CgroupRemoved { .. } => continue,
+            };
+            let kind = usize::try_from(key.kind).unwrap_or_default();
+            self.standing.refuse(process, event.process.uid, (kind, event.left_out));
+            let is_followed = opened.is_some_and(|opened| follow(bpf, &opened));
+            processes.push((process, is_followed));
+            self.take(fact, bpf.hook);
+        }
+        // An opening may wait for it.
+        self.check_attempts(bpf);
+        for (process, is_followed) in processes {
+            self.end_if_unseen(bpf, process, is_followed);
         }
     }
 
@@ -154,9 +241,13 @@ impl<E: FnMut(Evidence)> Watch<E> {
     }
 
     fn check_attempts(&mut self, bpf: &mut Loaded) {
-        let paths = &self.paths;
-        let outcome = self.attempts.check(Instant::now(), |process, device| {
-            if holds(paths, process, device) {
+        let now = Instant::now();
+        if self.looks.0.is_none_or(|since| now.duration_since(since) >= Duration::from_secs(1)) {
+            self.looks = (Some(now), LOOKS_A_SECOND);
+        }
+        let (paths, (_, looks)) = (&self.paths, &mut self.looks);
+        let outcome = self.attempts.check(now, |process, device| {
+            if holds(paths, process, device, looks) {
                 OpenState::Holding
             } else if is_alive(paths, process) {
                 OpenState::Without
@@ -184,7 +275,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
         };
         let _ = bpf.seen.remove(&seen);
         if !self.tracker.knows(attempt.process) {
-            let _ = bpf.holders.remove(&attempt.process.pid);
+            forget(bpf, attempt.process.pid);
         }
     }
 
@@ -202,49 +293,59 @@ impl<E: FnMut(Evidence)> Watch<E> {
 
     /// Finds what no hook saw, in steps, between which it reads the ring. Breaks if the source is
     /// stopped.
-    fn rescan(&mut self, bpf: &mut Loaded, stopped: &OwnedFd) -> ControlFlow<()> {
+    fn rescan(
+        &mut self,
+        bpf: &mut Loaded,
+        rings: &mut Rings,
+        stopped: &OwnedFd,
+    ) -> ControlFlow<()> {
+        let began = self.standing.spent();
         let mut pass = ScanPass::begin(&self.paths);
         while let Some(holders) = pass.step(&self.paths, &self.nodes) {
             let found_now = self.tracker.take(&holders, &self.nodes);
             self.emit_found(bpf, found_now);
-            self.read_ring(bpf);
+            self.read_rings(bpf, rings);
             self.check_attempts(bpf);
             if wait(stopped.as_fd(), None, None, Duration::ZERO).stop {
                 return ControlFlow::Break(());
             }
         }
-        for evidence in self.tracker.end_missing(&self.paths, &pass) {
+        self.end_missing(&pass);
+        let took = self.standing.spent().saturating_sub(began);
+        rings.losses.scanned(Instant::now(), took);
+        ControlFlow::Continue(())
+    }
+
+    /// Emits the ends of those that a pass has not found, and counts those that it has not seen whole.
+    fn end_missing(&mut self, pass: &ScanPass) {
+        self.standing.count_incomplete(pass.incomplete());
+        for evidence in self.tracker.end_missing(&self.paths, pass) {
             (self.emit)(evidence);
         }
-        ControlFlow::Continue(())
     }
 
     /// Makes the programs follow all that was found before the first is emitted: receivers may act
     /// on evidence, and emitting takes time in which a process can fork, execute another program or
     /// exit.
     fn emit_found(&mut self, bpf: &mut Loaded, found_now: Vec<Evidence>) {
-        let found: BTreeSet<ProcKey> = found_now
-            .iter()
-            .filter_map(|evidence| match evidence {
-                Evidence::Opened(opened) => Some(opened.process),
-                _ => None,
-            })
-            .collect();
-        for process in &found {
-            follow(bpf, *process);
+        let mut found: BTreeMap<ProcKey, bool> = BTreeMap::new();
+        for evidence in &found_now {
+            if let Evidence::Opened(opened) = evidence {
+                found.entry(opened.process).or_insert_with(|| follow(bpf, opened));
+            }
         }
         for evidence in found_now {
             (self.emit)(evidence);
         }
-        for process in found {
-            self.end_if_unseen(bpf, process);
+        for (process, is_followed) in found {
+            self.end_if_unseen(bpf, process, is_followed);
         }
     }
 
-    /// Emits the end of a process that ended before its map entry existed. If the entry is gone,
-    /// the program saw the exit, and the ring has its record.
-    fn end_if_unseen(&mut self, bpf: &mut Loaded, process: ProcKey) {
-        if !is_alive(&self.paths, process) && bpf.holders.remove(&process.pid).is_ok() {
+    /// Emits the end of a process that ended before its map entry existed, or that has none. If the
+    /// entry is gone, the program saw the exit, and the ring has its record.
+    fn end_if_unseen(&mut self, bpf: &mut Loaded, process: ProcKey, is_followed: bool) {
+        if !is_alive(&self.paths, process) && (!is_followed || forget(bpf, process.pid)) {
             self.send(Evidence::Exited { process, at_ns: boot_time_ns() });
         }
     }
@@ -261,16 +362,38 @@ impl<E: FnMut(Evidence)> Watch<E> {
     }
 }
 
-fn follow(bpf: &mut Loaded, process: ProcKey) {
-    if let Err(error) = bpf.holders.insert(process.pid, process.start_ticks, 0) {
-        tracing::warn!(%process, %error, "cannot follow a process that holds a device");
+/// How far the rings are read.
+struct Rings {
+    losses: Losses,
+    /// There were records.
+    are_active: bool,
+    /// More openings may wait.
+    is_full: bool,
+    /// When the last opening was that was read.
+    opened_ns: u64,
+    /// Read from the ring, and to be taken after openings that are older.
+    next: Option<Fact>,
+}
+
+impl Rings {
+    fn new(losses: Losses) -> Self {
+        Self { losses, are_active: false, is_full: false, opened_ns: 0, next: None }
+    }
+
+    /// How long there is nothing to do until the first of these moments.
+    fn timeout(&self, moments: [Option<Instant>; 2]) -> Duration {
+        if self.next.is_some() || self.is_full {
+            return Duration::ZERO;
+        }
+        let all = moments.into_iter().chain([self.losses.next()]).flatten();
+        all.min().map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()))
     }
 }
 
 /// Sleeps until something is readable or the timeout expires.
 fn wait(
     stopped: BorrowedFd<'_>,
-    ring: Option<BorrowedFd<'_>>,
+    bpf: Option<&Loaded>,
     nodes: Option<BorrowedFd<'_>>,
     timeout: Duration,
 ) -> Woken {
@@ -279,7 +402,9 @@ fn wait(
         fds.push(PollFd::from_borrowed_fd(nodes, PollFlags::IN));
         fds.len() - 1
     });
-    fds.extend(ring.map(|ring| PollFd::from_borrowed_fd(ring, PollFlags::IN)));
+    let rings = bpf.map(|bpf| [bpf.openings.as_fd(), bpf.ring.as_fd()]);
+    let rings = rings.into_iter().flatten();
+    fds.extend(rings.map(|ring| PollFd::from_borrowed_fd(ring, PollFlags::IN)));
     let timeout = Timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: timeout.subsec_nanos().into(),

@@ -51,7 +51,7 @@ impl ScanPass {
             looks += 1;
             let Some(folder) = Folder::open(paths, pid) else { continue };
             let mut cgroup = None;
-            let open = OpenDevices::of(&folder, &mut |number| {
+            let open = OpenDevices::of((pid, &folder), None, &mut |number| {
                 let may_look = number < OF_PROCESS || self.charge(&folder, &mut cgroup);
                 looks += usize::from(may_look);
                 may_look

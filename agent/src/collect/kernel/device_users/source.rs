@@ -113,6 +113,7 @@ impl Source for Settings {
             context.ownership.ends_are_unannounced();
         }
         let (board, ownership) = (context.board.clone(), context.ownership.clone());
+        let cpu_limit = context.cpu_limit.clone();
         let gauges = Arc::clone(&context.gauges);
         context.upkeep.push(Box::new(move || {
             let report = handle.report();
@@ -121,6 +122,8 @@ impl Source for Settings {
                 // A lost exit could leave a PID attributed to an ended process.
                 ownership.lost_evidence();
             }
+            handle.count_refused(&ownership);
+            handle.limit(&cpu_limit);
             board.put(NAME, &report);
         }));
         Ok(Vec::new())

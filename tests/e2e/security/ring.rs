@@ -1,0 +1,187 @@
+//! One tenant that fills what the kernel tells of everybody's processes, or hides from it.
+
+use super::usage::{Attacker, cpu_time};
+use gpuwho_tests::agent::{Agent, Config};
+use gpuwho_tests::attacker;
+use gpuwho_tests::or_skip;
+use gpuwho_tests::until::until;
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use rustix::process::geteuid;
+use serde_json::Value;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const WITHIN: Duration = Duration::from_mins(1);
+/// `/dev/full`.
+const FULL: (u32, u32) = (1, 7);
+/// Who opens the device beside the attack.
+const VICTIMS: usize = 6;
+/// For so long a flood is measured.
+const FLOOD: Duration = Duration::from_secs(12);
+/// Of the agent meanwhile, of a core, in a build for tests: below a tenth in one for use. It was 40 to 80 %.
+const MAX_CPU: f64 = 0.25;
+/// Where the agent tells.
+const FILE: &str = "points.jsonl";
+
+/// A device that everybody may open, and an agent whose next look at `/proc` is minutes away.
+struct Scene {
+    agent: Agent,
+    device: PathBuf,
+    folder: TempDir,
+}
+
+impl Scene {
+    fn new(hook: Option<&'static str>) -> Result<Self, &'static str> {
+        if !geteuid().is_root() {
+            return Err("root, to attach programs");
+        }
+        let folder = tempfile::Builder::new().prefix("gpuwho-ring-").tempdir_in("/dev");
+        let folder = folder.map_err(|_| "a /dev to make a node in")?;
+        let device = folder.path().join("device");
+        let number = makedev(FULL.0, FULL.1);
+        mknodat(CWD, &device, FileType::CharacterDevice, Mode::empty(), number)
+            .map_err(|_| "a device node")?;
+        for (path, mode) in [(folder.path(), 0o755), (&*device, 0o666)] {
+            fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        }
+        let config = Config {
+            nodes: Some(vec![device.display().to_string()]),
+            file: Some(folder.path().join(FILE)),
+            hook,
+            more: "[nvidia]\nenabled = false\n".to_owned(),
+            ..Config::default()
+        };
+        let agent = Agent::start(folder.path(), &config, None).unwrap();
+        let scene = Self { agent, device, folder };
+        if scene.source()["reason"].as_str().is_some_and(|reason| reason.contains("scanning /proc"))
+        {
+            return Err("BPF");
+        }
+        Ok(scene)
+    }
+
+    fn attack(&self, name: &str, more: &[&str]) -> Attacker {
+        let device = self.device.to_str().unwrap();
+        let arguments: Vec<&str> = [device].into_iter().chain(more.iter().copied()).collect();
+        Attacker::start(&mut attacker::command(name, &arguments).unwrap())
+    }
+
+    /// A process of root's that holds the device.
+    fn victim(&self) -> Victim {
+        let device = File::open(&self.device).unwrap();
+        Victim(Command::new("sleep").arg("1000").stdin(Stdio::from(device)).spawn().unwrap())
+    }
+
+    fn is_told(&self, pid: u32) -> bool {
+        let who = self.agent.who().unwrap();
+        let holders = who["holders"].as_array().unwrap();
+        holders.iter().any(|holder| holder["pid"] == pid)
+    }
+
+    fn source(&self) -> Value {
+        let who = self.agent.who().unwrap();
+        let sources = who["sources"].as_array().unwrap();
+        sources.iter().find(|source| source["name"] == "device_users").unwrap().clone()
+    }
+
+    /// What nobody was refused of a limit.
+    fn refused(&self, limit: &str) -> Option<f64> {
+        let text = fs::read_to_string(self.folder.path().join(FILE)).unwrap_or_default();
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let lines = whole.lines().filter(|line| line.contains("gpuwho.owner.refused"));
+        let points = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let mine = |point: &Value| {
+            let attributes = point["attributes"].as_object().unwrap();
+            attributes.values().any(|value| value == limit)
+        };
+        points.filter(mine).filter_map(|point| point["value"].as_f64()).next_back()
+    }
+
+    /// Victims open the device during an attack: each is told at once, and the agent takes little.
+    fn see_all_beside(&self, attack: &Attacker) {
+        let (began, spent) = (Instant::now(), cpu_time(&self.agent, None));
+        let mut victims = Vec::new();
+        for _ in 0..VICTIMS {
+            victims.push(self.victim());
+            let pid = victims.last().unwrap().0.id();
+            let opened = Instant::now();
+            let told = until(Duration::from_secs(3), || self.is_told(pid).then_some(()));
+            assert!(told.is_some(), "{pid} of {VICTIMS} is not told: {:#?}", self.source());
+            println!("told after {:?}", opened.elapsed());
+            thread::sleep(FLOOD / u32::try_from(VICTIMS).unwrap());
+        }
+        let took =
+            cpu_time(&self.agent, None).saturating_sub(spent).div_duration_f64(began.elapsed());
+        println!("{:.1} % of a core, beside {}", took * 100.0, attack.pid());
+        assert!(took < MAX_CPU, "{took} of a core");
+    }
+}
+
+/// Ends when dropped.
+struct Victim(Child);
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn processes_that_fork_without_a_pause_hide_nobodys_opening_and_are_named() {
+    let scene = or_skip!(Scene::new(None));
+    for processes in ["3", "4"] {
+        let attack = scene.attack("fork-flood", &[processes]);
+        scene.see_all_beside(&attack);
+        let source = scene.source();
+        assert_eq!(source["state"], "degraded", "{source:#}");
+        let reason = source["reason"].as_str().unwrap();
+        assert!(reason.contains("beyond an owner's share"), "{reason}");
+    }
+    let refused = until(WITHIN, || scene.refused("process_records"));
+    assert!(refused.is_some_and(|refused| refused > 1_000.0), "{refused:?}");
+    // Once nothing is lost any more the source is whole.
+    let whole = until(WITHIN, || (scene.source()["state"] == "ready").then_some(()));
+    assert!(whole.is_some(), "{:#}", scene.source());
+}
+
+#[test]
+fn children_that_open_without_a_pause_hide_nobodys_opening_and_are_named() {
+    let scene = or_skip!(Scene::new(None));
+    let attack = scene.attack("open-flood", &["4"]);
+    scene.see_all_beside(&attack);
+    let refused = until(WITHIN, || scene.refused("openings"));
+    assert!(refused.is_some_and(|refused| refused > 100.0), "{refused:?}");
+}
+
+#[test]
+fn a_thread_with_a_table_of_descriptors_of_its_own_hides_no_opening() {
+    // The hook whose openings the agent confirms in `/proc`.
+    let scene = or_skip!(Scene::new(Some("cgroup")));
+    let attack = scene.attack("own-files", &[]);
+    let told = until(WITHIN, || scene.is_told(attack.pid()).then_some(()));
+    assert!(told.is_some(), "{:#}", scene.source());
+    // Without a hook the next look at `/proc` finds it.
+    drop(scene);
+    let scene = Scene::new(None).unwrap();
+    let hidden = scene.attack("own-files", &[]);
+    let config = Config {
+        nodes: Some(vec![scene.device.display().to_string()]),
+        bpf: Some(false),
+        more: "[nvidia]\nenabled = false\n".to_owned(),
+        ..Config::default()
+    };
+    let folder = TempDir::new().unwrap();
+    let agent = Agent::start(folder.path(), &config, None).unwrap();
+    let look = |who: &Value| {
+        let holders = who["holders"].as_array()?;
+        holders.iter().any(|holder| holder["pid"] == hidden.pid()).then_some(())
+    };
+    agent.wait_for("the hidden holder", WITHIN, look).unwrap();
+}
