@@ -26,7 +26,7 @@ use crate::export::def::OpenError;
 use crate::heartbeat::Heartbeat;
 use crate::host;
 use crate::inventory::register::DeviceStore;
-use crate::paths::{Paths, SharedFolder, check_own};
+use crate::paths::{SharedFolder, own_folders};
 use configuration::Configuration;
 use idle::AgentSignals;
 use reload::{Load, Reloader, Reopening, Requests};
@@ -87,6 +87,7 @@ pub enum RunError {
 pub fn run(configuration: Configuration, load: Load) -> Result<(), RunError> {
     let settings = &configuration.settings;
     let heartbeat = Arc::new(Heartbeat::new(settings.interval));
+    own_folders(&settings.paths)?;
     let mut sinks = sinks::open(&configuration, &heartbeat)?;
     if sinks.is_empty() {
         let remedy = "give --otlp URL or set [otlp] endpoint to send it";
@@ -96,10 +97,6 @@ pub fn run(configuration: Configuration, load: Load) -> Result<(), RunError> {
         found::log_receivers(&configuration, &open);
     }
     host::raise_open_files();
-    let Paths { run, state, .. } = &settings.paths;
-    for (setting, folder) in [("paths.run", run), ("paths.state", state)] {
-        check_own(setting, folder)?;
-    }
     // Held until the agent ends.
     let _lock = lock(&settings.paths.state)?;
     let listeners = control::listen(&settings.paths.run, settings.control)?;

@@ -1,8 +1,8 @@
 //! The places of the host's files, which differ in a container that mounts the host, and in tests.
 
 use rustix::process::geteuid;
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// The host's directories as this process sees them.
@@ -43,11 +43,26 @@ pub struct SharedFolder {
     problem: String,
 }
 
-/// Checks that no user but root and the agent's own can write in the folder of a setting, or in one above
-/// it, where all can only if they cannot replace what others have there (sticky). What is not there yet is
-/// made by the agent.
-pub fn check_own(setting: &'static str, folder: &Path) -> Result<(), SharedFolder> {
+/// Makes the agent's own folders, which no other user can replace.
+pub fn own_folders(paths: &Paths) -> Result<(), SharedFolder> {
+    own_folder("paths.run", &paths.run)?;
+    own_folder("paths.state", &paths.state)
+}
+
+/// Makes the folder of a setting, or takes it from all others, and checks that nobody but root and the
+/// agent's own user can replace it: in one above it all may write only if they cannot replace what others
+/// have there (sticky). A folder that cannot be made is refused by whoever uses it.
+fn own_folder(setting: &'static str, folder: &Path) -> Result<(), SharedFolder> {
     let own = geteuid().as_raw();
+    let _ = fs::create_dir_all(folder);
+    if let Ok(about) = fs::symlink_metadata(folder)
+        && about.is_dir()
+        && about.uid() == own
+        && about.mode() & (OTHERS_WRITE | STICKY) == OTHERS_WRITE
+    {
+        // What stays writable is refused below.
+        let _ = fs::set_permissions(folder, Permissions::from_mode(about.mode() & 0o755));
+    }
     for part in folder.ancestors() {
         // A folder that cannot be looked at is refused by whoever uses it.
         let Ok(about) = fs::metadata(part) else { continue };
@@ -95,8 +110,7 @@ impl Paths {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::Permissions;
-    use std::os::unix::fs::{PermissionsExt as _, chown};
+    use std::os::unix::fs::chown;
 
     #[test]
     fn a_folder_that_another_user_can_fill_is_none_of_the_agents() {
@@ -105,7 +119,7 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let mode =
             |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-        let error = || check_own("paths.run", &folder).err().map(|error| error.problem);
+        let error = || own_folder("paths.run", &folder).err().map(|error| error.problem);
         let all = Some("can be written by every user".to_owned());
         assert_eq!(error(), None);
         mode(&above, 0o1777);
@@ -115,13 +129,15 @@ mod tests {
         mode(&above, 0o755);
         mode(&folder, 0o1777);
         assert_eq!(error(), all);
-        mode(&folder, 0o755);
-        assert!(check_own("paths.run", &folder.join("not/there")).is_ok());
+        mode(&folder, 0o777);
+        assert_eq!(error(), None, "taken from all others, as an emptyDir");
+        assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o755);
+        assert!(own_folder("paths.run", &folder.join("not/there")).is_ok());
         if chown(&above, Some(65_534), None).is_err() {
             println!("skipped: needs root, to make another user's folder");
             return;
         }
-        let error = check_own("paths.run", &folder).unwrap_err().to_string();
+        let error = own_folder("paths.run", &folder).unwrap_err().to_string();
         let start =
             format!("paths.run {}: {} belongs to user 65534", folder.display(), above.display());
         assert!(error.starts_with(&start), "{error}");

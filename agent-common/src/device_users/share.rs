@@ -6,7 +6,8 @@
 //! in one cgroup by the second; and what the first level stops is not counted at the others, so that
 //! one pod's flood leaves most of what a user id may have to the pods that have the same one. The
 //! counters are arrays whose slots are chosen by a secret hash: two owners share a slot by chance
-//! only, and nobody can make a counter be forgotten.
+//! only, and nobody can make a counter be forgotten. User 0 is no owner: every container's root has that
+//! number, so it is counted by cgroup alone.
 #![expect(clippy::inline_always, reason = "a BPF function cannot give more than one word")]
 
 /// Levels at which is counted.
@@ -74,7 +75,7 @@ abi! {
 pub fn shares(seed: u64, uid: u32, cgroups: &[u64; 4]) -> [u16; LEVELS] {
     let [unified, devices, memory, freezer] = *cgroups;
     let group = mixed(mixed(mixed(mixed(seed, unified), devices), memory), freezer);
-    let user = mixed(seed, u64::from(uid) + 1);
+    let user = mixed(if uid == 0 { group } else { seed }, u64::from(uid) + 1);
     [within(mixed(group, user)), within(group), within(user)]
 }
 

@@ -110,16 +110,15 @@ impl Core {
             nccl_in_use: <_>::default(),
             engines: <_>::default(),
         };
-        let (series_limit, job_allocations) = (settings.series_limit, JobAllocations::default());
         let host = host::name(&settings.paths, settings.names.kubernetes.node_name.as_deref());
         let receipts = if is_agent { settings.receipts.clone() } else { <_>::default() };
         Self {
             receipts: Receipts::open(&receipts, host.clone(), settings.interval),
             context,
             host,
-            series_limit,
+            series_limit: settings.series_limit,
             providers,
-            job_allocations,
+            job_allocations: <_>::default(),
             recent: RecentEvents::default(),
             health: Mutex::new(health_monitor(settings, is_agent)),
             advisories: settings.advisories,

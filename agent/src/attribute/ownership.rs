@@ -140,9 +140,9 @@ impl Ownership {
 
     /// The identity of a process that the driver lists by PID (of the thread group). `None` if the
     /// process started after `seen_at_ns` (`CLOCK_BOOTTIME` of the driver's answer): it is another
-    /// one. A process that ended up to ten seconds before is found, because drivers list a process
-    /// until its memory is freed. Later, and as long as the driver goes on listing the PID, it is nobody's:
-    /// a process that has it now is found once it is seen to open a device.
+    /// one. A process that ended up to ten seconds before is found while its PID is unused, because
+    /// drivers list a process until its memory is freed. Later, and as long as the driver goes on listing
+    /// the PID, it is nobody's: a process that has it now is found once it is seen to open a device.
     ///
     /// One lookup for a known process; an unknown PID is read in `/proc` once.
     pub fn process(&self, pid: u32, seen_at_ns: u64) -> Option<ProcKey> {
@@ -151,17 +151,14 @@ impl Ownership {
             return Some(process);
         }
         let living = Living::find(&self.0.host.paths, pid);
-        let mut table = self.write();
-        match living {
-            Some(living) if !table.is_stale(pid) => {
-                drop(table);
-                self.listed(&living, seen_at_ns)
-            }
-            _ => {
-                table.note_stale(pid);
-                table.just_ended(pid, seen_at_ns)
-            }
+        if let Some(living) = &living
+            && !self.read().is_stale(pid)
+        {
+            return self.listed(living, seen_at_ns);
         }
+        let mut table = self.write();
+        table.note_stale(pid);
+        table.just_ended(pid, seen_at_ns).filter(|_| living.is_none())
     }
 
     /// The same for all PIDs of a driver's list, without unknown ones; and whether the result is

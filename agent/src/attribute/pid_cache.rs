@@ -80,7 +80,8 @@ mod tests {
         let later = ProcKey { pid: 7, start_ticks: 1_200 };
         ownership.observe(Evidence::Exited { process: one, at_ns: 11 * SECOND });
         host.start(later, "python3", "0::/\n");
-        assert_eq!(*identities.of(&[7, 8], 13 * SECOND), all, "who has it now opened nothing");
+        let alone: BTreeMap<_, _> = [(8, other)].into();
+        assert_eq!(*identities.of(&[7, 8], 13 * SECOND), alone, "who has it now opened nothing");
         ownership.observe(Evidence::Opened(opened(later, 5, 13 * SECOND)));
         let now: BTreeMap<_, _> = [(7, later), (8, other)].into();
         assert_eq!(*identities.of(&[7, 8], 13 * SECOND), now);

@@ -58,11 +58,9 @@ pub(super) fn receipt(args: &ReceiptArgs) -> anyhow::Result<ExitCode> {
 fn render(report: &ReceiptReport, name: &str, screen: Screen) -> String {
     let mut out = String::new();
     if report.receipts.is_empty() {
-        let why = match report.others_hidden {
-            true => "it had no device here, or is another user's: root sees all",
-            false => "it had no device here",
-        };
-        let text = format!("{}: no receipt of {name}; {why}", report.host);
+        let hidden =
+            if report.others_hidden { ", or is another user's: root sees all" } else { "" };
+        let text = format!("{}: no receipt of {name}; it had no device here{hidden}", report.host);
         out.push_str(&screen.wrap(0, &text));
     }
     for receipt in &report.receipts {

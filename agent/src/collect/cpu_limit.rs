@@ -3,7 +3,7 @@
 //!
 //! Before that the owners whose processes cost most are charged: where the records of processes that hold
 //! devices take a good part of the limit, or owners make more of them than they may, each owner may have
-//! fewer ([`DIVISORS`]), and nobody else is slowed down in that window.
+//! fewer ([`DIVISORS`]): those with the most are heard less, and no source is read less often in that window.
 //!
 //! Once in [`WINDOW`] the CPU time is compared with the limit; each time it is above it is one step more
 //! (two where it is more than twice the limit), and one less after some windows well below it. What had

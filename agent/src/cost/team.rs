@@ -164,10 +164,10 @@ mod tests {
         assert!(first[MAX_TEAMS_PER_NAMESPACE..].iter().all(|team| &**team == OTHER));
         assert_eq!(&*teams.named("vision", "bob"), "vision");
         assert_eq!(&*teams.named("team-7", "bob"), "team-7");
-        for namespace in 0..20 {
-            (0..40).for_each(|number| {
-                drop(teams.named(&format!("{namespace}-{number}"), &format!("n{namespace}")))
-            });
+        for (namespace, number) in
+            (0..20).flat_map(|namespace| (0..40).map(move |n| (namespace, n)))
+        {
+            teams.named(&format!("{namespace}-{number}"), &format!("n{namespace}"));
         }
         assert_eq!(teams.named.lock().unwrap().len(), MAX_TEAMS);
     }

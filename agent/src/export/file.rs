@@ -126,6 +126,13 @@ fn open(path: &Path) -> io::Result<(File, Metadata)> {
         options.create(true).append(true).mode(MODE);
         options
     };
+    let is_of_system = ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder));
+    if let Ok(there) = fs::symlink_metadata(path)
+        && !is_of_system
+    {
+        // Before it is opened: a pipe of another user's would hold the agent up.
+        refuse_others(&there)?;
+    }
     let file = match options().custom_flags(libc::O_NOFOLLOW).open(path) {
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
             refuse_others(&fs::symlink_metadata(path)?)?;
@@ -135,7 +142,6 @@ fn open(path: &Path) -> io::Result<(File, Metadata)> {
     };
     let about = file.metadata()?;
     let kind = about.file_type();
-    let is_of_system = ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder));
     if (kind.is_file() || kind.is_fifo()) && !is_of_system {
         refuse_others(&about)?;
     }

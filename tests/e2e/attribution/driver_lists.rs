@@ -43,7 +43,8 @@ fn reported_since(points: &[Value], pid: u32, since_ns: u64) -> Vec<String> {
 }
 
 #[test]
-fn without_bpf_a_number_used_again_is_the_later_processs_at_the_next_reading() {
+fn without_bpf_a_number_used_again_is_the_later_processs_after_the_next_scan_and_nobody_elses_before()
+ {
     let mut stage = or_skip!(Stage::new());
     let pods = ["trainer-0", "trainer-1"].map(|name| {
         let group = stage.pod(&PodSpec { name, ..TRAINER }).unwrap();

@@ -43,8 +43,8 @@ impl Scene {
             kmsg: Some(kmsg.path()),
             file: Some(stage.folder().join("points.jsonl")),
             otlp,
-            // These devices have conditions of their own, which have events.
-            more: "[health]\nenabled = false\n".to_owned(),
+            // These devices and their driver have conditions of their own, which have events.
+            more: "[health]\nenabled = false\n[advisories]\nenabled = false\n".to_owned(),
             ..Config::default()
         };
         let (expected, cgroup) = (pod.expected.clone(), pod.path.clone());

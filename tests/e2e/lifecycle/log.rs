@@ -4,6 +4,7 @@ use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::until::until;
 use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -32,6 +33,9 @@ fn the_log_says_what_was_found_and_the_outcome_of_a_reload() {
     let is_about_absence = |line: &&String| line.contains("source started");
     assert_eq!(lines.iter().find(is_about_absence), None, "one line for all that is not here");
     assert!(lines.iter().any(|line| line.contains("exports by file")), "{lines:#?}");
+    let text = || fs::read_to_string(folder.path().join("points.jsonl")).unwrap_or_default();
+    let is_told = || text().contains("gpu.driver.vulnerable").then_some(());
+    assert!(until(WITHIN, is_told).is_some(), "that driver has known holes");
     assert!(lines.len() <= FEW, "{lines:#?}");
     let pid = Pid::from_raw(agent.pid().try_into().unwrap()).unwrap();
     kill_process(pid, Signal::HUP).unwrap();

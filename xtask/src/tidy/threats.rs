@@ -39,8 +39,11 @@ pub(super) fn model(tree: &Tree) -> Vec<Finding> {
                     continue;
                 };
                 let said = value_before(line.get(..at).unwrap_or_default());
-                let is_right =
-                    |said| values.iter().any(|value| value.is_none_or(|value| value == said));
+                let is_right = |said: f64| {
+                    values
+                        .iter()
+                        .any(|value| value.is_none_or(|value: f64| (value - said).abs() < 1e-9))
+                };
                 if let Some(said) = said.filter(|said| !is_right(*said)) {
                     let remedy = format!("{name} is {values:?}, the text says {said}");
                     find("the threat model has the values of the code", remedy);

@@ -14,8 +14,6 @@ use crate::host::boot_time_ns;
 use crate::paths::Paths;
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -63,6 +61,8 @@ struct Known {
     /// When it was read.
     at_ns: u64,
     clients: Vec<Client>,
+    /// The process that each client was first seen with, by the client's device and number.
+    first: BTreeMap<(String, u64), u32>,
     /// Whether a device's reading is at it.
     is_reading: bool,
 }
@@ -128,8 +128,11 @@ impl Clients {
         }
         known.is_reading = true;
         drop(known);
-        let clients = read(paths, pids, files);
-        *self.lock() = Known { at_ns: boot_time_ns(), clients, is_reading: false };
+        let mut clients = read(paths, pids, files);
+        let mut known = self.lock();
+        keep_first(&mut known.first, &mut clients);
+        (known.at_ns, known.clients, known.is_reading) = (boot_time_ns(), clients, false);
+        drop(known);
         self.has_read.notify_all();
         true
     }
@@ -230,34 +233,26 @@ fn read(paths: &Paths, pids: &[u32], files: &mut Files) -> Vec<Client> {
             break;
         }
     }
-    let shared = shared_by_tenants(paths, &clients, files);
-    clients.retain(|client| !shared.contains(&(client.device.clone(), client.id)));
     clients
 }
 
-/// The clients that processes of several users or cgroups share: who passes an open descriptor on would
-/// pass the bill on. What they use is nobody's.
-fn shared_by_tenants(
-    paths: &Paths,
-    clients: &[Client],
-    files: &mut Files,
-) -> BTreeSet<(String, u64)> {
-    let mut processes: BTreeMap<(&str, u64), BTreeSet<u32>> = BTreeMap::new();
-    for client in clients {
-        processes.entry((&client.device, client.id)).or_default().insert(client.pid);
+/// Puts the process that a client was first seen with before the others that share it, as long as it has
+/// it: a descriptor that is passed on passes no bill on.
+fn keep_first(first: &mut BTreeMap<(String, u64), u32>, clients: &mut [Client]) {
+    let mut holders: BTreeMap<(String, u64), Vec<u32>> = BTreeMap::new();
+    for client in &*clients {
+        holders.entry((client.device.clone(), client.id)).or_default().push(client.pid);
     }
-    let mut place = |pid: &u32| {
-        let folder = paths.proc.join(pid.to_string());
-        let user = fs::metadata(&folder).map(|about| about.uid()).ok();
-        (user, files.text(&folder.join("cgroup")))
+    first.retain(|client, pid| holders.get(client).is_some_and(|pids| pids.contains(pid)));
+    for (client, pids) in holders {
+        if let Some(pid) = pids.first() {
+            first.entry(client).or_insert(*pid);
+        }
+    }
+    let is_other = |client: &Client| {
+        first.get(&(client.device.clone(), client.id)).is_some_and(|pid| *pid != client.pid)
     };
-    let mut is_shared = |pids: &BTreeSet<u32>| {
-        let mut places = pids.iter().map(&mut place);
-        let first = places.next();
-        places.any(|other| Some(other) != first)
-    };
-    let shared = processes.into_iter().filter(|(_, pids)| pids.len() > 1 && is_shared(pids));
-    shared.map(|((device, id), _)| (device.to_owned(), id)).collect()
+    clients.sort_by_cached_key(is_other);
 }
 
 /// Whether an open file is a DRM node; asks no remote file system.
@@ -345,7 +340,7 @@ pub(super) mod fake {
 
 #[cfg(test)]
 mod tests {
-    use super::{Client, Clients, EngineTime, FRESH_NS, LOOKS, READS, client, shared_by_tenants};
+    use super::{Client, Clients, EngineTime, FRESH_NS, LOOKS, READS, client, keep_first};
     use crate::collect::device::files::Files;
     use crate::host::boot_time_ns;
     use crate::paths::Paths;
@@ -389,19 +384,19 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_is_passed_to_another_tenant_is_charged_to_neither() {
-        let folder = tempfile::tempdir().unwrap();
-        let paths = Paths { proc: folder.path().to_owned(), ..Paths::default() };
-        for (pid, cgroup) in [(7, "0::/a\n"), (8, "0::/a\n"), (9, "0::/b\n")] {
-            fs::create_dir(folder.path().join(format!("{pid}"))).unwrap();
-            fs::write(folder.path().join(format!("{pid}/cgroup")), cgroup).unwrap();
-        }
+    fn a_client_whose_descriptor_is_passed_on_stays_the_first_ones() {
         let of =
             |pid, id: u64| client(pid, &format!("drm-client-id:\t{id}\ndrm-pdev:\tx\n")).unwrap();
-        // 1 is one process's, 2 a parent's and its child's, 3 of two tenants.
-        let all = [of(7, 1), of(7, 2), of(8, 2), of(8, 3), of(9, 3)];
-        let shared = shared_by_tenants(&paths, &all, &mut Files::default());
-        assert_eq!(shared.into_iter().collect::<Vec<_>>(), [("x".to_owned(), 3)]);
+        let mut first = BTreeMap::new();
+        let mut charged = |mut clients: Vec<Client>| {
+            keep_first(&mut first, &mut clients);
+            clients.iter().find(|client| client.id == 1).unwrap().pid
+        };
+        assert_eq!(charged(vec![of(9, 1)]), 9);
+        // To one that is listed before it; another client of both stays where it is.
+        assert_eq!(charged(vec![of(7, 1), of(7, 2), of(9, 1), of(9, 2)]), 9);
+        assert_eq!(charged(vec![of(7, 1)]), 7, "it has ended or closed it");
+        assert_eq!(charged(vec![of(7, 1), of(9, 1)]), 7);
     }
 
     #[test]

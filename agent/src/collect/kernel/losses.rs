@@ -22,8 +22,8 @@ const LOOK: Duration = Duration::from_millis(500);
 const ACTIVE: Duration = Duration::from_millis(1_100);
 /// Without a loss for so long the source is whole again, and the next loss is looked for at once.
 const QUIET: Duration = Duration::from_secs(30);
-/// Between two scans while losses go on, at first and at most: an opening that no record told is found
-/// by then, whoever floods whatever.
+/// Between two scans while losses go on, at first and, unless scans are long, at most: an opening that no
+/// record told is found by then, whoever floods whatever.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Such scans take this part of a core at most.

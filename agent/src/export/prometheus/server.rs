@@ -82,14 +82,13 @@ pub(super) async fn serve(listener: TcpListener, endpoint: Arc<Endpoint>, bounds
 /// What counts as one client: an address, all of this host's loopback addresses, or the 2^64 addresses of
 /// an IPv6 network, which one host may use as it likes.
 fn client_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
-        }
-        address => address,
+    let address = address.to_canonical();
+    if address.is_loopback() {
+        return Ipv4Addr::LOCALHOST.into();
     }
+    let IpAddr::V6(address) = address else { return address };
+    let [a, b, c, d, ..] = address.segments();
+    Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
 }
 
 /// The place of the oldest connection of the address with the most.

@@ -241,8 +241,9 @@ impl Asker {
             };
             self.silent.remove(&process);
             for (chip, of_chip) in chips.iter().zip(shared_out(&numbers, &chips)) {
-                let node = node(chip).filter(|node| answered.insert(node.clone()));
-                node.into_iter().for_each(|node| publish(node, (Instant::now(), of_chip.clone())));
+                if let Some(node) = node(chip).filter(|node| answered.insert(node.clone())) {
+                    publish(node, (Instant::now(), of_chip));
+                }
             }
         }
     }

@@ -9,6 +9,7 @@ use crate::sample::{Subject, Value};
 use rustix::process::geteuid;
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 const PAGE: &str =
@@ -147,6 +148,17 @@ fn of_two_exporters_one_feeds_a_device_until_it_ends() {
     assert_eq!(read(1), 44);
 }
 
+/// Programs, in a folder of root's and in one where everybody may make links.
+fn programs(folders: &Path) -> PathBuf {
+    fs::create_dir_all(folders.join("shared")).unwrap();
+    for name in ["dcgm-exporter", "su", "shared/dcgm-exporter"] {
+        fs::write(folders.join(name), "").unwrap();
+        fs::set_permissions(folders.join(name), Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::set_permissions(folders.join("shared"), Permissions::from_mode(0o1777)).unwrap();
+    folders.to_owned()
+}
+
 #[test]
 fn only_an_exporter_that_is_root_of_the_host_is_believed() {
     const ADMIN: &str = "00000000a82425fb";
@@ -180,14 +192,7 @@ fn only_an_exporter_that_is_root_of_the_host_is_believed() {
         of(namespace);
         is_trusted(&host.paths, &server(engine))
     };
-    // Programs, in a folder of root's and in one where everybody may make links.
-    let folders = host.paths.proc.join("programs");
-    fs::create_dir_all(folders.join("shared")).unwrap();
-    for (name, mode) in [("dcgm-exporter", 0o755), ("su", 0o755), ("shared/dcgm-exporter", 0o755)] {
-        fs::write(folders.join(name), "").unwrap();
-        fs::set_permissions(folders.join(name), Permissions::from_mode(mode)).unwrap();
-    }
-    fs::set_permissions(folders.join("shared"), Permissions::from_mode(0o1777)).unwrap();
+    let folders = programs(&host.paths.proc.join("programs"));
     let of_process = host.paths.proc.join("7");
     symlink("/", of_process.join("root")).unwrap();
     let runs = |name: &str| {
@@ -205,13 +210,14 @@ fn only_an_exporter_that_is_root_of_the_host_is_believed() {
     }
     runs("dcgm-exporter");
     assert!(is_trusted("dcgm-exporter", root, "self"));
-    let program = folders.join("dcgm-exporter");
-    fs::set_permissions(&program, Permissions::from_mode(0o775)).unwrap();
-    assert!(!is_trusted("dcgm-exporter", root, "self"), "the group may write it");
-    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
-    chown(&program, Some(65_534), None).unwrap();
-    assert!(!is_trusted("dcgm-exporter", root, "self"), "a user's");
-    chown(&program, Some(0), None).unwrap();
+    for (mode, owner, whose) in [(0o775, 0, "the group may write it"), (0o755, 65_534, "a user's")]
+    {
+        let program = folders.join("dcgm-exporter");
+        fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
+        chown(&program, Some(owner), None).unwrap();
+        assert!(!is_trusted("dcgm-exporter", root, "self"), "{whose}");
+        chown(&program, Some(0), None).unwrap();
+    }
     assert!(!is_trusted("vllm", root, "self"), "another engine's server");
     assert!(!is_trusted("dcgm-exporter", root, "8"), "root of a user namespace");
     assert!(

@@ -217,3 +217,14 @@ fn a_renewed_certificate_is_served_without_a_restart() {
     assert!(scrape(&first).contains("invalid peer certificate"));
     assert!(!request(address, "GET /metrics HTTP/1.1").contains("gpu_power"), "plain text");
 }
+
+#[test]
+fn one_hosts_addresses_are_one_client() {
+    let client = |address: &str| client_of(address.parse().unwrap()).to_string();
+    for loopback in ["127.0.0.1", "127.9.8.7", "::1", "::ffff:127.0.0.5"] {
+        assert_eq!(client(loopback), "127.0.0.1");
+    }
+    assert_eq!(client("2001:db8:1:2:3:4:5:6"), client("2001:db8:1:2::9"));
+    assert_ne!(client("2001:db8:1:3::9"), client("2001:db8:1:2::9"));
+    assert_eq!(client("::ffff:10.0.0.7"), "10.0.0.7");
+}
