@@ -129,7 +129,7 @@ abi! {
         /// The slots on which it counts, by level; [`SHARES`] where it counts on none.
         slots: [u16; LEVELS],
         /// Whether user space knows it: 0 or 1. What becomes of others is not told.
-        told: u16,
+        reported: u16,
     }
 }
 

@@ -20,19 +20,20 @@ mod share;
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::{BPF_NOEXIST, bpf_cgroup_dev_ctx};
-use aya_ebpf::helpers::generated::{bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str};
+use aya_ebpf::helpers::generated::bpf_probe_read_kernel_str;
 use aya_ebpf::macros::{cgroup_device, fexit, map, raw_tracepoint, tracepoint};
 use aya_ebpf::maps::{HashMap, LruHashMap, RingBuf};
 use aya_ebpf::programs::{DeviceContext, FExitContext, RawTracePointContext, TracePointContext};
-use aya_log_ebpf::warn;
 use gpuwho_common::device_users::{
     ABSENT, ANY_MINOR, CGROUP_MADE, CGROUP_REMOVED, COMM_BYTES, CgroupEvent, DEVICES, EXECED,
-    EXITED, FOLLOWING, FORKED, FREEZER, Head, LOST_OPENINGS, LOST_RING, LOST_UNREADABLE, Layout,
+    EXITED, FOLLOWING, FORKED, FREEZER, LOST_OPENINGS, LOST_RING, LOST_UNREADABLE, Layout,
     MAX_NODES, MAX_SEEN, MEMORY, MOVED, NodeKey, OPENED, OPENINGS as OPENS, OPENINGS_BYTES,
     PATH_BYTES, Process, ProcessEvent, RING_BYTES, SeenKey, TICK_NS, V2,
 };
 use gpuwho_ebpf::Kernel;
-use share::{HOLDERS, LOST, admit, follow, forget, lost, refuse, slots_of, told};
+use share::{
+    HOLDERS, admit, follow, forget, head, lost, mark_reported, refuse, slots_of, unreadable,
+};
 
 /// Filled by user space before the programs are loaded; read-only after that.
 #[unsafe(no_mangle)]
@@ -47,6 +48,7 @@ static OPENINGS: RingBuf = RingBuf::with_byte_size(OPENINGS_BYTES, 0);
 static NODES: HashMap<NodeKey, u32> = HashMap::with_max_entries(MAX_NODES, 0);
 #[map]
 static SEEN: LruHashMap<SeenKey, u8> = LruHashMap::with_max_entries(MAX_SEEN, 0);
+
 /// A field of [`LAYOUT`], read so that the compiler cannot put in the zero it sees above.
 macro_rules! layout {
     ($($field:tt)+) => {
@@ -153,7 +155,7 @@ fn opened<C: EbpfContext>(ctx: &C, node: NodeKey) {
     let slots = slots_of(&event.process);
     follow(&event, slots, false);
     if admit::<OPENS>(slots, &event) && report(&OPENINGS, LOST_OPENINGS, &event) {
-        told(pid, 1);
+        mark_reported(pid, 1);
     } else {
         // So that a further try is told.
         let _ = SEEN.remove(&seen);
@@ -179,7 +181,7 @@ fn forked(ctx: RawTracePointContext) -> i32 {
         return 0;
     }
     let slots = slots_of(&event.process);
-    let is_told = if known {
+    let is_reported = if known {
         admit::<FOLLOWING>(slots, &event)
     } else {
         // User space cannot place a child of a process that it does not know.
@@ -187,8 +189,8 @@ fn forked(ctx: RawTracePointContext) -> i32 {
         false
     };
     // Before the record: user space may look for the entry.
-    if follow(&event, slots, is_told) && is_told && !report(&EVENTS, LOST_RING, &event) {
-        told(event.process.pid, 0);
+    if follow(&event, slots, is_reported) && is_reported && !report(&EVENTS, LOST_RING, &event) {
+        mark_reported(event.process.pid, 0);
     }
     0
 }
@@ -197,7 +199,7 @@ fn forked(ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint(tracepoint = "sched_process_exec")]
 fn execed(_ctx: RawTracePointContext) -> i32 {
     if let Some((leader, true)) = holder(Kernel::current_task()) {
-        tell(EXECED, leader);
+        notify(EXECED, leader);
     }
     0
 }
@@ -207,7 +209,7 @@ fn execed(_ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint(tracepoint = "sched_process_exit")]
 fn exited(_ctx: RawTracePointContext) -> i32 {
     let task = Kernel::current_task();
-    let Some((leader, is_told)) = holder(task) else { return 0 };
+    let Some((leader, is_reported)) = holder(task) else { return 0 };
     let live = task
         .follow(layout!(task_signal))
         .and_then(|signal| signal.field(layout!(signal_live)).read::<i32>());
@@ -216,8 +218,8 @@ fn exited(_ctx: RawTracePointContext) -> i32 {
     }
     let Some(pid) = leader.field(layout!(task_tgid)).read::<u32>() else { return 0 };
     // Two last threads can both find nobody alive: the one that removes the entry tells.
-    if forget(pid) && is_told {
-        tell(EXITED, leader);
+    if forget(pid) && is_reported {
+        notify(EXITED, leader);
     }
     0
 }
@@ -226,7 +228,7 @@ fn exited(_ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint(tracepoint = "cgroup_attach_task")]
 fn moved(ctx: RawTracePointContext) -> i32 {
     if let Some((leader, true)) = holder(Kernel::at(ctx.arg::<u64>(2))) {
-        tell(MOVED, leader);
+        notify(MOVED, leader);
     }
     0
 }
@@ -260,13 +262,13 @@ fn leader_of(task: Kernel) -> Option<(Kernel, u32, u64)> {
 fn holder(task: Kernel) -> Option<(Kernel, bool)> {
     let pid: u32 = task.field(layout!(task_tgid)).read()?;
     // SAFETY: entries are not freed while the program runs (RCU).
-    let (start_ticks, told) = {
+    let (start_ticks, reported) = {
         let found = unsafe { HOLDERS.get(&pid) }?;
-        (found.start_ticks, found.told)
+        (found.start_ticks, found.reported)
     };
     let (leader, _, start_ns) = leader_of(task)?;
     if start_ns / TICK_NS == start_ticks {
-        return Some((leader, told != 0));
+        return Some((leader, reported != 0));
     }
     forget(pid);
     None
@@ -274,7 +276,7 @@ fn holder(task: Kernel) -> Option<(Kernel, bool)> {
 
 /// Tells what became of a process that user space knows.
 #[inline(always)]
-fn tell(kind: u32, leader: Kernel) {
+fn notify(kind: u32, leader: Kernel) {
     let event = event(kind, leader, Kernel::at(0), NodeKey { major: 0, minor: 0 });
     if admit::<FOLLOWING>(slots_of(&event.process), &event) {
         report(&EVENTS, LOST_RING, &event);
@@ -309,12 +311,6 @@ fn report(ring: &RingBuf, full: u32, event: &ProcessEvent) -> bool {
     entry.write(*event);
     entry.submit(0);
     true
-}
-
-#[inline(always)]
-fn head(kind: u32) -> Head {
-    // SAFETY: the helper has no arguments and no preconditions.
-    Head { at_ns: unsafe { bpf_ktime_get_boot_ns() }, kind, reserved: 0 }
 }
 
 /// What can be read of a process; what cannot is zero, and user space leaves it out.
@@ -390,21 +386,6 @@ fn report_cgroup(kind: u32, cgroup: Kernel, path: Kernel) {
         let _ = bpf_probe_read_kernel_str(text.cast(), PATH_BYTES as u32, path.as_ptr().cast());
     }
     entry.submit(0);
-}
-
-/// The offsets are wrong for this kernel, or the task was half gone: counted, and said once a CPU.
-#[inline(always)]
-fn unreadable<C: EbpfContext>(ctx: &C) {
-    if let Some(count) = LOST.get_ptr_mut(LOST_UNREADABLE) {
-        // SAFETY: the slot is this CPU's own and the verifier has seen that it is not null.
-        let first = unsafe {
-            *count += 1;
-            *count == 1
-        };
-        if first {
-            warn!(ctx, "a process that opened a device could not be read through its offsets");
-        }
-    }
 }
 
 #[cfg(not(test))]

@@ -1,13 +1,17 @@
 //! The processes that are followed, what each owner may take of that and of the rings, and what was
 //! lost: `agent-common/src/device_users/share.rs` has the rule.
 
+use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::BPF_NOEXIST;
+use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray};
+use aya_log_ebpf::warn;
 use gpuwho_common::device_users::{
-    Allowance, HOLDERS as PLACES, Holder, LEVELS, LOSSES, LOST_ALLOWED, LOST_ALLOWED_OPENINGS,
-    LOST_MAP, LOST_PLACES, LeftOutKey, MAX_HOLDERS, MAX_LEFT_OUT, OF_OWNER, OPENINGS as OPENS,
-    Process, ProcessEvent, SHARES, Share, TICK_NS, shares, slot,
+    Allowance, HOLDERS as PLACES, Head, Holder, LEVELS, LOSSES, LOST_ALLOWED,
+    LOST_ALLOWED_OPENINGS, LOST_MAP, LOST_PLACES, LOST_UNREADABLE, LeftOutKey, MAX_HOLDERS,
+    MAX_LEFT_OUT, OF_OWNER, OPENINGS as OPENS, Process, ProcessEvent, SHARES, Share, TICK_NS,
+    shares, slot,
 };
 use gpuwho_ebpf::add;
 
@@ -28,7 +32,7 @@ static BALANCE: Array<u64> = Array::with_max_entries(SLOTS, 0);
 #[map]
 static LEFT_OUT: HashMap<LeftOutKey, ProcessEvent> = HashMap::with_max_entries(MAX_LEFT_OUT, 0);
 #[map]
-pub(crate) static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(LOSSES, 0);
+static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(LOSSES, 0);
 
 const SLOTS: u32 = slot(LEVELS, 0);
 /// About a second, as a shift of nanoseconds.
@@ -36,7 +40,7 @@ const SECOND_SHIFT: u32 = 30;
 
 /// Follows a process from here on, where its owner has a place left; true if it is followed.
 #[inline(always)]
-pub(crate) fn follow(event: &ProcessEvent, slots: [u16; LEVELS], is_told: bool) -> bool {
+pub(crate) fn follow(event: &ProcessEvent, slots: [u16; LEVELS], is_reported: bool) -> bool {
     let (pid, start_ticks) = (event.process.pid, event.process.start_ns / TICK_NS);
     // SAFETY: entries are not freed while the program runs (RCU).
     let before = unsafe { HOLDERS.get(&pid) }.map(|found| found.start_ticks);
@@ -50,7 +54,7 @@ pub(crate) fn follow(event: &ProcessEvent, slots: [u16; LEVELS], is_told: bool) 
         leave_out::<PLACES>(slots, event);
         return false;
     }
-    let entry = Holder { start_ticks, slots, told: u16::from(is_told) };
+    let entry = Holder { start_ticks, slots, reported: u16::from(is_reported) };
     if HOLDERS.insert(&pid, &entry, u64::from(BPF_NOEXIST)).is_err() {
         lost(LOST_MAP);
         return false;
@@ -85,10 +89,10 @@ fn hold(slots: [u16; LEVELS], by: u64) {
 }
 
 #[inline(always)]
-pub(crate) fn told(pid: u32, told: u16) {
+pub(crate) fn mark_reported(pid: u32, reported: u16) {
     if let Some(found) = HOLDERS.get_ptr_mut(&pid) {
         // SAFETY: entries are not freed while the program runs (RCU); the field is one word.
-        unsafe { (*found).told = told };
+        unsafe { (*found).reported = reported };
     }
 }
 
@@ -178,4 +182,25 @@ pub(crate) fn lost(reason: u32) {
         // SAFETY: the slot is this CPU's own and the verifier has seen that it is not null.
         unsafe { *count += 1 };
     }
+}
+
+/// The offsets are wrong for this kernel, or the task was half gone: counted, and said once a CPU.
+#[inline(always)]
+pub(crate) fn unreadable<C: EbpfContext>(ctx: &C) {
+    if let Some(count) = LOST.get_ptr_mut(LOST_UNREADABLE) {
+        // SAFETY: the slot is this CPU's own and the verifier has seen that it is not null.
+        let first = unsafe {
+            *count += 1;
+            *count == 1
+        };
+        if first {
+            warn!(ctx, "a process that opened a device could not be read through its offsets");
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn head(kind: u32) -> Head {
+    // SAFETY: the helper has no arguments and no preconditions.
+    Head { at_ns: unsafe { bpf_ktime_get_boot_ns() }, kind, reserved: 0 }
 }

@@ -15,6 +15,7 @@ pub mod probe;
 mod records;
 pub mod self_test;
 mod share;
+mod wake;
 mod watch;
 
 use super::nccl;

@@ -20,7 +20,7 @@ const WITHIN: Duration = Duration::from_mins(1);
 /// `/dev/full`.
 const FULL: (u32, u32) = (1, 7);
 /// Who opens the device beside the attack.
-const VICTIMS: usize = 6;
+const AFFECTED: usize = 6;
 /// For so long a flood is measured.
 const FLOOD: Duration = Duration::from_secs(12);
 /// Of the agent meanwhile, of a core, in a build for tests: below a tenth in one for use. It was 40 to 80 %.
@@ -105,15 +105,15 @@ impl Scene {
     /// Victims open the device during an attack: each is told at once, and the agent takes little.
     fn see_all_beside(&self, attack: &Attacker) {
         let (began, spent) = (Instant::now(), cpu_time(&self.agent, None));
-        let mut victims = Vec::new();
-        for _ in 0..VICTIMS {
-            victims.push(self.victim());
-            let pid = victims.last().unwrap().0.id();
+        let mut affected = Vec::new();
+        for _ in 0..AFFECTED {
+            affected.push(self.victim());
+            let pid = affected.last().unwrap().0.id();
             let opened = Instant::now();
-            let told = until(Duration::from_secs(3), || self.is_told(pid).then_some(()));
-            assert!(told.is_some(), "{pid} of {VICTIMS} is not told: {:#?}", self.source());
+            let reported = until(Duration::from_secs(3), || self.is_told(pid).then_some(()));
+            assert!(reported.is_some(), "{pid} of {AFFECTED} is not told: {:#?}", self.source());
             println!("told after {:?}", opened.elapsed());
-            thread::sleep(FLOOD / u32::try_from(VICTIMS).unwrap());
+            thread::sleep(FLOOD / u32::try_from(AFFECTED).unwrap());
         }
         let took =
             cpu_time(&self.agent, None).saturating_sub(spent).div_duration_f64(began.elapsed());
@@ -165,8 +165,8 @@ fn a_thread_with_a_table_of_descriptors_of_its_own_hides_no_opening() {
     // The hook whose openings the agent confirms in `/proc`.
     let scene = or_skip!(Scene::new(Some("cgroup")));
     let attack = scene.attack("own-files", &[]);
-    let told = until(WITHIN, || scene.is_told(attack.pid()).then_some(()));
-    assert!(told.is_some(), "{:#}", scene.source());
+    let reported = until(WITHIN, || scene.is_told(attack.pid()).then_some(()));
+    assert!(reported.is_some(), "{:#}", scene.source());
     // Without a hook the next look at `/proc` finds it.
     drop(scene);
     let scene = Scene::new(None).unwrap();

@@ -8,7 +8,7 @@
 pub mod source;
 
 use super::load::{Loaded, load, losses};
-use super::losses::Standing;
+use super::losses::LossStatus;
 use super::nodes::Nodes;
 use super::share::Allowances;
 use super::watch::Watch;
@@ -157,7 +157,7 @@ pub struct Handle {
     report: Report,
     hook: Option<OpenHook>,
     maps: Option<Maps>,
-    standing: Standing,
+    loss_status: LossStatus,
     /// Closing it ends the thread.
     stop: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -173,7 +173,7 @@ impl Handle {
     /// The status of the source, with its loss counters.
     pub fn report(&self) -> Report {
         let mut report = self.report.clone();
-        self.standing.tell(&mut report, Instant::now());
+        self.loss_status.notify(&mut report, Instant::now());
         if let Some(Maps { lost, .. }) = &self.maps {
             let sum = |counters: &[u32]| counters.iter().map(|at| losses(lost, *at)).sum();
             report.dropped = vec![
@@ -188,7 +188,7 @@ impl Handle {
 
     /// Counts with the owners what they were refused since the last call.
     pub fn count_refused(&self, ownership: &Ownership) {
-        for refused in self.standing.take_refused() {
+        for refused in self.loss_status.take_refused() {
             let known = ownership.attribution(refused.process);
             let of_user = || QuotaKey::of_user(refused.uid);
             let owner = known.map_or_else(of_user, |known| ownership.key_of(Some(&known)));
@@ -201,7 +201,7 @@ impl Handle {
     pub fn limit(&self, cpu: &CpuLimit) {
         let Some(Maps { lost, allowance }) = &self.maps else { return };
         let beyond = OWNERS_LOSSES.iter().map(|at| losses(lost, *at)).sum();
-        let divisor = cpu.take_owners(self.standing.spent(), beyond);
+        let divisor = cpu.take_owners(self.loss_status.spent(), beyond);
         if let Err(error) = allowance.divide(divisor) {
             tracing::debug!(%error, "cannot change what owners may have");
         }
@@ -248,7 +248,7 @@ pub fn start(
         lost: Arc::clone(&loaded.lost),
         allowance: Arc::clone(&loaded.allowance),
     });
-    let standing = Standing::default();
+    let loss_status = LossStatus::default();
     let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC)?;
     let watch = Watch {
         settings,
@@ -256,7 +256,7 @@ pub fn start(
         nodes,
         tracker: Tracker::default(),
         attempts: super::attempts::Attempts::default(),
-        standing: standing.clone(),
+        loss_status: loss_status.clone(),
         looks: (None, 0),
         emit,
     };
@@ -265,7 +265,7 @@ pub fn start(
             Some(loaded) => watch.follow_ring(loaded, &stopped),
             None => watch.scan_only(&stopped),
         })?;
-    Ok(Handle { report, hook, maps, standing, stop: Some(stop), thread: Some(thread) })
+    Ok(Handle { report, hook, maps, loss_status, stop: Some(stop), thread: Some(thread) })
 }
 
 fn try_load(settings: &Settings, nodes: &Nodes, paths: &Paths) -> Result<Loaded, String> {

@@ -135,13 +135,13 @@ impl Probe {
     /// Runs marker processes until one was told by both, and one more: the first comes after everything
     /// in the ring, the second after attempts that waited for confirmation.
     fn drain(&mut self, node: &Node, other: &mut Self) {
-        let mut told = 0;
-        while told < 2 {
+        let mut reported = 0;
+        while reported < 2 {
             let mut marker = sh("exec 3<\"$0\"", node);
             let pid = marker.id();
             marker.wait().unwrap();
             other.expect_exited(pid);
-            told += u32::from(self.wait_for_end(pid));
+            reported += u32::from(self.wait_for_end(pid));
         }
     }
 

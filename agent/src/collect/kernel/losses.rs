@@ -57,7 +57,7 @@ pub(super) struct Refused {
 
 /// What the thread tells the handle.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Standing(Arc<Mutex<State>>);
+pub(super) struct LossStatus(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -69,7 +69,7 @@ struct State {
     clock: Option<ThreadClock>,
 }
 
-impl Standing {
+impl LossStatus {
     /// The calling thread is the source's.
     pub(super) fn clock(&self) {
         self.lock().clock = ThreadClock::here();
@@ -99,7 +99,7 @@ impl Standing {
     }
 
     /// Says in a report what was lost of late.
-    pub(super) fn tell(&self, report: &mut Report, now: Instant) {
+    pub(super) fn notify(&self, report: &mut Report, now: Instant) {
         let state = self.lock();
         report.errors += state.incomplete;
         let lost = state.lost.as_ref().filter(|(at, _)| now.saturating_duration_since(*at) < QUIET);
@@ -132,7 +132,7 @@ impl Standing {
 pub(super) struct Losses {
     counters: Arc<PerCpuArray<MapData, u64>>,
     before: [u64; LOSSES as usize],
-    standing: Standing,
+    loss_status: LossStatus,
     active_at: Option<Instant>,
     look_at: Option<Instant>,
     backoff: Backoff,
@@ -140,10 +140,10 @@ pub(super) struct Losses {
 
 impl Losses {
     /// From what the counters say now.
-    pub(super) fn new(counters: Arc<PerCpuArray<MapData, u64>>, standing: Standing) -> Self {
+    pub(super) fn new(counters: Arc<PerCpuArray<MapData, u64>>, loss_status: LossStatus) -> Self {
         let before = WORDS.map(|(counter, _)| losses(&counters, counter));
         let (active_at, look_at, backoff) = (None, None, Backoff::default());
-        Self { counters, before, standing, active_at, look_at, backoff }
+        Self { counters, before, loss_status, active_at, look_at, backoff }
     }
 
     /// There were records.
@@ -172,7 +172,7 @@ impl Losses {
         if what.is_empty() {
             return false;
         }
-        self.standing.lose(now, what);
+        self.loss_status.lose(now, what);
         self.backoff.grow(now);
         // Whoever goes on is looked at again, also where nothing of it comes through.
         self.look_at = Some(now + LOOK);
@@ -252,16 +252,16 @@ mod tests {
 
     #[test]
     fn the_source_says_what_was_lost_until_nothing_was_for_a_while() {
-        let (standing, now) = (Standing::default(), Instant::now());
-        standing.lose(now, "openings beyond the ring".to_owned());
-        let told = |now| {
+        let (loss_status, now) = (LossStatus::default(), Instant::now());
+        loss_status.lose(now, "openings beyond the ring".to_owned());
+        let reported = |now| {
             let mut report = Report::ready();
-            standing.tell(&mut report, now);
+            loss_status.notify(&mut report, now);
             (report.state, report.reason)
         };
-        let (state, reason) = told(now + QUIET / 2);
+        let (state, reason) = reported(now + QUIET / 2);
         assert_eq!(state, SourceState::Degraded);
         assert!(reason.contains("openings beyond the ring"), "{reason}");
-        assert_eq!(told(now + QUIET).0, SourceState::Ready);
+        assert_eq!(reported(now + QUIET).0, SourceState::Ready);
     }
 }

@@ -108,8 +108,8 @@ pub(super) fn follow(bpf: &mut Loaded, opened: &Opened) -> bool {
     let process = opened.process;
     let before = bpf.holders.get(&process.pid, 0).ok();
     if let Some(entry) = before.filter(|entry| entry.start_ticks == process.start_ticks) {
-        let told = Holder { told: 1, ..entry };
-        return entry.told != 0 || bpf.holders.insert(process.pid, told, THERE).is_ok();
+        let reported = Holder { reported: 1, ..entry };
+        return entry.reported != 0 || bpf.holders.insert(process.pid, reported, THERE).is_ok();
     }
     // An earlier process of this number.
     forget(bpf, process.pid);
@@ -117,7 +117,7 @@ pub(super) fn follow(bpf: &mut Loaded, opened: &Opened) -> bool {
     if !has_place(bpf, slots) {
         return false;
     }
-    let entry = Holder { start_ticks: process.start_ticks, slots, told: 1 };
+    let entry = Holder { start_ticks: process.start_ticks, slots, reported: 1 };
     let is_followed = bpf.holders.insert(process.pid, entry, NEW).is_ok();
     if is_followed {
         hold(bpf, slots, 1);

@@ -4,26 +4,22 @@
 use super::attempts::{Attempt, Attempts, OpenState};
 use super::device_users::{OpenHook, Settings};
 use super::load::{Loaded, fill};
-use super::losses::{Losses, Standing};
-use super::nodes::{Device, Nodes, folders};
+use super::losses::{LossStatus, Losses};
+use super::nodes::{Device, Nodes};
 use super::records::{Fact, fact, of_process};
 use super::share::{follow, forget};
+use super::wake::{drain, wait, watch_folders};
 use crate::attribute::{Evidence, Opened};
 use crate::collect::proc_scan::{ScanPass, Tracker, holds, is_alive};
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use gpuwho_common::device_users::SeenKey;
-use inotify::{Inotify, WatchMask};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Buffer for a burst of names in one read of the node watch.
-const NODE_EVENT_BYTES: usize = 4_096;
 
 /// Records of each ring that are read between two looks at everything else: some 20 ms.
 const AT_ONCE: usize = 256;
@@ -39,16 +35,10 @@ pub(super) struct Watch<E> {
     pub nodes: Nodes,
     pub tracker: Tracker,
     pub attempts: Attempts,
-    pub standing: Standing,
+    pub loss_status: LossStatus,
     /// Since when and how many of [`LOOKS_A_SECOND`] are left.
     pub looks: (Option<Instant>, usize),
     pub emit: E,
-}
-
-/// What woke the loop.
-struct Woken {
-    stop: bool,
-    nodes: bool,
 }
 
 impl<E: FnMut(Evidence)> Watch<E> {
@@ -74,8 +64,8 @@ impl<E: FnMut(Evidence)> Watch<E> {
     pub(super) fn follow_ring(mut self, mut bpf: Loaded, stopped: &OwnedFd) {
         let interval = Duration::from_secs(self.settings.rescan_interval_s.max(1));
         let mut appearing = watch_folders(&self.settings, &self.paths);
-        self.standing.clock();
-        let mut rings = Rings::new(Losses::new(Arc::clone(&bpf.lost), self.standing.clone()));
+        self.loss_status.clock();
+        let mut rings = Rings::new(Losses::new(Arc::clone(&bpf.lost), self.loss_status.clone()));
         // The programs are attached: later opens are in the ring, so this scan completes the
         // picture.
         if self.rescan(&mut bpf, &mut rings, stopped).is_break() {
@@ -175,7 +165,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
                 Evidence::CgroupMade { .. } | Evidence::CgroupRemoved { .. } => continue,
             };
             let kind = usize::try_from(key.kind).unwrap_or_default();
-            self.standing.refuse(process, event.process.uid, (kind, event.left_out));
+            self.loss_status.refuse(process, event.process.uid, (kind, event.left_out));
             let is_followed = opened.is_some_and(|opened| follow(bpf, &opened));
             processes.push((process, is_followed));
             self.take(fact, bpf.hook);
@@ -299,7 +289,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
         rings: &mut Rings,
         stopped: &OwnedFd,
     ) -> ControlFlow<()> {
-        let began = self.standing.spent();
+        let began = self.loss_status.spent();
         let mut pass = ScanPass::begin(&self.paths);
         while let Some(holders) = pass.step(&self.paths, &self.nodes) {
             let found_now = self.tracker.take(&holders, &self.nodes);
@@ -311,14 +301,14 @@ impl<E: FnMut(Evidence)> Watch<E> {
             }
         }
         self.end_missing(&pass);
-        let took = self.standing.spent().saturating_sub(began);
+        let took = self.loss_status.spent().saturating_sub(began);
         rings.losses.scanned(Instant::now(), took);
         ControlFlow::Continue(())
     }
 
     /// Emits the ends of those that a pass has not found, and counts those that it has not seen whole.
     fn end_missing(&mut self, pass: &ScanPass) {
-        self.standing.count_incomplete(pass.incomplete());
+        self.loss_status.count_incomplete(pass.incomplete());
         for evidence in self.tracker.end_missing(&self.paths, pass) {
             (self.emit)(evidence);
         }
@@ -387,48 +377,5 @@ impl Rings {
         }
         let all = moments.into_iter().chain([self.losses.next()]).flatten();
         all.min().map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()))
-    }
-}
-
-/// Sleeps until something is readable or the timeout expires.
-fn wait(
-    stopped: BorrowedFd<'_>,
-    bpf: Option<&Loaded>,
-    nodes: Option<BorrowedFd<'_>>,
-    timeout: Duration,
-) -> Woken {
-    let mut fds = vec![PollFd::from_borrowed_fd(stopped, PollFlags::empty())];
-    let position = nodes.map(|nodes| {
-        fds.push(PollFd::from_borrowed_fd(nodes, PollFlags::IN));
-        fds.len() - 1
-    });
-    let rings = bpf.map(|bpf| [bpf.openings.as_fd(), bpf.ring.as_fd()]);
-    let rings = rings.into_iter().flatten();
-    fds.extend(rings.map(|ring| PollFd::from_borrowed_fd(ring, PollFlags::IN)));
-    let timeout = Timespec {
-        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: timeout.subsec_nanos().into(),
-    };
-    // After a signal nothing is ready, and the caller waits again.
-    let _ = poll(&mut fds, Some(&timeout));
-    let ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
-    Woken { stop: ready(0), nodes: position.is_some_and(ready) }
-}
-
-/// Without it (no inotify instance left) new nodes are found at the next rescan.
-fn watch_folders(settings: &Settings, paths: &Paths) -> Option<Inotify> {
-    let inotify = Inotify::init().ok()?;
-    for folder in folders(settings, paths) {
-        // A directory that does not exist yet will appear in a watched one.
-        let _ = inotify.watches().add(folder, WatchMask::CREATE | WatchMask::MOVED_TO);
-    }
-    Some(inotify)
-}
-
-fn drain(inotify: Option<&mut Inotify>) {
-    let mut names = [0; NODE_EVENT_BYTES];
-    if let Some(inotify) = inotify {
-        // Only the fact that something appeared matters.
-        let _ = inotify.read_events(&mut names);
     }
 }

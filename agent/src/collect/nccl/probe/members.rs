@@ -346,8 +346,8 @@ fn opened(
     gone
 }
 
+/// `/proc` has an unlisted entry for each thread id too.
 fn is_thread(processes: &dyn Processes, pid: u32, tid: u64) -> bool {
-    // `/proc` has an unlisted entry for each thread id too.
     u32::try_from(tid).is_ok_and(|tid| tid == pid || processes.find(tid, 0).is_some())
 }
 
@@ -356,10 +356,9 @@ fn on<'a>(
     open: &Open,
     process: ProcKey,
 ) -> Option<&'a mut Member> {
-    debug_assert!(open.what != DEATH || open.communicator != 0, "ends nothing");
-    members.values_mut().find(|member| {
-        member.facts.process == process && member.numbers.contains(&open.communicator)
-    })
+    let number = &open.communicator;
+    debug_assert!(open.what != DEATH || *number != 0, "ends nothing");
+    members.values_mut().find(|one| one.facts.process == process && one.numbers.contains(number))
 }
 
 /// Marks the number of a member whose communicator is being created.

@@ -9,10 +9,10 @@ use super::answer::{Answer, LocalNames, Process};
 use super::ask::{AskError, Talk, greet};
 use super::cleared::{CLEARED, askable};
 use super::digest::{digest, hashes, local_ranks};
-use super::listeners::{RasEndpoint, look};
+use super::listeners::look;
 use super::silent::{self, NcclNames};
 use super::tenant::{Accounts, Server, Speaker};
-use super::turns::{Port, Turns};
+use super::turns::{CandidateState, Port, Turns, port_of};
 use super::{Answers, Job, Mode, Settings, States, nobody};
 use crate::attribute::process::Living;
 use crate::catalog::agent::SourceState;
@@ -52,15 +52,6 @@ const MAX_ON_PORT: usize = 256;
 
 /// A job's answer: reduced, its sender, and whole.
 type JobAnswer = (Arc<Job>, Server, Answer);
-
-/// A process that has the library loaded.
-#[derive(Debug)]
-struct CandidateState {
-    tenant: Speaker,
-    endpoint: Option<RasEndpoint>,
-    next_look: Instant,
-    wait: Duration,
-}
 
 /// The state of the thread.
 pub(super) struct Rounds {
@@ -400,11 +391,6 @@ impl Rounds {
             }
         });
     }
-}
-
-fn port_of(seen: &CandidateState) -> Option<Port> {
-    let endpoint = seen.endpoint.as_ref()?;
-    Some((endpoint.network, endpoint.client?))
 }
 
 /// A random fraction of a time.

@@ -2,6 +2,7 @@
 //! tenant first.
 
 use super::Job;
+use super::listeners::RasEndpoint;
 use super::silent::ReportedProcesses;
 use super::tenant::{Accounts, Speaker};
 use crate::ids::ProcKey;
@@ -12,6 +13,21 @@ use std::time::{Duration, Instant};
 
 /// A port of a network, shared by its processes.
 pub(super) type Port = (u64, SocketAddr);
+
+/// A process that has the library loaded.
+#[derive(Debug)]
+pub(super) struct CandidateState {
+    pub tenant: Speaker,
+    pub endpoint: Option<RasEndpoint>,
+    pub next_look: Instant,
+    pub wait: Duration,
+}
+
+/// Where a process is asked.
+pub(super) fn port_of(seen: &CandidateState) -> Option<Port> {
+    let endpoint = seen.endpoint.as_ref()?;
+    Some((endpoint.network, endpoint.client?))
+}
 
 /// Limit on the ports of a tenant: its processes share one in each network.
 const MAX_PORTS_PER_TENANT: usize = 8;
