@@ -47,8 +47,9 @@ impl Host {
         let alice = stage.pod(&PodSpec { name: "alice-0", ..TRAINER }).unwrap();
         let folder = stage.folder().join("inspector");
         fs::create_dir(&folder).unwrap();
-        for path in [stage.folder(), &folder] {
-            fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
+        // The agent's own folders are in the first: there nobody may replace what is another's.
+        for (path, mode) in [(stage.folder(), 0o1777), (&folder, 0o777)] {
+            fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         }
         open_to_all(&folder, NODE, which).unwrap();
         let points = stage.folder().join("points.jsonl");
