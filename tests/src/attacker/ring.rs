@@ -13,7 +13,6 @@ use std::thread;
 pub(super) const ATTACKS: &[Attack] = &[
     Attack { name: "fork-flood", run: fork_flood },
     Attack { name: "open-flood", run: open_flood },
-    Attack { name: "holders", run: holders },
     Attack { name: "own-files", run: own_files },
 ];
 
@@ -46,23 +45,6 @@ fn flood(arguments: &[String], act: fn(&str)) -> io::Result<()> {
         };
         waitpid(Some(child), WaitOptions::empty())?;
     }
-}
-
-/// `DEVICE COUNT`: so many processes that hold the device and sleep.
-fn holders(arguments: &[String]) -> io::Result<()> {
-    let [device, count] = arguments else { return Err(io::Error::other("two arguments")) };
-    become_nobody()?;
-    let count: usize = count.parse().map_err(io::Error::other)?;
-    let _held = File::open(device)?;
-    for _ in 0..count {
-        if sys::fork()?.is_none() {
-            loop {
-                thread::park();
-            }
-        }
-    }
-    println!("holding");
-    io::stdin().read_to_end(&mut Vec::new()).map(drop)
 }
 
 /// `DEVICE`: a thread takes a table of descriptors of its own and opens the device there.
