@@ -28,6 +28,7 @@ pub mod export;
 pub mod health;
 pub mod heartbeat;
 pub mod host;
+pub mod identity;
 pub mod ids;
 pub mod inventory;
 pub mod labels;

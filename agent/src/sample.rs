@@ -3,15 +3,12 @@
 
 use crate::attribute::allocations::AllocationId;
 use crate::attribute::owner::OwnerId;
-use crate::attribute::quota::QuotaKey;
 use crate::catalog::{DimIndexes, Kind, MetricDef};
 use crate::communicators::MemberId;
 use crate::engines::EngineId;
 use crate::ids::{GpuId, InstanceId, ProcKey};
 use crate::labels::LabelSet;
-use crate::subject::{
-    Description, Identity, Method, Registries, SeriesClass, SubjectKind, subjects,
-};
+use crate::subject::{Method, SeriesClass, SubjectKind, subjects};
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;

@@ -1,29 +1,16 @@
-//! The kinds of subjects: what a sample can be about, with one descriptor for each kind. To add a
-//! kind, write its file here (the type and its [`SubjectKind`]) and its entry in
-//! [`crate::sample::Subject`].
+//! The kinds of subjects: what a sample can be about, with one row for each kind. To add a kind,
+//! write its type and its entry in [`crate::sample::Subject`], its row here, and how its identity is
+//! looked up (`identity`).
 
-mod agent;
-mod collective;
-mod description;
-mod device;
-mod engine;
-mod host;
-mod owner;
-mod process;
-
-pub use collective::Method;
-pub use description::Description;
-
-use crate::attribute::ProcessAttribution;
-use crate::attribute::allocations::AllocationDetails;
-use crate::attribute::owner::OwnerFacts;
-use crate::attribute::ownership::Ownership;
-use crate::attribute::quota::QuotaKey;
+use crate::attribute::owner::OwnerId;
 use crate::catalog::MetricDef;
-use crate::communicators::{Communicators, MemberFacts};
-use crate::engines::{EngineFacts, Engines};
-use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
-use std::sync::Arc;
+use crate::communicators::MemberId;
+use crate::engines::EngineId;
+use crate::ids::{GpuId, InstanceId};
+use crate::sample::{
+    Agent, EngineGpu, GpuAllocation, GpuOwner, GpuProcess, GpuXid, Host, OwnerCgroup, Recent,
+    Source,
+};
 
 /// A kind of subject.
 pub trait SubjectKind: Copy + Into<crate::sample::Subject> {
@@ -34,24 +21,60 @@ pub trait SubjectKind: Copy + Into<crate::sample::Subject> {
     const ABOUT: &'static str;
 
     /// Whether its counters start at zero with the agent. Others exist before the agent.
-    const BEGINS_WITH_AGENT: bool;
+    const BEGINS_WITH_AGENT: bool = false;
 
     /// Whether its identity can change without a change of an owner or a device.
     const CHANGES_BY_ITSELF: bool = false;
 
     /// Which series are dropped first at the series limit.
     fn class(self, metric: &MetricDef) -> SeriesClass;
+}
 
-    /// Looks up its current identity.
-    fn identity(self, registries: &Registries<'_>) -> Identity;
+/// Implements [`SubjectKind`]: the type, the word, the words of documents, what is dropped when, and
+/// what is true of it.
+macro_rules! kinds {
+    ($($of:ty: $word:literal, $about:literal, $class:expr $(, $is:ident)*;)+) => {
+        $(impl SubjectKind for $of {
+            const WORD: &'static str = $word;
+            const ABOUT: &'static str = $about;
+            $(const $is: bool = true;)*
 
-    /// The owner on whose share of the series limit it counts; `None` if it counts on no share.
-    fn quota_key(self, _registries: &Registries<'_>, _identity: &Identity) -> Option<QuotaKey> {
-        None
+            fn class(self, metric: &MetricDef) -> SeriesClass {
+                let class: fn(&MetricDef) -> SeriesClass = $class;
+                class(metric)
+            }
+        })+
+    };
+}
+
+kinds! {
+    Agent: "agent", "the agent", |_| SeriesClass::Agent, BEGINS_WITH_AGENT;
+    Source: "source", "a source of data", |_| SeriesClass::Agent, BEGINS_WITH_AGENT;
+    GpuId: "gpu", "a device", |_| SeriesClass::Device;
+    InstanceId: "instance", "a partition of a device (a MIG instance)", |_| SeriesClass::Device;
+    GpuXid: "xid", "an XID code of a device", |_| SeriesClass::Basic, BEGINS_WITH_AGENT;
+    GpuProcess: "process", "a process on a device", |_| SeriesClass::Basic;
+    GpuOwner: "owner", "an owner's part of a device", |_| SeriesClass::Basic, BEGINS_WITH_AGENT;
+    GpuAllocation: "grant", "a device, or a part of one, allocated to an owner", |_| SeriesClass::Basic,
+        BEGINS_WITH_AGENT;
+    OwnerId: "refused", "an owner that was refused something", |_| SeriesClass::Agent, BEGINS_WITH_AGENT;
+    MemberId: "communicator", "a process's membership in a communicator", of_collectives,
+        BEGINS_WITH_AGENT, CHANGES_BY_ITSELF;
+    Recent: "recent", "a process's messages of one size, algorithm and protocol", |_| SeriesClass::Inspector,
+        BEGINS_WITH_AGENT;
+    Host: "host", "the host", |_| SeriesClass::Device;
+    OwnerCgroup: "cgroup", "the cgroup of an owner that holds a device", |_| SeriesClass::Basic;
+    EngineId: "engine", "an inference engine", |_| SeriesClass::Collective, CHANGES_BY_ITSELF;
+    EngineGpu: "engine_gpu", "an inference engine on a device", |_| SeriesClass::Collective,
+        CHANGES_BY_ITSELF;
+}
+
+fn of_collectives(metric: &MetricDef) -> SeriesClass {
+    if metric.name.starts_with("nccl.inspector.") {
+        SeriesClass::Inspector
+    } else {
+        SeriesClass::Collective
     }
-
-    /// Adds its attributes for a metric.
-    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut Description);
 }
 
 /// The importance of a series, ascending.
@@ -85,60 +108,46 @@ impl KindDef {
     }
 }
 
-/// The registries of identities.
-#[derive(Debug)]
-pub struct Registries<'a> {
-    /// Devices and instances.
-    pub inventory: &'a Inventory,
-    /// Owners of processes.
-    pub ownership: &'a Ownership,
-    /// Memberships in communicators.
-    pub communicators: &'a Communicators,
-    /// Inference engines.
-    pub engines: &'a Engines,
+/// NCCL's names (`ncclAlgoToString`, `ncclProtoToString`) in lower case.
+const ALGORITHMS: [&str; 7] =
+    ["collnet_chain", "collnet_direct", "nvls", "nvls_tree", "pat", "ring", "tree"];
+const PROTOCOLS: [&str; 3] = ["ll", "ll128", "simple"];
+const UNKNOWN: &str = "unknown";
+
+/// An algorithm and a protocol, by their places in the tables: it is in the subject of a sample, which two
+/// names would make half as large again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Method {
+    algorithm: u8,
+    protocol: u8,
 }
 
-/// A subject's current identity, from which its attributes are built. A change of any pointer
-/// starts a new series.
-#[derive(Clone, Debug, Default)]
-pub struct Identity {
-    gpu: Option<Arc<GpuInfo>>,
-    instance: Option<Arc<InstanceInfo>>,
-    process: Option<Arc<ProcessAttribution>>,
-    owner: Option<Arc<OwnerFacts>>,
-    member: Option<Arc<MemberFacts>>,
-    allocation: Option<Arc<AllocationDetails>>,
-    engine: Option<Arc<EngineFacts>>,
+impl Method {
+    /// Parses `RING_SIMPLE`, in either case.
+    pub fn parse(text: &str) -> Self {
+        let text = text.to_ascii_lowercase();
+        let (algorithm, protocol) = text.rsplit_once('_').unwrap_or((&text, ""));
+        Self { algorithm: place(&ALGORITHMS, algorithm), protocol: place(&PROTOCOLS, protocol) }
+    }
+
+    /// The algorithm's name.
+    pub fn algorithm(self) -> &'static str {
+        name(&ALGORITHMS, self.algorithm)
+    }
+
+    /// The protocol's name.
+    pub fn protocol(self) -> &'static str {
+        name(&PROTOCOLS, self.protocol)
+    }
 }
 
-impl Identity {
-    /// Whether all facts of both are the same objects.
-    pub fn same(&self, other: &Self) -> bool {
-        fn same<T>(a: Option<&Arc<T>>, b: Option<&Arc<T>>) -> bool {
-            match (a, b) {
-                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-                (None, None) => true,
-                _ => false,
-            }
-        }
-        same(self.gpu.as_ref(), other.gpu.as_ref())
-            && same(self.instance.as_ref(), other.instance.as_ref())
-            && same(self.process.as_ref(), other.process.as_ref())
-            && same(self.owner.as_ref(), other.owner.as_ref())
-            && same(self.member.as_ref(), other.member.as_ref())
-            && same(self.allocation.as_ref(), other.allocation.as_ref())
-            && same(self.engine.as_ref(), other.engine.as_ref())
-    }
+fn place(table: &[&str], name: &str) -> u8 {
+    let place = table.iter().position(|known| *known == name);
+    place.and_then(|place| u8::try_from(place).ok()).unwrap_or(u8::MAX)
+}
 
-    /// Adds the attributes of the device and the instance.
-    fn describe_device(&self, set: &mut Description) {
-        if let Some(gpu) = &self.gpu {
-            set.extend(&gpu.identity());
-        }
-        if let Some(instance) = &self.instance {
-            set.extend(&instance.identity());
-        }
-    }
+fn name(table: &[&'static str], place: u8) -> &'static str {
+    table.get(usize::from(place)).copied().unwrap_or(UNKNOWN)
 }
 
 /// Generates [`crate::sample::Subject`] from its entries: the enum, its conversions, and one method
@@ -173,25 +182,6 @@ macro_rules! subjects {
             /// See [`SubjectKind::class`].
             pub fn class(self, metric: &MetricDef) -> SeriesClass {
                 match self { $(Self::$kind(subject) => subject.class(metric),)+ }
-            }
-
-            /// See [`SubjectKind::identity`].
-            pub fn identity(self, registries: &Registries<'_>) -> Identity {
-                match self { $(Self::$kind(subject) => subject.identity(registries),)+ }
-            }
-
-            /// See [`SubjectKind::quota_key`].
-            pub fn quota_key(
-                self,
-                registries: &Registries<'_>,
-                identity: &Identity,
-            ) -> Option<QuotaKey> {
-                match self { $(Self::$kind(subject) => subject.quota_key(registries, identity),)+ }
-            }
-
-            /// See [`SubjectKind::describe`].
-            pub fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut Description) {
-                match self { $(Self::$kind(subject) => subject.describe(metric, identity, set),)+ }
             }
         }
     };

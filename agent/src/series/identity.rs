@@ -4,8 +4,8 @@
 use super::parts::PartStore;
 use crate::attribute::quota::QuotaKey;
 use crate::export::{Labels, SameParts};
+use crate::identity::{Description, Identity, Lookup as _, Registries};
 use crate::sample::{Sample, Subject};
-use crate::subject::{Description, Identity, Registries};
 use std::collections::HashSet;
 use std::sync::Arc;
 

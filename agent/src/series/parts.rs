@@ -2,7 +2,7 @@
 
 use crate::catalog::attributes::AttrSet;
 use crate::export::{Labels, Part};
-use crate::subject::Description;
+use crate::identity::Description;
 use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};

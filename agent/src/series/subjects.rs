@@ -1,8 +1,8 @@
 //! The subjects of a source's series, by number.
 
 use super::identity::SubjectLookup;
+use crate::identity::Identity;
 use crate::sample::{Subject, make_room};
-use crate::subject::Identity;
 use std::collections::HashMap;
 
 /// A subject of a source; a number is used again when its last series is forgotten.

@@ -6,9 +6,9 @@ use super::increase::Counted;
 use super::open::Open;
 use crate::attribute::owner::OwnerId;
 use crate::catalog::device;
+use crate::identity::Registries;
 use crate::ids::GpuId;
 use crate::sample::{Batch, Sample, Subject, Value};
-use crate::subject::Registries;
 
 impl State {
     /// Adds what a batch says of throttling, tokens and collectives.

@@ -1,19 +1,11 @@
 //! The host, and the cgroups of owners on it.
 
-use super::{Description, Identity, Registries, SeriesClass, SubjectKind};
+use super::{Description, Identity, Lookup, Registries};
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::MetricDef;
 use crate::sample::{Host, OwnerCgroup};
 
-impl SubjectKind for Host {
-    const WORD: &'static str = "host";
-    const ABOUT: &'static str = "the host";
-    const BEGINS_WITH_AGENT: bool = false;
-
-    fn class(self, _: &MetricDef) -> SeriesClass {
-        SeriesClass::Device
-    }
-
+impl Lookup for Host {
     fn identity(self, _: &Registries<'_>) -> Identity {
         Identity::default()
     }
@@ -22,15 +14,7 @@ impl SubjectKind for Host {
     fn describe(self, _: &MetricDef, _: &Identity, _: &mut Description) {}
 }
 
-impl SubjectKind for OwnerCgroup {
-    const WORD: &'static str = "cgroup";
-    const ABOUT: &'static str = "the cgroup of an owner that holds a device";
-    const BEGINS_WITH_AGENT: bool = false;
-
-    fn class(self, _: &MetricDef) -> SeriesClass {
-        SeriesClass::Basic
-    }
-
+impl Lookup for OwnerCgroup {
     fn identity(self, registries: &Registries<'_>) -> Identity {
         Identity { owner: registries.ownership.owner(self.0), ..Identity::default() }
     }

@@ -1,22 +1,13 @@
 //! Inference engines, and the devices that they run on.
 
-use super::{Description, Identity, Registries, SeriesClass, SubjectKind};
+use super::{Description, Identity, Lookup, Registries};
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::MetricDef;
 use crate::catalog::attributes as attr;
 use crate::engines::EngineId;
 use crate::sample::EngineGpu;
 
-impl SubjectKind for EngineId {
-    const WORD: &'static str = "engine";
-    const ABOUT: &'static str = "an inference engine";
-    const BEGINS_WITH_AGENT: bool = false;
-    const CHANGES_BY_ITSELF: bool = true;
-
-    fn class(self, _: &MetricDef) -> SeriesClass {
-        SeriesClass::Collective
-    }
-
+impl Lookup for EngineId {
     fn identity(self, registries: &Registries<'_>) -> Identity {
         let engine = registries.engines.facts(self);
         let owner = engine.as_ref().and_then(|engine| engine.owner);
@@ -42,16 +33,7 @@ impl SubjectKind for EngineId {
     }
 }
 
-impl SubjectKind for EngineGpu {
-    const WORD: &'static str = "engine_gpu";
-    const ABOUT: &'static str = "an inference engine on a device";
-    const BEGINS_WITH_AGENT: bool = false;
-    const CHANGES_BY_ITSELF: bool = true;
-
-    fn class(self, metric: &MetricDef) -> SeriesClass {
-        self.engine.class(metric)
-    }
-
+impl Lookup for EngineGpu {
     fn identity(self, registries: &Registries<'_>) -> Identity {
         let instance = |instance| registries.inventory.instance(instance);
         Identity {

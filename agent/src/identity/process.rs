@@ -1,21 +1,13 @@
 //! Processes on devices.
 
-use super::{Description, Identity, Registries, SeriesClass, SubjectKind};
+use super::{Description, Identity, Lookup, Registries};
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::attributes as attr;
 use crate::catalog::{MetricDef, process};
 use crate::ids::ProcKey;
 use crate::sample::GpuProcess;
 
-impl SubjectKind for GpuProcess {
-    const WORD: &'static str = "process";
-    const ABOUT: &'static str = "a process on a device";
-    const BEGINS_WITH_AGENT: bool = false;
-
-    fn class(self, _: &MetricDef) -> SeriesClass {
-        SeriesClass::Basic
-    }
-
+impl Lookup for GpuProcess {
     fn identity(self, registries: &Registries<'_>) -> Identity {
         let instance = |instance| registries.inventory.instance(instance);
         Identity {

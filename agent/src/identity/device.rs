@@ -1,20 +1,12 @@
 //! Devices, their instances and their XIDs.
 
-use super::{Description, Identity, Registries, SeriesClass, SubjectKind};
+use super::{Description, Identity, Lookup, Registries};
 use crate::catalog::attributes as attr;
 use crate::catalog::{MetricDef, device};
 use crate::ids::{GpuId, InstanceId};
 use crate::sample::GpuXid;
 
-impl SubjectKind for GpuId {
-    const WORD: &'static str = "gpu";
-    const ABOUT: &'static str = "a device";
-    const BEGINS_WITH_AGENT: bool = false;
-
-    fn class(self, _: &MetricDef) -> SeriesClass {
-        SeriesClass::Device
-    }
-
+impl Lookup for GpuId {
     fn identity(self, registries: &Registries<'_>) -> Identity {
         Identity { gpu: registries.inventory.get(self), ..Identity::default() }
     }
@@ -27,15 +19,7 @@ impl SubjectKind for GpuId {
     }
 }
 
-impl SubjectKind for InstanceId {
-    const WORD: &'static str = "instance";
-    const ABOUT: &'static str = "a partition of a device (a MIG instance)";
-    const BEGINS_WITH_AGENT: bool = false;
-
-    fn class(self, _: &MetricDef) -> SeriesClass {
-        SeriesClass::Device
-    }
-
+impl Lookup for InstanceId {
     fn identity(self, registries: &Registries<'_>) -> Identity {
         let instance = registries.inventory.instance(self);
         let gpu = instance.as_ref().and_then(|instance| registries.inventory.get(instance.gpu));
@@ -47,15 +31,7 @@ impl SubjectKind for InstanceId {
     }
 }
 
-impl SubjectKind for GpuXid {
-    const WORD: &'static str = "xid";
-    const ABOUT: &'static str = "an XID code of a device";
-    const BEGINS_WITH_AGENT: bool = true;
-
-    fn class(self, _: &MetricDef) -> SeriesClass {
-        SeriesClass::Basic
-    }
-
+impl Lookup for GpuXid {
     fn identity(self, registries: &Registries<'_>) -> Identity {
         self.gpu.identity(registries)
     }

@@ -1,20 +1,12 @@
 //! Owners, their parts of devices, and their allocations.
 
-use super::{Description, Identity, Registries, SeriesClass, SubjectKind};
+use super::{Description, Identity, Lookup, Registries};
 use crate::attribute::owner::OwnerId;
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::MetricDef;
 use crate::sample::{GpuAllocation, GpuOwner};
 
-impl SubjectKind for GpuOwner {
-    const WORD: &'static str = "owner";
-    const ABOUT: &'static str = "an owner's part of a device";
-    const BEGINS_WITH_AGENT: bool = true;
-
-    fn class(self, _: &MetricDef) -> SeriesClass {
-        SeriesClass::Basic
-    }
-
+impl Lookup for GpuOwner {
     fn identity(self, registries: &Registries<'_>) -> Identity {
         Identity {
             gpu: registries.inventory.get(self.gpu),
@@ -35,15 +27,7 @@ impl SubjectKind for GpuOwner {
     }
 }
 
-impl SubjectKind for GpuAllocation {
-    const WORD: &'static str = "grant";
-    const ABOUT: &'static str = "a device, or a part of one, allocated to an owner";
-    const BEGINS_WITH_AGENT: bool = true;
-
-    fn class(self, _: &MetricDef) -> SeriesClass {
-        SeriesClass::Basic
-    }
-
+impl Lookup for GpuAllocation {
     fn identity(self, registries: &Registries<'_>) -> Identity {
         let instance = |instance| registries.inventory.instance(instance);
         Identity {
@@ -72,15 +56,7 @@ impl SubjectKind for GpuAllocation {
     }
 }
 
-impl SubjectKind for OwnerId {
-    const WORD: &'static str = "refused";
-    const ABOUT: &'static str = "an owner that was refused something";
-    const BEGINS_WITH_AGENT: bool = true;
-
-    fn class(self, _: &MetricDef) -> SeriesClass {
-        SeriesClass::Agent
-    }
-
+impl Lookup for OwnerId {
     fn identity(self, registries: &Registries<'_>) -> Identity {
         Identity { owner: registries.ownership.owner(self), ..Identity::default() }
     }
