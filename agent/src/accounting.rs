@@ -20,11 +20,11 @@ mod presence;
 mod reading;
 mod time;
 
-use crate::attribute::owner::OwnerId;
 use crate::attribute::ownership::Ownership;
 use crate::catalog::cost::TimeUse;
 use crate::catalog::share::{self as metric, ShareMethod};
 use crate::ids::GpuId;
+use crate::ids::OwnerId;
 use crate::inventory::Inventory;
 use crate::sample::{Agent, Batch};
 use allocations::Allocations;

@@ -4,11 +4,14 @@
 mod answer;
 pub mod configuration;
 mod core;
+mod diagnosis;
 mod doctor;
 mod found;
 mod idle;
 mod notify;
 mod once;
+mod own;
+pub(crate) mod probes;
 pub mod reload;
 pub mod sinks;
 pub mod sources;

@@ -28,6 +28,7 @@ pub mod link;
 pub mod nccl;
 pub mod process;
 pub mod profile;
+pub mod selection;
 mod semconv;
 pub mod share;
 mod throttle;

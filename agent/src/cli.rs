@@ -13,9 +13,9 @@ mod show;
 mod who;
 
 use crate::agent::configuration::Configuration;
+use crate::agent::probes::PROBES;
 use crate::agent::reload::Load;
 use crate::agent::{sinks, sources};
-use crate::collect::kernel::PROBES;
 use crate::config::{ConfigError, Flags};
 use crate::export::prometheus::def::DEFAULT_ADDRESS;
 use crate::sys::memory;

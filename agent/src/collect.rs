@@ -9,17 +9,16 @@ pub mod host;
 pub mod kernel;
 pub mod kmsg;
 pub mod nccl;
-pub mod own;
 pub mod proc_scan;
 pub mod schedule;
+pub mod self_stats;
 pub(crate) mod sockets;
 pub mod source;
 pub mod stages;
-pub mod status;
 
 use crate::sample::Batch;
+use crate::status::Report;
 use cpu_limit::Importance;
-use status::Report;
 use std::time::Duration;
 
 /// One source of data. Synchronous on purpose: a read that hangs hangs this source's thread alone.

@@ -8,10 +8,11 @@
 
 mod reported;
 
-use crate::attribute::owner::OwnerId;
 use crate::attribute::ownership::Ownership;
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::catalog::nccl::KnownBy;
+use crate::ids::MemberId;
+use crate::ids::OwnerId;
 use crate::ids::ProcKey;
 pub use reported::{LocalRank, LocalRanks, ReportedRanks};
 use std::borrow::Cow;
@@ -67,10 +68,6 @@ pub fn printable_name(name: Cow<'_, str>) -> Option<Cow<'_, str>> {
     }
     Some(name)
 }
-
-/// A membership by number; meaningless outside this process of the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MemberId(u32);
 
 /// Identifies a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

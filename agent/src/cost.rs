@@ -20,12 +20,12 @@ pub use carbon::{Carbon, STATUS};
 pub use settings::{SECTION, Settings};
 
 use crate::accounting::{Amount, Increment};
-use crate::attribute::owner::{OwnerFacts, OwnerId};
+use crate::attribute::owner::OwnerFacts;
 use crate::attribute::ownership::{Ownership, Version};
 use crate::catalog::attributes as attr;
 use crate::catalog::cost as metric;
-use crate::collect::own;
 use crate::ids::GpuId;
+use crate::ids::OwnerId;
 use crate::inventory::Inventory;
 use crate::labels::{Label, LabelSet, LabelSets};
 use crate::sample::{Agent, Batch, Host};
@@ -191,7 +191,7 @@ impl Costs {
         mut receipts: impl FnMut(&[Charge]),
     ) {
         // Each vendor has batches of its own; the host's figures go with the agent's, once a tick.
-        if batch.of.source == own::NAME {
+        if batch.of.source == Agent::SOURCE {
             self.look_up_again(ownership, inventory);
             self.of_host(batch, inventory);
         }

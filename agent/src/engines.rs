@@ -1,15 +1,12 @@
 //! The inference engines that are read, by number: who serves, which engine it is, and where it
 //! answers. The source `engines` fills the table; the series registry looks engines up.
 
-use crate::attribute::owner::OwnerId;
 use crate::catalog::attributes::AttrSet;
+use crate::ids::EngineId;
+use crate::ids::OwnerId;
 use crate::ids::ProcKey;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
-
-/// An engine instance by number; meaningless outside this process of the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct EngineId(pub(crate) u32);
 
 /// What is known of an engine instance: one server with all its worker processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

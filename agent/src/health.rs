@@ -65,7 +65,9 @@ pub struct HealthMonitor {
     /// Whether the past is stored.
     stores: bool,
     written: f64,
-    /// Whether a batch has come in.
+    /// The sources of devices.
+    vendors: Vec<&'static str>,
+    /// Whether a batch of one has come in.
     has_read: bool,
     readings: Vec<DeviceReadings>,
     spare: Vec<DeviceReadings>,
@@ -73,8 +75,8 @@ pub struct HealthMonitor {
 }
 
 impl HealthMonitor {
-    /// A monitor without a past that stores nothing.
-    pub fn new(settings: HealthSettings, interval: Duration) -> Self {
+    /// A monitor without a past that stores nothing; `vendors` are the sources of devices.
+    pub fn new(settings: HealthSettings, interval: Duration, vendors: Vec<&'static str>) -> Self {
         Self {
             settings,
             stale: (interval * STALE_INTERVALS).max(MIN_STALE),
@@ -85,6 +87,7 @@ impl HealthMonitor {
             boot_id: String::new(),
             stores: false,
             written: 0.0,
+            vendors,
             has_read: false,
             readings: Vec::new(),
             spare: Vec::new(),
@@ -133,8 +136,7 @@ impl HealthMonitor {
         if !self.settings.is_enabled() {
             return Vec::new();
         }
-        self.has_read |=
-            crate::collect::device::DEVICES.iter().any(|vendor| vendor.name == batch.of.source);
+        self.has_read |= self.vendors.contains(&batch.of.source);
         self.index.read(batch, [&mut self.readings, &mut self.spare]);
         if self.readings.is_empty() {
             return Vec::new();

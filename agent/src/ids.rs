@@ -140,3 +140,48 @@ text_id! {
     /// A Slurm job as the node's cgroup names it: a number, or a SLUID from Slurm 26.05 on.
     SlurmJobId
 }
+/// The place of a partition (a MIG instance, for example) on its device, as the driver's process
+/// lists name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// GPU instance id of MIG; the partition's number for other vendors.
+    pub gpu_instance: u32,
+    /// Compute instance id of MIG.
+    pub compute_instance: Option<u32>,
+}
+
+/// An owner's number; it has no meaning outside this process of the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OwnerId(u32);
+
+impl OwnerId {
+    /// The number of the owner of what is nobody's.
+    pub const UNATTRIBUTED: Self = Self(0);
+    /// The number of all owners beyond a limit.
+    pub const OTHER: Self = Self(1);
+    /// The largest number.
+    pub const LAST: Self = Self(u32::MAX);
+
+    /// The number in the kernel's maps.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The owner with a number from the kernel's maps.
+    pub fn numbered(number: u32) -> Self {
+        Self(number)
+    }
+}
+
+/// A membership by number; meaningless outside this process of the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MemberId(pub u32);
+
+/// An engine instance by number; meaningless outside this process of the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EngineId(pub u32);
+
+/// The number of an allocation's details; a number is not reused, and has no meaning outside this
+/// process of the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AllocationId(pub u32);

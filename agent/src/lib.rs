@@ -21,10 +21,10 @@ pub mod communicators;
 pub mod config;
 pub mod control;
 pub mod cost;
-pub mod diagnosis;
 pub mod engines;
 pub mod event;
 pub mod export;
+pub mod finding;
 pub mod health;
 pub mod heartbeat;
 pub mod host;
@@ -35,11 +35,15 @@ pub mod labels;
 mod local;
 pub mod log_limit;
 pub mod paths;
+pub mod point;
 pub mod poller;
 pub mod privilege;
 pub mod sample;
+pub mod screen;
 pub mod series;
+pub mod settings;
 pub mod state_file;
+pub mod status;
 pub mod subject;
 #[expect(
     unsafe_code,

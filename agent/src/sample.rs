@@ -1,11 +1,11 @@
 //! A collector's output: a metric of the catalogue, a value and a subject. A sample has no
 //! attributes; the enrich stage derives them from the subject.
 
-use crate::attribute::allocations::AllocationId;
-use crate::attribute::owner::OwnerId;
 use crate::catalog::{DimIndexes, Kind, MetricDef};
-use crate::communicators::MemberId;
-use crate::engines::EngineId;
+use crate::ids::AllocationId;
+use crate::ids::EngineId;
+use crate::ids::MemberId;
+use crate::ids::OwnerId;
 use crate::ids::{GpuId, InstanceId, ProcKey};
 use crate::labels::LabelSet;
 use crate::subject::{Method, SeriesClass, SubjectKind, subjects};
@@ -116,6 +116,11 @@ pub struct EngineGpu {
 /// The agent itself, as a subject type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Agent;
+
+impl Agent {
+    /// The name of the source of its own figures.
+    pub const SOURCE: &'static str = "agent";
+}
 
 /// One of the agent's sources, as a subject type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -4,7 +4,7 @@
 //! Cost: one hash lookup a sample in the steady state. Owners and devices are looked up again only
 //! after one of them changed, once for the consecutive samples of a subject; attributes are built
 //! only for a new series, or after its subject's identity or owner changed. A series takes some 150
-//! bytes, because it shares its attributes with others (see [`Part`](crate::export::Part)), and its
+//! bytes, because it shares its attributes with others (see [`Part`](crate::point::Part)), and its
 //! identity with its subject's others.
 
 mod identity;
@@ -12,23 +12,21 @@ mod limit;
 mod limits;
 mod one;
 mod parts;
-mod selection;
+mod settings;
 mod source;
 mod subjects;
 
-pub(crate) use selection::matches;
-pub use selection::{Family, PatternError, Selection};
-
 use crate::attribute::ownership::{Ownership, Version};
 use crate::catalog::agent::OwnerLimit;
-use crate::collect::schedule::thread_cpu;
-use crate::collect::status::Report;
+use crate::catalog::selection::Selection;
 use crate::communicators::Communicators;
 use crate::engines::Engines;
-use crate::export::EnrichedBatch;
 use crate::identity::{Identity, Lookup as _, Registries};
 use crate::inventory::Inventory;
+use crate::point::EnrichedBatch;
 use crate::sample::{Batch, SourcePart};
+use crate::status::Report;
+use crate::sys::clock::thread_cpu;
 use identity::SubjectLookup;
 use limit::weight;
 use limits::SeriesLimits;
@@ -235,13 +233,14 @@ mod tests {
     use crate::catalog::agent::{DropReason, HOLDERS, SourceState};
     use crate::catalog::attributes as attr;
     use crate::catalog::device::{ENERGY, INFO, POWER};
+    use crate::catalog::selection::Family;
     use crate::catalog::{instance, process};
-    use crate::export::Point;
     use crate::ids::{GpuId, GpuUuid, ProcKey};
     use crate::inventory::facts::Facts;
     use crate::inventory::{GpuInfo, InstanceInfo};
     use crate::labels::{LabelSet, LabelSets};
     use crate::paths::Paths;
+    use crate::point::Point;
     use crate::sample::{Agent, GpuProcess, Sample, Value};
     use std::path::Path;
     use std::time::Duration;

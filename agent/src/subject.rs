@@ -2,10 +2,10 @@
 //! write its type and its entry in [`crate::sample::Subject`], its row here, and how its identity is
 //! looked up (`identity`).
 
-use crate::attribute::owner::OwnerId;
 use crate::catalog::MetricDef;
-use crate::communicators::MemberId;
-use crate::engines::EngineId;
+use crate::ids::EngineId;
+use crate::ids::MemberId;
+use crate::ids::OwnerId;
 use crate::ids::{GpuId, InstanceId};
 use crate::sample::{
     Agent, EngineGpu, GpuAllocation, GpuOwner, GpuProcess, GpuXid, Host, OwnerCgroup, Recent,

@@ -19,7 +19,9 @@ mod file;
 #[doc(hidden)]
 pub mod fuzz;
 mod helper;
+pub(crate) mod names;
 mod pool;
+pub(crate) mod search;
 mod serve;
 mod tenant;
 mod wire;
@@ -33,10 +35,10 @@ pub use tenant::FileOwner;
 use tenant::RecentTenants;
 
 use crate::catalog::agent::{DropReason, SourceState};
-use crate::collect::nccl::inspector::files::{FileFilter, FoundFile, Opened, Search, SearchResult};
-use crate::collect::status::Report;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
+use crate::status::Report;
+use crate::tenant_files::search::{FileFilter, FoundFile, Opened, Search, SearchResult};
 use pool::Pool;
 use rustix::io::Errno;
 use std::io;

@@ -81,6 +81,11 @@ fn is_printed(c: char) -> bool {
     !is_escaped && !INVISIBLE.iter().any(|range| range.contains(&c))
 }
 
+/// A number of things.
+pub fn plural(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,9 +4,9 @@
 //! if all owners are present, its use goes to the `other` account. Amounts already recorded stay
 //! where they are, so counters only increase.
 
-use crate::attribute::owner::OwnerId;
 use crate::catalog::share::{self as metric, ShareMethod};
 use crate::ids::GpuId;
+use crate::ids::OwnerId;
 use crate::sample::{Batch, GpuOwner};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};

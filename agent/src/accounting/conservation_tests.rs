@@ -8,7 +8,6 @@
 use super::Amount;
 use super::fixture::{Read, Rig, TICK, push, time};
 use crate::attribute::allocations::DeviceName;
-use crate::attribute::owner::OwnerId;
 use crate::catalog::NO_DIM;
 use crate::catalog::attributes as attr;
 use crate::catalog::device::{self, DeviceState};
@@ -17,6 +16,7 @@ use crate::cost::Charge;
 use crate::cost::receipts::{Receipts, Settings};
 use crate::engines::Engines;
 use crate::identity::Registries;
+use crate::ids::OwnerId;
 use crate::ids::{GpuId, ProcKey};
 use crate::sample::{Batch, GpuOwner, Subject, Value};
 use proptest::prelude::*;

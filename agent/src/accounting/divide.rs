@@ -6,8 +6,8 @@
 
 use super::allocations::Bound;
 use super::reading::{Occupancy, OnDevice, Reading, WHOLE};
-use crate::attribute::owner::OwnerId;
 use crate::catalog::share::ShareMethod;
+use crate::ids::OwnerId;
 
 /// One owner's part of an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

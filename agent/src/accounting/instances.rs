@@ -3,8 +3,8 @@
 //! of a GPU instance provide it. AMD's driver has it of each partition, beside the device's own.
 
 use super::reading::{Occupancy, Reading, WHOLE, fraction};
-use crate::attribute::owner::OwnerId;
 use crate::catalog::{MetricDef, gpm, instance};
+use crate::ids::OwnerId;
 use crate::ids::{GpuId, InstanceId};
 use crate::inventory::Inventory;
 use crate::sample::Sample;

@@ -3,10 +3,10 @@
 
 use super::accounts::MAX_ACCOUNTS;
 use super::reading::Reading;
-use crate::attribute::owner::OwnerId;
 use crate::attribute::ownership::Ownership;
 use crate::catalog::share::{self as metric, Presence};
 use crate::ids::GpuId;
+use crate::ids::OwnerId;
 use crate::inventory::{GpuInfo, Inventory, node_name};
 use crate::sample::{Batch, GpuOwner};
 use std::sync::Arc;

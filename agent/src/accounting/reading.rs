@@ -2,11 +2,11 @@
 //! processes with their owners. A value that is not a number or out of range counts as not read.
 
 use super::instances::Slice;
-use crate::attribute::owner::OwnerId;
 use crate::attribute::ownership::{Ownership, Version};
 use crate::catalog::device::{self, MemoryState, Task};
 use crate::catalog::process::{self, ProcessTask, ProcessType};
 use crate::catalog::{Dims as _, MetricDef};
+use crate::ids::OwnerId;
 use crate::ids::{GpuId, InstanceId, ProcKey};
 use crate::inventory::Inventory;
 use crate::sample::{Batch, GpuProcess, Sample, Subject, Value};

@@ -9,8 +9,8 @@ use super::allocations::Bound;
 use super::divide::{self, Part, running, split};
 use super::reading::{Occupancy, Reading, WHOLE};
 use super::{Amount, Increment};
-use crate::attribute::owner::OwnerId;
 use crate::catalog::cost::TimeUse;
+use crate::ids::OwnerId;
 use crate::ids::{GpuId, InstanceId};
 
 /// A part of a device that has its own owners: the whole device, a GPU instance, or what no

@@ -2,6 +2,7 @@
 
 use super::core::{Core, health_clock};
 use crate::attribute::ProcessAttribution;
+use crate::attribute::view::OwnerView;
 use crate::catalog::device::DeviceState;
 use crate::collect::device::snapshot::{
     Control, DeviceSnapshot, InstanceSnapshot, ProcessSnapshot, ReaderSnapshot,
@@ -14,7 +15,7 @@ use crate::health::report::HealthReport;
 use crate::ids::InstanceId;
 use crate::text::printable;
 use crate::who::{
-    Device, EngineView, Holder, HostReport, Instance, OwnerView, Process, SCHEMA, Source, Totals,
+    Device, EngineView, Holder, HostReport, Instance, Process, SCHEMA, Source, Totals,
 };
 use humantime::format_duration;
 use std::sync::Arc;

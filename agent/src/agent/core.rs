@@ -9,13 +9,12 @@ use crate::attribute::slurm::{DeviceNumber, JobAllocations};
 use crate::catalog::attributes as attr;
 use crate::collect::Collector;
 use crate::collect::cpu_limit::CpuLimit;
+use crate::collect::device::DEVICES;
 use crate::collect::device::partitions::PartitionNodes;
 use crate::collect::device::snapshot::{Control, ProcessSnapshot};
 use crate::collect::kernel::nodes::{Device, Nodes};
 use crate::collect::source::{Context, Readers, SharedSelection, SourceDef};
-use crate::collect::status::StatusRegistry;
 use crate::communicators::Communicators;
-use crate::config::Settings;
 use crate::cost::receipts::Receipts;
 use crate::cost::{self, Carbon, Costs};
 use crate::event::aggregator::{self, EventAggregator};
@@ -26,6 +25,8 @@ use crate::inventory::Inventory;
 use crate::inventory::register::DeviceStore;
 use crate::log_limit;
 use crate::series::SeriesRegistry;
+use crate::settings::Settings;
+use crate::status::StatusRegistry;
 use crate::tenant_files::{self, TenantFiles};
 use std::cell::OnceCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -105,9 +106,7 @@ impl Core {
             processes: <_>::default(),
             upkeep: <_>::default(),
             late: <_>::default(),
-            nccl_processes: <_>::default(),
-            nccl_states: <_>::default(),
-            nccl_in_use: <_>::default(),
+            of_kind: <_>::default(),
             engines: <_>::default(),
         };
         let host = host::name(&settings.paths, settings.names.kubernetes.node_name.as_deref());
@@ -193,12 +192,15 @@ impl Core {
         board.put(tenant_files::NAME, &self.context.files.status().report());
         self.context.upkeep.lock().iter_mut().for_each(|work| work());
         log_limit::sum_up(ownership);
+        let vendors = self.context.nodes.vendors;
         let known = OnceCell::new();
         self.job_allocations.refresh(ownership, |numbers| {
-            let read = || (Nodes::read(&self.context.nodes, paths), PartitionNodes::of_all(paths));
+            let read = || {
+                (Nodes::read(&self.context.nodes, paths), PartitionNodes::of_all(vendors, paths))
+            };
             let (nodes, partitions) = known.get_or_init(read);
             let name = |DeviceNumber { major, minor }| nodes.name(Device { major, minor });
-            partitions.devices_of(&numbers.iter().copied().map(name).collect::<Vec<_>>())
+            partitions.devices_of(&numbers.iter().copied().map(name).collect::<Vec<_>>(), vendors)
         });
         let readers = self.context.readers.lock().iter().filter_map(Control::child).collect();
         *gauges.readers.lock().unwrap_or_else(PoisonError::into_inner) = readers;
@@ -212,7 +214,8 @@ pub(super) fn health_clock() -> f64 {
 
 /// The judge of device health; only the agent has a past and keeps one.
 fn health_monitor(settings: &Settings, is_agent: bool) -> HealthMonitor {
-    let monitor = HealthMonitor::new(settings.health.clone(), settings.interval);
+    let vendors = DEVICES.iter().map(|vendor| vendor.name).collect();
+    let monitor = HealthMonitor::new(settings.health.clone(), settings.interval, vendors);
     let now = (health_clock(), SystemTime::now());
     if is_agent { monitor.with_past(&settings.paths, now) } else { monitor }
 }

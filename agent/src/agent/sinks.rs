@@ -2,11 +2,12 @@
 
 use super::RunError;
 use super::configuration::Configuration;
-use crate::config::Settings;
 use crate::event::record::Record;
+use crate::export;
 use crate::export::def::{NamedSink, OpenError, Receiver, SinkContext, SinkDef};
-use crate::export::{self, EnrichedBatch};
 use crate::heartbeat::Heartbeat;
+use crate::point::EnrichedBatch;
+use crate::settings::Settings;
 use std::sync::Arc;
 use std::time::Instant;
 

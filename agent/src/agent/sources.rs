@@ -1,9 +1,9 @@
 //! [`SOURCES`]: every source that is neither a vendor's devices (`DEVICES`) nor a probe (`PROBES`).
 //! To add one, write its file and its row here.
 
+use crate::agent::probes::PROBES;
 use crate::collect;
 use crate::collect::device::{self, DEVICES};
-use crate::collect::kernel::PROBES;
 use crate::collect::source::SourceDef;
 
 /// The sources. Each row names the sources that must start before it.
@@ -15,7 +15,7 @@ pub static SOURCES: &[SourceDef] = &[
     collect::host::CGROUPS,
     collect::kmsg::SOURCE,
     collect::events::SOURCE,
-    collect::own::SOURCE,
+    super::own::SOURCE,
 ];
 
 /// The rows of all tables.

@@ -4,22 +4,25 @@
 use super::core::{Core, health_clock};
 use super::found::{self, FirstReadings};
 use super::notify::notify;
+use super::own::SinkReports;
 use super::reload::Reopening;
 use super::sinks::{self, OpenSink};
 use crate::accounting::Accounting;
 use crate::catalog::agent::Stage;
-use crate::collect::schedule::{Event, Scheduler, thread_cpu};
+use crate::collect::schedule::{Event, Scheduler};
 use crate::collect::source::Context;
 use crate::cost::{Costs, receipts};
 use crate::event::recent::EventView;
 use crate::event::record::{Record, records};
 use crate::event::{self, EventSource, Moment, Severity};
-use crate::export::{self, EnrichedBatch};
+use crate::export;
 use crate::heartbeat::Heartbeat;
 use crate::host::boot_time_ns;
 use crate::identity::Registries;
+use crate::point::EnrichedBatch;
 use crate::sample::{Batch, SourcePart};
 use crate::series::SeriesRegistry;
+use crate::sys::clock::thread_cpu;
 use sd_notify::NotifyState;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::PoisonError;
@@ -104,7 +107,8 @@ fn report_sinks(context: &Context, reports: BTreeMap<&'static str, export::Repor
             None => context.board.recovered(name),
         }
     }
-    *context.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner) = reports;
+    *context.of_kind.get::<SinkReports>().0.lock().unwrap_or_else(PoisonError::into_inner) =
+        reports;
 }
 
 /// Takes a batch through the stages.

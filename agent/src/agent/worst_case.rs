@@ -2,9 +2,9 @@
 
 use super::configuration::Configuration;
 use crate::catalog;
+use crate::catalog::selection::{Family, Selection};
 use crate::collect::device::{DEVICES, Vendor};
 use crate::sample::Subject;
-use crate::series::{Family, Selection};
 use crate::subject::KindDef;
 use serde::Serialize;
 use std::fmt::Write as _;

@@ -1,10 +1,11 @@
 //! The allocated devices: those that the kubelet or Slurm has allocated on this node, used or not.
 //! Each source replaces its own list as a whole; if a source is down, its last list stays.
 
-use super::owner::OwnerId;
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::catalog::share::{GrantKind, GrantSource};
+use crate::ids::AllocationId;
 use crate::ids::GpuUuid;
+use crate::ids::OwnerId;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -117,11 +118,6 @@ pub struct PinnedResources {
     /// NUMA nodes of that memory.
     pub memory_numa: BTreeSet<i64>,
 }
-
-/// The number of an allocation's details; a number is not reused, and has no meaning outside this
-/// process of the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AllocationId(u32);
 
 /// All allocations by source, and all allocatable devices.
 #[derive(Clone, Debug, Default)]

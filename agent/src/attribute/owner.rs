@@ -9,6 +9,7 @@ mod place;
 use super::slurm::SlurmTask;
 use super::{Method, ProcessAttribution, Workload};
 use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::ids::OwnerId;
 use crate::ids::{ContainerId, PodUid, SlurmJobId};
 pub(crate) use place::MAX_DEPTH;
 use std::collections::{HashMap, HashSet};
@@ -48,29 +49,6 @@ pub enum Owner {
     Other,
     /// Processes without a known owner.
     Unattributed,
-}
-
-/// An owner's number; it has no meaning outside this process of the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct OwnerId(u32);
-
-impl OwnerId {
-    /// The number of [`Owner::Unattributed`].
-    pub const UNATTRIBUTED: Self = Self(0);
-    /// The number of [`Owner::Other`].
-    pub const OTHER: Self = Self(1);
-    /// The largest number.
-    pub(crate) const LAST: Self = Self(u32::MAX);
-
-    /// The number in the kernel's maps.
-    pub(crate) fn number(self) -> u32 {
-        self.0
-    }
-
-    /// The owner with a number from the kernel's maps.
-    pub(crate) fn numbered(number: u32) -> Self {
-        Self(number)
-    }
 }
 
 /// An owner and its attributes.
@@ -184,7 +162,7 @@ impl OwnerIndex {
             Some(id) => *id,
             None if self.ids.len() >= MAX_OWNERS => return OwnerId::UNATTRIBUTED,
             None => {
-                let id = OwnerId(self.next);
+                let id = OwnerId::numbered(self.next);
                 self.next += 1;
                 self.ids.insert(owner_id.clone(), id);
                 id

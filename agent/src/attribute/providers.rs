@@ -18,8 +18,9 @@ pub(crate) mod pods_api;
 use super::names::{LookupKey, MetadataCache};
 use super::ownership::Ownership;
 use super::workload::WantedLabels;
-use crate::collect::status::{Report, StatusRegistry, Turn};
+use crate::collect::kernel::nodes::Vendors;
 use crate::paths::Paths;
+use crate::status::{Report, StatusRegistry, Turn};
 use absent::AbsentSockets;
 use std::collections::HashSet;
 use std::future::Future;
@@ -73,6 +74,8 @@ pub struct Settings {
     pub kubernetes: Kubernetes,
     /// `[containers]`.
     pub containers: Containers,
+    /// The vendors whose devices are allocated.
+    pub vendors: Vendors,
 }
 
 /// `[kubernetes]`.

@@ -5,8 +5,9 @@
 //! divided by [`QuotaKey`]. Refusals are counted for [`MAX_OWNERS`] owners, and together for the
 //! others.
 
-use super::owner::{Owner, OwnerId};
+use super::owner::Owner;
 use crate::catalog::agent::OwnerLimit;
+use crate::ids::OwnerId;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;

@@ -9,8 +9,8 @@
 mod entry;
 mod stale;
 
-use super::owner::OwnerId;
 use super::{KernelCgroups, Method, Opened, ProcessAttribution};
+use crate::ids::OwnerId;
 use crate::ids::ProcKey;
 use entry::{ProcessEntry, TICK_NS, unresolved};
 pub(crate) use entry::{Resolution, started_ns};

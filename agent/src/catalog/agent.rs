@@ -2,7 +2,7 @@
 
 use super::attributes as attr;
 use super::{dims, metrics};
-use crate::attribute::owner::OwnerId;
+use crate::ids::OwnerId;
 use crate::sample::{Agent, Histogram, Source};
 
 dims! {

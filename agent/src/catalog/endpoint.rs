@@ -3,7 +3,7 @@
 
 use super::attributes as attr;
 use super::{dims, metrics};
-use crate::engines::EngineId;
+use crate::ids::EngineId;
 use crate::sample::{Agent, EngineGpu};
 
 dims! {

@@ -6,7 +6,7 @@
 //! a series that an engine does not have is absent, never 0.
 
 use super::metrics;
-use crate::engines::EngineId;
+use crate::ids::EngineId;
 use crate::sample::Histogram;
 
 metrics! {

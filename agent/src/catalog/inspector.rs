@@ -9,7 +9,7 @@
 use super::attributes as attr;
 use super::nccl::{Operation, SizeClass};
 use super::{dims, metrics};
-use crate::communicators::MemberId;
+use crate::ids::MemberId;
 use crate::sample::{Agent, Histogram, Recent};
 
 dims! {

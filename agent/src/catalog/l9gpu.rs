@@ -551,7 +551,7 @@ const ATTRIBUTES: &str = "| `k8s.pod.label.app` | a pod's labels are on `gpu.all
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::series::matches;
+    use crate::catalog::selection::matches;
 
     /// Every name of l9gpu's code with its unit and constant attributes
     /// (`tests/fixtures/l9gpu-metrics.tsv`).

@@ -7,7 +7,7 @@
 
 use super::attributes as attr;
 use super::{dims, metrics};
-use crate::communicators::MemberId;
+use crate::ids::MemberId;
 use crate::sample::{Agent, Histogram};
 
 dims! {

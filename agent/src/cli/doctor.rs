@@ -3,10 +3,10 @@
 use super::{Common, print, screen, who};
 use crate::agent;
 use crate::agent::configuration::Configuration;
-use crate::collect::status::brief;
 use crate::control::{self, ControlError, Reply, Request};
-use crate::diagnosis::{Finding, Group, NOT_RUNNING};
-use crate::who::{Screen, Style};
+use crate::finding::{Finding, Group, NOT_RUNNING};
+use crate::screen::{Screen, Style};
+use crate::status::brief;
 use anyhow::Context as _;
 use clap::Args;
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 use super::{Common, print, screen, who};
 use crate::control::{Reply, Request};
 use crate::event::recent::{EventReport, EventView};
-use crate::who::{Screen, Style};
+use crate::screen::{Screen, Style};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use std::fmt::Write as _;

@@ -7,7 +7,7 @@ use crate::event::Severity;
 use crate::health::report::{HealthReport, Verdict};
 use crate::health::rules::{Figures, RULES, Rule};
 use crate::health::settings::HealthSettings;
-use crate::who::Screen;
+use crate::screen::Screen;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use humantime::format_duration;

@@ -5,7 +5,7 @@ use crate::catalog::attributes::{self as attr, AttrKey};
 use crate::control::{Reply, Request};
 use crate::cost::receipts::view::{DeviceReceipt, GpuHours, Money};
 use crate::cost::receipts::{Receipt, ReceiptReport};
-use crate::who::{Screen, Style};
+use crate::screen::{Screen, Style};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use std::fmt::Write as _;

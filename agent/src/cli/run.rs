@@ -3,15 +3,15 @@
 use super::{
     AgentArgs, CollectArgs, FileReaderArgs, ReaderArgs, SelfTestArgs, Usage, print, screen,
 };
+use crate::agent::probes::PROBES;
 use crate::agent::{self, RunError};
 use crate::collect::device::{self, child};
-use crate::collect::kernel::PROBES;
 use crate::collect::kernel::probe::SelfTest;
-use crate::config::Settings;
 use crate::export::otlp::Resource;
 use crate::log_limit::LogLimit;
 use crate::paths::Paths;
 use crate::privilege;
+use crate::settings::Settings;
 use crate::sys::confine;
 use crate::telemetry::{self, Telemetry};
 use crate::tenant_files;

@@ -1,7 +1,7 @@
 //! Standard output as a person's terminal: its size, and whether it takes colours.
 
+use crate::screen::Screen;
 use crate::text::printable_lines;
-use crate::who::Screen;
 use anyhow::Context as _;
 use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use terminal_size::{Height, Width, terminal_size_of};

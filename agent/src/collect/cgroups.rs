@@ -9,17 +9,16 @@ mod directory;
 mod readings;
 
 use super::Collector;
-use super::source::{Context, SharedSelection, Source};
-use super::status::Report;
-use crate::attribute::owner::OwnerId;
+use super::source::{Context, Diagnosing, SharedSelection, Source};
 use crate::attribute::ownership::{Ownership, Version};
 use crate::catalog::agent::SourceState;
 use crate::catalog::cgroup as metric;
 use crate::collect::cpu_limit::Importance;
-use crate::config::Settings;
-use crate::diagnosis::Finding;
+use crate::finding::Finding;
+use crate::ids::OwnerId;
 use crate::paths::Paths;
 use crate::sample::{Batch, OwnerCgroup};
+use crate::status::Report;
 use directory::{Directory, Roots};
 use readings::{Limits, Readings};
 use std::collections::{BTreeMap, HashMap};
@@ -59,13 +58,13 @@ impl Source for CgroupSource {
         Ok(vec![Box::new(CgroupMetrics { selection: Some(context.selection.clone()), ..metrics })])
     }
 
-    fn diagnose(&self, settings: &Settings) -> Vec<Finding> {
+    fn diagnose(&self, settings: &Diagnosing<'_>) -> Vec<Finding> {
         if !self.is_enabled {
             return vec![Finding::switched_off(NAME, "host.cgroups")];
         }
-        let found = Roots::find(&settings.paths).describe();
+        let found = Roots::find(settings.paths).describe();
         let is_absent = || {
-            let report = absent(&settings.paths);
+            let report = absent(settings.paths);
             Finding::new(NAME, "absent", report.reason, report.remedy)
         };
         vec![found.map_or_else(is_absent, |facts| Finding::new(NAME, "ok", facts, ""))]

@@ -9,9 +9,9 @@
 //! (two where it is more than twice the limit), and one less after some windows well below it. What had
 //! to be taken back at once waits twice as long before the next try.
 
-use super::status::Report;
 use crate::catalog::agent::{self as metric, SourceState};
 use crate::sample::{Agent, Batch};
+use crate::status::Report;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

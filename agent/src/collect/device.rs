@@ -36,6 +36,7 @@ pub mod wire;
 
 use crate::catalog::MetricDef;
 use crate::catalog::document::Column;
+use crate::collect::kernel::nodes::{VendorNodes, Vendors};
 use crate::collect::source::Context;
 use crate::event::EventSource;
 use crate::paths::Paths;
@@ -47,6 +48,7 @@ use rustix::thread::CapabilitySet;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::Duration;
 use wire::{OpenErrorKind, Reading};
 
@@ -111,6 +113,20 @@ pub struct Vendor {
 }
 
 impl Vendor {
+    /// What its driver makes.
+    fn kernel_nodes(&self) -> VendorNodes {
+        let Self { nodes, node_drivers, drivers, is_device_node, partition_nodes, .. } = *self;
+        let is_through_vfio = self.is_through_vfio;
+        VendorNodes {
+            nodes,
+            node_drivers,
+            drivers,
+            is_device_node,
+            partition_nodes,
+            is_through_vfio,
+        }
+    }
+
     /// Its column in METRICS.md.
     pub fn column(&self) -> Column {
         let (bits, names) = (throttle::bits_of(self.name), throttle::names_of(self.name));
@@ -221,6 +237,13 @@ pub struct OpenError {
     pub refusal: OpenErrorKind,
     /// The library's message.
     pub text: String,
+}
+
+/// What every vendor's driver makes.
+pub fn nodes() -> Vendors {
+    static ALL: LazyLock<Vec<VendorNodes>> =
+        LazyLock::new(|| DEVICES.iter().map(Vendor::kernel_nodes).collect());
+    &ALL
 }
 
 /// Finds a vendor by name.

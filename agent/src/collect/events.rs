@@ -2,13 +2,13 @@
 
 use super::Collector;
 use super::source::{Alone, Context, Source, SourceDef};
-use super::status::Report;
 use crate::catalog::agent::DropReason;
 use crate::catalog::event::{self, EventSeverity};
 use crate::collect::cpu_limit::Importance;
 use crate::event::Severity;
 use crate::event::aggregator::EventAggregator;
 use crate::sample::{Agent, Batch, GpuXid};
+use crate::status::Report;
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;

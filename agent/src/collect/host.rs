@@ -5,15 +5,15 @@
 
 use super::Collector;
 use super::cgroups;
-use super::source::{Alone, Context, Source, SourceDef};
-use super::status::Report;
+use super::source::{Alone, Context, Diagnosing, Source, SourceDef};
 use crate::catalog::agent::SourceState;
 use crate::catalog::host::{self as metric, CpuMode, SystemMemoryState};
 use crate::collect::cpu_limit::Importance;
-use crate::config::{Section, Settings};
-use crate::diagnosis::Finding;
+use crate::config::Section;
+use crate::finding::Finding;
 use crate::paths::Paths;
 use crate::sample::{Batch, Host};
+use crate::status::Report;
 use procfs::{CpuTime, FromBufRead as _, FromBufReadSI as _, KernelStats, Meminfo};
 use serde::Deserialize;
 use std::fs::File;
@@ -84,11 +84,11 @@ impl Source for HostSource {
         Ok(vec![Box::new(HostMetrics::new(&context.paths))])
     }
 
-    fn diagnose(&self, settings: &Settings) -> Vec<Finding> {
+    fn diagnose(&self, settings: &Diagnosing<'_>) -> Vec<Finding> {
         if !self.is_enabled {
             return vec![Finding::switched_off(NAME, "host.enabled")];
         }
-        let mut host = HostMetrics::new(&settings.paths);
+        let mut host = HostMetrics::new(settings.paths);
         host.collect(&mut Batch::new(NAME, std::time::SystemTime::now()));
         let report = host.report();
         let finding = match report.state {

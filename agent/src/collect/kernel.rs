@@ -17,10 +17,3 @@ pub mod self_test;
 mod share;
 mod wake;
 mod watch;
-
-use super::nccl;
-use probe::ProbeDef;
-
-/// Every probe. To add one, write its three files (here, in `agent-ebpf/src/bin` and in
-/// `agent-common`) and its row.
-pub static PROBES: &[ProbeDef] = &[device_users::source::PROBE, nccl::PROBE];

@@ -15,12 +15,12 @@ mod source;
 mod syslog;
 
 use crate::catalog::agent::{DropReason, SourceState};
-use crate::collect::status::{Report, StatusRegistry};
 use crate::event::aggregator::EventAggregator;
 use crate::event::{EventSource, Moment};
 use crate::host::boot_time_ns;
 use crate::paths::Paths;
 use crate::poller::{LINGER, Poller, Task};
+use crate::status::{Report, StatusRegistry};
 use lines::Reports;
 use position::Position;
 use record::{Line, Record};

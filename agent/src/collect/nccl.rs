@@ -2,18 +2,20 @@
 //! counts, what NCCL says of itself (RAS), and what its Inspector writes.
 
 pub mod inspector;
+mod known;
 pub mod probe;
 pub mod ras;
 
 use super::Collector;
 use super::kernel::probe::{ProbeDef, SelfTest};
-use super::source::{Alone, Context, ProcessChange, Source, SourceDef};
-use super::status::StatusRegistry;
+use super::source::{Alone, Context, Diagnosing, ProcessChange, Source, SourceDef};
 use crate::catalog::agent::SourceState;
-use crate::config::{ConfigError, Section, Settings, duration};
-use crate::diagnosis::Finding;
+use crate::config::{ConfigError, Section, duration};
+use crate::finding::Finding;
 use crate::paths::Paths;
+use crate::status::StatusRegistry;
 use inspector::Inspector;
+use known::Known;
 use ras::Ras;
 use serde::Deserialize;
 use std::cell::RefCell;
@@ -246,9 +248,10 @@ impl Source for probe::Settings {
         if context.is_agent {
             source.share_thread_while_idle();
         }
-        context.nccl_processes.push(source.loaded());
-        context.nccl_states.push(source.states());
-        context.nccl_in_use.push(source.in_use());
+        let known = context.of_kind.get::<Known>();
+        known.processes.push(source.loaded());
+        known.states.push(source.states());
+        known.in_use.push(source.in_use());
         context.processes.push(Box::new(move |change| match change {
             ProcessChange::Active(process) => waker.request(process),
             ProcessChange::Ended => waker.wake(),
@@ -256,8 +259,8 @@ impl Source for probe::Settings {
         Ok(vec![Box::new(source)])
     }
 
-    fn diagnose(&self, settings: &Settings) -> Vec<Finding> {
-        vec![finding("collectives", probe::diagnose(self, &settings.paths))]
+    fn diagnose(&self, settings: &Diagnosing<'_>) -> Vec<Finding> {
+        vec![finding("collectives", probe::diagnose(self, settings.paths))]
     }
 }
 
@@ -268,16 +271,21 @@ impl Source for inspector::Settings {
 
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
         let (ownership, communicators) = (&context.ownership, &context.communicators);
-        let loaded = &context.nccl_processes;
-        let mut inspector =
-            Inspector::new(self.clone(), &context.files, ownership, communicators, loaded);
+        let known = context.of_kind.get::<Known>();
+        let mut inspector = Inspector::new(
+            self.clone(),
+            &context.files,
+            ownership,
+            communicators,
+            &known.processes,
+        );
         if context.is_agent {
-            inspector.share_thread_until(&context.nccl_in_use);
+            inspector.share_thread_until(&known.in_use);
         }
         Ok(vec![Box::new(inspector)])
     }
 
-    fn diagnose(&self, _: &Settings) -> Vec<Finding> {
+    fn diagnose(&self, _: &Diagnosing<'_>) -> Vec<Finding> {
         vec![finding("NCCL inspector", inspector::diagnose(self))]
     }
 }
@@ -294,24 +302,25 @@ impl Source for Status {
     }
 
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
-        let lists = context.nccl_processes.all();
+        let known = context.of_kind.get::<Known>();
+        let lists = known.processes.all();
         let loaded = move || lists.iter().flat_map(|list| list()).collect();
         let candidates = in_turns(context.board.clone(), self.settings.every, Box::new(loaded));
-        let states = context.nccl_states.all();
+        let states = known.states.all();
         let states = Box::new(move || states.iter().flat_map(|of| of()).collect());
         let communicators = &context.communicators;
         let aggregator = Arc::clone(&context.aggregator);
         let (files, asked) = (&context.files, (candidates, states as ras::States));
         let mut source = Ras::new(self.settings.clone(), files, communicators, asked, aggregator);
         if context.is_agent {
-            source.start_when(&context.nccl_in_use);
+            source.start_when(&known.in_use);
         } else {
             source.start()?;
         }
         Ok(vec![Box::new(source)])
     }
 
-    fn diagnose(&self, _: &Settings) -> Vec<Finding> {
+    fn diagnose(&self, _: &Diagnosing<'_>) -> Vec<Finding> {
         let (state, facts, remedy) = if self.is_nccl_watched {
             ras::diagnose(&self.settings)
         } else {

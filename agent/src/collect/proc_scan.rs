@@ -377,10 +377,10 @@ mod tests {
     #[test]
     fn open_device_is_found_with_its_holder_and_told_once() {
         let _zero = File::open("/dev/zero").unwrap();
-        let settings = crate::collect::kernel::device_users::Settings {
+        let settings = crate::collect::kernel::nodes::Settings {
             nodes: vec!["/dev/zero".to_owned()],
             drivers: Vec::new(),
-            ..Default::default()
+            vendors: &[],
         };
         let paths = Paths::default();
         let nodes = Nodes::read(&settings, &paths);
@@ -419,10 +419,10 @@ mod tests {
         }
         host.start(LEADER, "train", "4:memory:/job\n");
         host.hold(LEADER, "", "/dev/zero");
-        let settings = crate::collect::kernel::device_users::Settings {
+        let settings = crate::collect::kernel::nodes::Settings {
             nodes: vec!["/dev/zero".to_owned()],
             drivers: Vec::new(),
-            ..Default::default()
+            vendors: &[],
         };
         let dev = Paths { dev: PathBuf::from("/dev"), ..host.paths.clone() };
         let nodes = Nodes::read(&settings, &dev);

@@ -4,10 +4,10 @@
 
 use super::Collector;
 use super::cpu_limit::CpuLimit;
-use super::status::{Report, StatusRegistry};
 use crate::catalog::agent::SourceState;
 use crate::sample::{Batch, SourcePart};
-use crate::sys::clock::ThreadClock;
+use crate::status::{Report, StatusRegistry};
+use crate::sys::clock::thread_cpu;
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::SyncSender;
@@ -249,11 +249,6 @@ pub(crate) fn after(last: Instant, every: Duration, now: Instant) -> Instant {
     }
     let missed = now.duration_since(last).as_nanos() / every.as_nanos().max(1);
     last + every * u32::try_from(missed + 1).unwrap_or(u32::MAX)
-}
-
-/// CPU time of the calling thread.
-pub(crate) fn thread_cpu() -> Duration {
-    ThreadClock::OWN.spent().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -4,24 +4,25 @@
 use super::Collector;
 use super::cpu_limit::CpuLimit;
 use super::device::snapshot::Control;
-use super::kernel::device_users;
-use super::nccl::probe::phase::LibraryState;
-use super::own::SelfStats;
-use super::status::StatusRegistry;
-use crate::attribute::Evidence;
+use super::kernel::nodes;
+use super::self_stats::SelfStats;
 use crate::attribute::ownership::Ownership;
+use crate::attribute::{self, Evidence};
 use crate::catalog::MetricDef;
+use crate::catalog::selection::Selection;
 use crate::communicators::Communicators;
-use crate::config::{ConfigError, Resolving, Section, Settings};
-use crate::diagnosis::Finding;
+use crate::config::{ConfigError, Resolving, Section};
 use crate::engines::Engines;
 use crate::event::aggregator::EventAggregator;
+use crate::finding::Finding;
 use crate::ids::ProcKey;
 use crate::inventory::Inventory;
 use crate::paths::Paths;
 use crate::poller::Poller;
-use crate::series::Selection;
+use crate::status::StatusRegistry;
 use crate::tenant_files::TenantFiles;
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -71,9 +72,22 @@ pub trait Source: fmt::Debug {
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>>;
 
     /// What `gpuwho doctor` says of it, where its standing after a reading does not say it.
-    fn diagnose(&self, _settings: &Settings) -> Vec<Finding> {
+    fn diagnose(&self, _with: &Diagnosing<'_>) -> Vec<Finding> {
         Vec::new()
     }
+}
+
+/// What a source is diagnosed with, where no agent runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Diagnosing<'a> {
+    /// Time between readings.
+    pub interval: Duration,
+    /// Where the host's files are.
+    pub paths: &'a Paths,
+    /// Which device nodes are watched.
+    pub nodes: &'a nodes::Settings,
+    /// Settings of attribution.
+    pub attribution: &'a attribute::Settings,
 }
 
 /// What sources share: whatever they start with, and tell to each other.
@@ -106,7 +120,7 @@ pub struct Context {
     /// Waits for what happens between two readings.
     pub poller: Poller,
     /// Which device nodes are watched.
-    pub nodes: device_users::Settings,
+    pub nodes: nodes::Settings,
     /// The device readers.
     pub readers: Readers,
     /// Those that hold devices open: a process with a vendor's library; readers of files hold none.
@@ -117,12 +131,8 @@ pub struct Context {
     pub upkeep: Upkeep,
     /// Collectors that come after the start.
     pub late: Late,
-    /// The processes that have loaded NCCL.
-    pub nccl_processes: NcclProcesses,
-    /// Versions and phases of their libraries.
-    pub nccl_states: NcclStates,
-    /// Whether a process may use NCCL.
-    pub nccl_in_use: NcclInUse,
+    /// What sources of one kind share, by its type.
+    pub of_kind: OfKind,
     /// Inference engines by number.
     pub engines: Arc<Engines>,
 }
@@ -167,12 +177,6 @@ pub type Readers = Shared<Control>;
 pub type Upkeep = Shared<Box<dyn FnMut() + Send>>;
 /// Collectors that appear while the agent runs: pushed by a source, started at the next tick.
 pub type Late = Shared<Box<dyn Collector>>;
-/// Lists the processes that have loaded NCCL.
-pub type NcclProcesses = Shared<Arc<dyn Fn() -> Vec<ProcKey> + Send + Sync>>;
-/// Tells versions and phases of the libraries of those processes.
-pub type NcclStates = Shared<Arc<dyn Fn() -> Vec<LibraryState> + Send + Sync>>;
-/// Tells whether a process uses NCCL, or might; empty where nothing looks for it.
-pub type NcclInUse = Shared<Arc<dyn Fn() -> bool + Send + Sync>>;
 /// Told of each change of a process that holds a device.
 pub type ProcessListeners = Shared<Box<dyn Fn(ProcessChange) + Send>>;
 
@@ -216,6 +220,27 @@ impl<T> Default for Shared<T> {
 impl<T> fmt::Debug for Shared<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Shared").field(&self.lock().len()).finish()
+    }
+}
+
+/// What sources of one kind share and others need not know: one value of each type.
+#[derive(Clone, Default)]
+pub struct OfKind(Arc<Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>>);
+
+impl OfKind {
+    /// The value of a type; made when first asked for.
+    pub fn get<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        // The map is whole whatever panicked beside it.
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let one = all.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
+        // The entry of a type is of that type.
+        Arc::clone(one).downcast().unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for OfKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OfKind").finish_non_exhaustive()
     }
 }
 

@@ -2,8 +2,8 @@
 //! spent and told by the agent's own collector. Two looks at the thread's clock a stage and batch,
 //! some 0.2 µs each.
 
-use super::schedule::thread_cpu;
 use crate::catalog::agent::Stage;
+use crate::sys::clock::thread_cpu;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 

@@ -2,7 +2,6 @@
 //! what to write instead.
 
 use super::ConfigError;
-use crate::control::DEFAULT_MODE;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -42,8 +41,8 @@ pub(crate) fn absolute<P: AsRef<Path>>(
 }
 
 /// Parses the mode of the public socket, in octal.
-pub(crate) fn socket_mode(mode: Option<String>) -> Result<u32, ConfigError> {
-    let Some(text) = mode else { return Ok(DEFAULT_MODE) };
+pub(crate) fn socket_mode(mode: Option<String>, default: u32) -> Result<u32, ConfigError> {
+    let Some(text) = mode else { return Ok(default) };
     // Without a sign, and permission bits only.
     let mode = Some(&*text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let mode = mode.and_then(|text| u32::from_str_radix(text, 8).ok());
@@ -132,107 +131,4 @@ fn regular(path: &Path) -> io::Result<File> {
 /// An error about a value.
 pub(crate) fn wrong(key: &str, problem: String, remedy: &str) -> ConfigError {
     ConfigError::Value { key: key.into(), problem, remedy: remedy.into() }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::agent::configuration::Configuration;
-    use std::fs;
-    use std::path::Path;
-    use std::time::Duration;
-
-    fn check(text: &str) -> Result<Configuration, String> {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("gpuwho.toml");
-        fs::write(&file, text).unwrap();
-        Configuration::check(&file).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn wrong_values_are_refused_with_key_value_and_remedy() {
-        for (text, key, value, remedy) in [
-            ("[otlp]\ncompression = \"xz\"", "otlp.compression", "xz", "`gzip`"),
-            ("[sinks]\nfile_max_bytes = 1000", "sinks.file_max_bytes", "1000", "1048576"),
-            ("[sinks]\nfile_max_age = \"1s\"", "sinks.file_max_age", "`1s`", "1m or more"),
-            ("[sinks]\nfile_keep = 5000", "sinks.file_keep", "5000", "1000 or less"),
-            ("[agent]\nlog = \"inof\"", "agent.log", "`inof`", "write error, warn, info"),
-            ("[agent]\nlog = \"\"", "agent.log", "``", "write error, warn, info"),
-            ("[agent]\nlog = \"info,loud\"", "agent.log", "loud", "gpuwho::export=debug"),
-            ("[agent]\ninterval = \"1000d\"", "agent.interval", "longer than a day", "10s"),
-            ("[metrics]\nlevel = \"most\"", "metrics.level", "`most`", "basic, default or all"),
-            (
-                "[metrics]\nexclude = [\"gpu.pwer\"]",
-                "metrics.exclude",
-                "gpu.pwer",
-                "gpuwho metrics",
-            ),
-            ("[otlp]\ntimeout_ms = 0", "otlp.timeout_ms", "`0`", "10000"),
-            ("[otlp]\nqueue_bytes = 1", "otlp.queue_bytes", "1", "65536"),
-            ("[paths]\nrun = \"\"", "paths.run", "``", "begin it with /"),
-            ("[paths]\nproc = \"proc\"", "paths.proc", "`proc`", "begin it with /"),
-            ("[paths]\nsocket_mode = \"rw\"", "paths.socket_mode", "`rw`", "octal"),
-            ("[paths]\nsocket_mode = \"0888\"", "paths.socket_mode", "`0888`", "octal"),
-            ("[paths]\nsocket_mode = \"4777\"", "paths.socket_mode", "`4777`", "octal"),
-            ("[paths]\nsocket_mode = \"+666\"", "paths.socket_mode", "`+666`", "octal"),
-            ("[nvidia]\nlibrary = \"/etc/passwd\"", "nvidia.library", "/etc/passwd", "driver's"),
-            ("[nvidia]\nlibrary = \"/dev/zero\"", "nvidia.library", "/dev/zero", "driver's"),
-            ("[nvidia]\nlibrary = \"\"", "nvidia.library", "``", "driver's"),
-            ("[nvidia]\nlibrary = \"lib/x.so\"", "nvidia.library", "`lib/x.so`", "begin"),
-            ("[devices]\nnodes = [\"relative\"]", "devices.nodes", "`relative`", "absolute paths"),
-            ("[devices]\nnodes = [\"/*\"]", "devices.nodes", "`/*`", "absolute paths"),
-            ("[devices]\nnodes = [\"/dev/*\"]", "devices.nodes", "`/dev/*`", "absolute paths"),
-            ("[devices]\nnodes = [\"/dev/*/x\"]", "devices.nodes", "`/dev/*/x`", "absolute paths"),
-            (
-                "[devices]\nnodes = [\"/dev/../x\"]",
-                "devices.nodes",
-                "`/dev/../x`",
-                "absolute paths",
-            ),
-            ("[devices]\nnodes = [\"/dev/\"]", "devices.nodes", "`/dev/`", "absolute paths"),
-            ("[slurm]\njobs = \"jobs\"", "slurm.jobs", "`jobs`", "begin it with /"),
-            ("[kubernetes]\ncri = [\"x.sock\"]", "kubernetes.cri", "`x.sock`", "begin it with /"),
-            ("[sinks]\nfile = \"\"", "sinks.file", "``", "begin it with /"),
-        ] {
-            let error = check(text).unwrap_err();
-            assert!(error.contains(key) && error.contains(value), "{text}: {error}");
-            assert!(error.contains(remedy), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn common_values_are_accepted() {
-        let text = "[agent]\nshow_others = true\n[paths]\nsocket_mode = \"0660\"\n[devices]\n\
-                    nodes = [\"/dev/nvidia*\", \"/dev/nvidia-caps/*\", \"/dev/kfd\"]\n\
-                    [nvidia]\nlibrary = \"libnvidia-ml.so.1\"\n[kubernetes]\nnested = true\n";
-        let settings = check(text).unwrap();
-        let control = settings.settings.control;
-        assert_eq!((control.mode, control.show_others), (0o660, true));
-        assert!(settings.settings.attribution.nested);
-        let default = check("").unwrap();
-        assert_eq!(
-            (default.settings.control.mode, default.settings.control.show_others),
-            (0o666, false)
-        );
-        assert!(!default.settings.attribution.nested);
-    }
-
-    #[test]
-    fn a_configuration_without_end_or_writer_is_refused_at_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let fifo = folder.path().join("fifo");
-        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        let long = folder.path().join("long.toml");
-        fs::write(&long, "#".repeat((1 << 20) + 1)).unwrap();
-        for (path, words) in [
-            (fifo.as_path(), "not a regular file"),
-            (Path::new("/dev/zero"), "not a regular file"),
-            (&long, "longer than"),
-        ] {
-            let began = std::time::Instant::now();
-            let error = Configuration::check(path).unwrap_err().to_string();
-            assert!(error.contains(words), "{error}");
-            assert!(began.elapsed() < Duration::from_secs(30), "waited");
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! Errors of the configuration: each names the place, the problem and the remedy.
 
-use crate::export::otlp::settings::SettingsError;
+use std::error::Error;
 use std::path::PathBuf;
 
 /// Why the settings cannot be used.
@@ -50,9 +50,9 @@ pub enum ConfigError {
         /// What to write instead.
         remedy: String,
     },
-    /// The OTLP settings do not fit together.
+    /// What a component says of its own settings.
     #[error(transparent)]
-    Otlp(#[from] SettingsError),
+    Component(Box<dyn Error + Send + Sync>),
 }
 
 impl ConfigError {
@@ -76,23 +76,4 @@ fn nearest_words(nearest: Option<&str>) -> String {
         || "; `gpuwho config sample` lists the keys".to_owned(),
         |key| format!("; did you mean `{key}`?"),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::agent::configuration::Configuration;
-    use std::path::Path;
-
-    #[test]
-    fn a_file_that_cannot_be_read_is_named_with_what_to_do_about_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let error = |path: &Path| Configuration::check(path).unwrap_err().to_string();
-        let missing = error(&folder.path().join("no.toml"));
-        assert!(
-            missing.ends_with("; `gpuwho config sample` prints one to begin with"),
-            "{missing}"
-        );
-        let is_folder = error(folder.path());
-        assert!(is_folder.ends_with("; name a file of text with --config"), "{is_folder}");
-    }
 }

@@ -1,6 +1,7 @@
 use super::*;
+use crate::attribute::view::OwnerView;
 use crate::event::recent::EventView;
-use crate::who::{Device, OwnerView, Process};
+use crate::who::{Device, Process};
 use std::io::Read as _;
 use std::sync::Arc;
 

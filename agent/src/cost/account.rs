@@ -6,9 +6,9 @@
 
 use super::{Charge, Rates};
 use crate::accounting::Amount;
-use crate::attribute::owner::OwnerId;
 use crate::catalog::cost::{self as metric, TimeUse};
 use crate::ids::GpuId;
+use crate::ids::OwnerId;
 use crate::labels::LabelSet;
 use crate::sample::{Batch, GpuOwner};
 use std::collections::btree_map::Range;

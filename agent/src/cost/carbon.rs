@@ -7,8 +7,8 @@
 use super::settings::wrong;
 use crate::catalog::agent::SourceState;
 use crate::catalog::cost::CarbonSource;
-use crate::collect::status::Report;
 use crate::config::{ConfigError, checks};
+use crate::status::Report;
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;

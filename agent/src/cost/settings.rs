@@ -212,7 +212,7 @@ fn pue(value: f64) -> Result<u32, ConfigError> {
 
 /// Whether a value is what a pattern says, whatever its case; `*` stands for any text.
 pub(super) fn matches(pattern: &str, value: &str) -> bool {
-    crate::series::matches(&pattern.to_lowercase(), &value.to_lowercase())
+    crate::catalog::selection::matches(&pattern.to_lowercase(), &value.to_lowercase())
 }
 
 pub(super) fn wrong(key: &str, problem: String, remedy: &str) -> ConfigError {

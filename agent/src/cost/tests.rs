@@ -45,12 +45,13 @@ impl Rig {
             .iter()
             .map(|(owner, what)| Increment { gpu, owner: *owner, elapsed_ns: HOUR, what: *what })
             .collect();
-        let samples =
-            [("nvidia", &increments[..]), ("amd", &[]), (own::NAME, &[])].map(|(source, of)| {
+        let samples = [("nvidia", &increments[..]), ("amd", &[]), (Agent::SOURCE, &[])].map(
+            |(source, of)| {
                 let mut batch = Batch::new(source, UNIX_EPOCH);
                 self.costs.charge(of, &mut batch, (&self.ownership, &self.inventory), |_| {});
                 batch.samples
-            });
+            },
+        );
         let named = samples.iter().flatten().map(|(_, sample)| {
             let mut words = vec![sample.metric.name.to_owned()];
             let dims = sample.metric.dims.iter().zip(sample.dims);

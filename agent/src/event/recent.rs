@@ -3,9 +3,9 @@
 //! device. Users other than root see of other owners only their number, as in the table.
 
 use super::{AffectedOwner, Event, Place, Severity, record};
+use crate::attribute::view::OwnerView;
 use crate::catalog::event::EventKind;
 use crate::text::printable;
-use crate::who::OwnerView;
 use humantime::format_rfc3339_seconds;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;

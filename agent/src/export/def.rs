@@ -4,7 +4,7 @@
 use super::Sink;
 use crate::catalog::attributes::AttrSet;
 use crate::config::{ConfigError, Resolving, Section};
-use crate::diagnosis::Finding;
+use crate::finding::Finding;
 use crate::heartbeat::Heartbeat;
 use crate::paths::Paths;
 use std::collections::BTreeSet;

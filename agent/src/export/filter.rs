@@ -5,14 +5,15 @@
 //! missed, and an end is not either. Holds one point of each live series then, which the series limit
 //! bounds.
 
-use super::{EnrichedBatch, Labels, Point, Report, Sink};
+use super::{Report, Sink};
 use crate::catalog::attributes::{self, AttrKey, AttrValue};
 use crate::catalog::event::EventKind;
+use crate::catalog::selection::matches;
 use crate::catalog::{self, MetricDef};
 use crate::config::{ConfigError, checks};
 use crate::cost::receipts;
 use crate::event::record::Record;
-use crate::series::matches;
+use crate::point::{EnrichedBatch, Labels, Point};
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use super::otlp::trust::Untrusted;
 use super::prometheus::RETRY_LISTEN;
 use crate::catalog::agent::SourceState;
-use crate::collect::status;
+use crate::status;
 use std::io;
 use std::net::SocketAddr;
 

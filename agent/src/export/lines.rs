@@ -21,7 +21,7 @@ pub const STDOUT: SinkDef = SinkDef {
         let raw = read(with)?;
         let is_wanted = with.flags.sink("stdout").is_some() || raw.stdout == Some(true);
         let filter = Filter::resolve("sinks.stdout_filter", raw.stdout_filter.as_ref())?;
-        let (naming, interval) = (naming(with)?, with.settings.interval);
+        let (naming, interval) = (naming(with)?, with.interval);
         Ok(Box::new(Stdout { is_wanted, filter, naming, interval }))
     },
 };
@@ -35,7 +35,7 @@ pub const FILE: SinkDef = SinkDef {
         let raw = read(with)?;
         let path = with.flags.sink("file").map(PathBuf::from).or_else(|| raw.file.clone());
         let filter = Filter::resolve("sinks.file_filter", raw.file_filter.as_ref())?;
-        let (naming, interval) = (naming(with)?, with.settings.interval);
+        let (naming, interval) = (naming(with)?, with.interval);
         Ok(Box::new(File { path, rotation: rotation(&raw)?, filter, naming, interval }))
     },
 };

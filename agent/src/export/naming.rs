@@ -11,11 +11,12 @@ mod window;
 
 use super::otlp::Resource;
 use super::otlp::settings::resource_attributes;
-use super::{EnrichedBatch, Report, Sink};
+use super::{Report, Sink};
 use crate::catalog::attributes::AttrSet;
 use crate::catalog::{profile, share};
 use crate::config::{ConfigError, Resolving, checks};
 use crate::event::record::Record;
+use crate::point::EnrichedBatch;
 use owner::Owners;
 use std::time::Instant;
 use translator::Translator;
@@ -90,9 +91,8 @@ impl Naming {
     ) -> Result<Self, ConfigError> {
         let owner_on_devices = raw.owner_on_devices.unwrap_or(false);
         let needed = [share::OWNER_PROCESSES.def(), share::ALLOCATION_TIME.def()];
-        if let Some(missing) = needed
-            .into_iter()
-            .find(|metric| owner_on_devices && !with.settings.metrics.wants(metric))
+        if let Some(missing) =
+            needed.into_iter().find(|metric| owner_on_devices && !with.metrics.wants(metric))
         {
             let problem =
                 format!("the owner is known from `{}`, which is not exported", missing.name);
@@ -234,26 +234,36 @@ impl Sink for Named {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Flags, Settings, Tables};
+    use crate::catalog::level::Level;
+    use crate::catalog::selection::Selection;
+    use crate::config::{Flags, Tables};
+    use crate::paths::Paths;
 
-    fn resolve_with(section: &str, raw: RawNaming, metrics: &str) -> Result<Naming, String> {
-        let sections = crate::config::FIRST;
-        let set: Vec<_> = metrics
-            .split_whitespace()
-            .map(|set| set.split_once('=').unwrap())
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .collect();
-        let tables = Tables::load(None, &set, sections).map_err(|error| error.to_string())?;
-        let flags = Flags::default();
-        let settings = Settings::resolve(&tables, &flags, &|_| None).unwrap();
-        let with =
-            Resolving { tables: &tables, settings: &settings, flags: &flags, env: &|_| None };
+    fn resolve_with(section: &str, raw: RawNaming, metrics: &Selection) -> Result<Naming, String> {
+        let (tables, flags, paths) = (Tables::default(), Flags::default(), Paths::default());
+        let with = Resolving {
+            tables: &tables,
+            interval: std::time::Duration::from_secs(10),
+            paths: &paths,
+            metrics,
+            flags: &flags,
+            env: &|_| None,
+        };
         Naming::resolve(section, raw, &with).map_err(|error| error.to_string())
+    }
+
+    fn selection(level: Level, include: &[&str]) -> Selection {
+        let include: Vec<_> = include.iter().map(|name| (*name).to_owned()).collect();
+        Selection::new(level, &include, &[]).unwrap()
     }
 
     fn resolve(section: &str, names: &[&str]) -> Result<Naming, String> {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        resolve_with(section, RawNaming { names: Some(names), ..RawNaming::default() }, "")
+        resolve_with(
+            section,
+            RawNaming { names: Some(names), ..RawNaming::default() },
+            &Selection::all(),
+        )
     }
 
     #[test]
@@ -262,7 +272,7 @@ mod tests {
         assert_eq!(of(&["dcgm", "native", "dcgm"]), [Profile::Native, Profile::Dcgm]);
         assert_eq!(of(&["semconv", "native"]), [Profile::Native, Profile::Semconv]);
         assert_eq!(of(&["dcgm", "l9gpu"]), [Profile::L9gpu, Profile::Dcgm]);
-        let none = resolve_with("otlp", RawNaming::default(), "").unwrap();
+        let none = resolve_with("otlp", RawNaming::default(), &Selection::all()).unwrap();
         assert_eq!(none, Naming::default());
     }
 
@@ -283,14 +293,14 @@ mod tests {
 
     #[test]
     fn an_owner_that_no_metric_names_is_refused() {
-        let of = |metrics| {
+        let of = |metrics: Selection| {
             let raw = RawNaming { owner_on_devices: Some(true), ..RawNaming::default() };
-            resolve_with("otlp", raw, metrics)
+            resolve_with("otlp", raw, &metrics)
         };
-        let error = of("").unwrap_err();
+        let error = of(selection(Level::Default, &[])).unwrap_err();
         let parts = ["otlp.owner_on_devices", "add \"gpu.owner.processes\" to metrics.include"];
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
-        assert!(of("GPUWHO_METRICS_LEVEL=all").is_ok());
-        assert!(of("GPUWHO_METRICS_INCLUDE=[\"gpu.owner.processes\"]").is_ok());
+        assert!(of(selection(Level::All, &[])).is_ok());
+        assert!(of(selection(Level::Default, &["gpu.owner.processes"])).is_ok());
     }
 }

@@ -33,7 +33,8 @@ pub mod trust;
 mod wire;
 
 use crate::export::spool::SpoolFolder;
-use crate::export::{EnrichedBatch, Report, Sink};
+use crate::export::{Report, Sink};
+use crate::point::EnrichedBatch;
 use body::{Encoding, Format};
 use counts::SinkCounters;
 use delta::Deltas;

@@ -3,10 +3,11 @@
 //! batch in one system call, on a thread of its own.
 
 use super::writer::WriterThread;
-use super::{EnrichedBatch, Labels, Point, Report, Sink};
+use super::{Report, Sink};
 use crate::catalog::Kind;
 use crate::catalog::attributes::{AttrKey, AttrSet, AttrValue};
 use crate::event::record::Record;
+use crate::point::{EnrichedBatch, Labels, Point};
 use crate::sample::Value;
 use serde::Serialize;
 use serde::ser::{SerializeMap as _, Serializer};
@@ -187,7 +188,7 @@ mod tests {
     use super::*;
     use crate::catalog::attributes::{GPU_INDEX, GPU_UUID, SOURCE};
     use crate::catalog::{agent, device};
-    use crate::export::Labels;
+    use crate::point::Labels;
     use crate::sample::Histogram;
     use std::sync::{Arc, Mutex};
 

@@ -3,10 +3,10 @@
 
 use super::device::Vital;
 use super::rules::{Input, RULES, Signal};
-use crate::attribute::owner::OwnerId;
 use crate::catalog::device::{self, Clock, DeviceState, Sensor, Task};
 use crate::catalog::{self, DimIndexes, MetricDef, NO_DIM, OneDim as _, share};
 use crate::ids::GpuId;
+use crate::ids::OwnerId;
 use crate::sample::{Batch, Sample, Subject, Value};
 use std::ops::Range;
 

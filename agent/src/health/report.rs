@@ -2,8 +2,8 @@
 
 use crate::catalog::health::{ConditionSeverity, HealthStatus};
 use crate::event::Severity;
-use crate::who::table::plural;
-use crate::who::{Screen, Style};
+use crate::screen::{Screen, Style};
+use crate::text::plural;
 use serde::{Deserialize, Serialize};
 
 /// The version of the JSON (`agent/docs/json.md`).

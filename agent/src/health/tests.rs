@@ -3,7 +3,6 @@
 
 use super::rules::Figures;
 use super::*;
-use crate::attribute::owner::OwnerId;
 use crate::catalog::board::{self, RecoveryAction};
 use crate::catalog::device::{self, Clock, DeviceState, MemoryState, Sensor, Task, ThrottleReason};
 use crate::catalog::health::Condition;
@@ -11,6 +10,7 @@ use crate::catalog::link::{self, ChipLink, FabricHealth, FabricState, LinkState,
 use crate::catalog::share::{self, Presence};
 use crate::catalog::wear::{self, EccCount, EccError, PcieError, RetirementCause, SpareRows};
 use crate::event::{Moment, Observation};
+use crate::ids::OwnerId;
 use crate::inventory::GpuInfo;
 use crate::sample::{GpuOwner, Sample, Value};
 use std::path::Path;
@@ -31,7 +31,11 @@ struct Fleet {
 
 impl Fleet {
     fn new() -> Self {
-        Self::with(HealthMonitor::new(HealthSettings::default(), Duration::from_secs(10)))
+        Self::with(HealthMonitor::new(
+            HealthSettings::default(),
+            Duration::from_secs(10),
+            vec!["nvidia"],
+        ))
     }
 
     fn with(monitor: HealthMonitor) -> Self {
@@ -329,7 +333,8 @@ fn a_value_between_start_and_end_neither_ends_nor_starts_a_condition() {
     std::fs::write(&file, off).unwrap();
     let tables = crate::config::Tables::load(Some(&file), &[], &[settings::SECTION]).unwrap();
     let settings = HealthSettings::resolve(&tables).unwrap();
-    let mut fleet = Fleet::with(HealthMonitor::new(settings, Duration::from_secs(10)));
+    let mut fleet =
+        Fleet::with(HealthMonitor::new(settings, Duration::from_secs(10), vec!["nvidia"]));
     assert_eq!(fleet.run(1000.0, &hot(83.0)), []);
     assert_eq!(fleet.run(400.0, &hot(86.0)), [(EventKind::HealthStarted, "thermal_hot")]);
     assert_eq!(fleet.run(1000.0, &hot(83.0)), [], "83 °C is below the start and above the end");
@@ -498,7 +503,8 @@ fn stored(folder: &Path, boot: &str, clock: f64) -> Fleet {
     std::fs::create_dir_all(&random).unwrap();
     std::fs::write(random.join("boot_id"), boot).unwrap();
     let now = (clock, UNIX_EPOCH + Duration::from_secs_f64(1e9 + clock));
-    let monitor = HealthMonitor::new(HealthSettings::default(), Duration::from_secs(10));
+    let monitor =
+        HealthMonitor::new(HealthSettings::default(), Duration::from_secs(10), vec!["nvidia"]);
     let mut fleet = Fleet::with(monitor.with_past(&paths, now));
     fleet.clock = clock;
     fleet

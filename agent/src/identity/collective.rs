@@ -5,7 +5,7 @@ use super::{Description, Identity, Lookup, Registries};
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::attributes as attr;
 use crate::catalog::{MetricDef, inspector, nccl};
-use crate::communicators::MemberId;
+use crate::ids::MemberId;
 use crate::sample::Recent;
 use crate::subject::Method;
 

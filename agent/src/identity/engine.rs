@@ -4,7 +4,7 @@ use super::{Description, Identity, Lookup, Registries};
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::MetricDef;
 use crate::catalog::attributes as attr;
-use crate::engines::EngineId;
+use crate::ids::EngineId;
 use crate::sample::EngineGpu;
 
 impl Lookup for EngineId {

@@ -1,9 +1,9 @@
 //! Owners, their parts of devices, and their allocations.
 
 use super::{Description, Identity, Lookup, Registries};
-use crate::attribute::owner::OwnerId;
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::MetricDef;
+use crate::ids::OwnerId;
 use crate::sample::{GpuAllocation, GpuOwner};
 
 impl Lookup for GpuOwner {

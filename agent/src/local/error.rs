@@ -1,7 +1,7 @@
 //! The cause of a failed call over a local socket, and the remedy.
 
 use crate::catalog::agent::SourceState;
-use crate::collect::status::Report;
+use crate::status::Report;
 use hyper::StatusCode;
 use std::error::Error;
 use std::io;

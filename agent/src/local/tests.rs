@@ -194,7 +194,7 @@ fn an_error_names_the_socket_the_call_and_the_remedy() {
     let reason = "/run/containerd/containerd.sock: /test.Test/Ask: no answer within 20s";
     let remedy = "see the log of this socket's server; the agent continues without it";
     let hung = crate::catalog::agent::SourceState::Hung;
-    assert_eq!(report, crate::collect::status::Report::of(hung, reason, remedy));
+    assert_eq!(report, crate::status::Report::of(hung, reason, remedy));
 }
 
 #[test]

@@ -3,8 +3,8 @@
 
 use super::parts::PartStore;
 use crate::attribute::quota::QuotaKey;
-use crate::export::{Labels, SameParts};
 use crate::identity::{Description, Identity, Lookup as _, Registries};
+use crate::point::{Labels, SameParts};
 use crate::sample::{Sample, Subject};
 use std::collections::HashSet;
 use std::sync::Arc;

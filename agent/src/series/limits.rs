@@ -6,11 +6,11 @@
 //! Cost: that of one [`SeriesLimit`], twice for a series of a family.
 
 use super::limit::{Needed, Place, SeriesLimit};
-use super::selection::{Family, Selection};
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::{DropReason, SourceState};
-use crate::collect::status::Report;
+use crate::catalog::selection::{Family, Selection};
 use crate::sample::SourcePart;
+use crate::status::Report;
 use crate::subject::SeriesClass;
 use std::collections::HashMap;
 

@@ -4,7 +4,7 @@ use super::identity::SubjectLookup;
 use super::limit::Place;
 use super::source::{NewPoint, Output, place};
 use crate::catalog::{Kind, MetricDef};
-use crate::export::{Labels, Point};
+use crate::point::{Labels, Point};
 use crate::sample::{Sample, Value};
 use std::sync::Arc;
 

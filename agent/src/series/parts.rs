@@ -1,8 +1,8 @@
 //! The parts of all labels, each stored once.
 
 use crate::catalog::attributes::AttrSet;
-use crate::export::{Labels, Part};
 use crate::identity::Description;
+use crate::point::{Labels, Part};
 use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};

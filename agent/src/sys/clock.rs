@@ -34,6 +34,11 @@ impl ThreadClock {
     }
 }
 
+/// CPU time of the calling thread.
+pub fn thread_cpu() -> Duration {
+    ThreadClock::OWN.spent().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,9 +6,9 @@
 
 use super::wire::{Answer, Link, MAX_READ, Reply, Request, Stat};
 use crate::attribute::process::Living;
-use crate::collect::nccl::inspector::files;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
+use crate::tenant_files::search;
 use rustix::fs::{
     Advice, AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, fadvise, openat, statx,
 };
@@ -53,17 +53,17 @@ fn attempt(paths: &Paths, request: &Request, passed: &[BorrowedFd<'_>]) -> Resul
         Request::Directory { process, path } => {
             let place = match process {
                 Some(process) => {
-                    let place = files::directory_of(paths, *process, path)?;
+                    let place = search::directory_of(paths, *process, path)?;
                     // Checked after opening: until then the PID may go to another process.
                     Living::same(paths, *process).map(|_| place).ok_or(Errno::SRCH)?
                 }
-                None => files::directory(path)?,
+                None => search::directory(path)?,
             };
             let descriptors = vec![place];
             Ok(Reply { answer: Answer::Directory, bytes: Vec::new(), descriptors })
         }
         Request::Search { search, wanted } => {
-            let places = files::search(paths, search, passed.first().copied(), wanted)?;
+            let places = search::search(paths, search, passed.first().copied(), wanted)?;
             let (mut found, mut descriptors) = (Vec::new(), Vec::new());
             for (kind, stat, place) in places.files {
                 found.push((kind, stat));

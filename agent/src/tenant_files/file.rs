@@ -2,9 +2,9 @@
 
 use super::wire::{self, Answer, Request};
 use super::{FileOwner, MAX_READ, ReadError, Stat, TenantFiles, no_answer};
-use crate::collect::nccl::inspector::files::{FileFilter, Search, SearchResult};
 #[cfg(test)]
 use crate::paths::Paths;
+use crate::tenant_files::search::{FileFilter, Search, SearchResult};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 

@@ -2,9 +2,9 @@
 //! (`SOCK_SEQPACKET`), with descriptors. Both ends are the same binary; the agent still refuses
 //! messages longer than [`MAX_FRAME`].
 
-use crate::collect::nccl::inspector::files::{FileFilter, Search};
-use crate::collect::nccl::inspector::names::Kind;
 use crate::ids::ProcKey;
+use crate::tenant_files::names::Kind;
+use crate::tenant_files::search::{FileFilter, Search};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,

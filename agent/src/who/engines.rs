@@ -1,7 +1,7 @@
 //! Inference engines in the table: a line each, with what they serve and for whom.
 
-use super::OwnerView;
-use super::layout::{Screen, Style, clean, left, right, width};
+use crate::attribute::view::OwnerView;
+use crate::screen::{Screen, Style, clean, left, right, width};
 use crate::text::printable;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;

@@ -1,8 +1,9 @@
 //! What a user without privilege is told of others: how many processes they have on a device and
 //! what these take together, and nothing else.
 
-use super::{Device, Holder, HostReport, OwnerView, Process, Source};
+use super::{Device, Holder, HostReport, Process, Source};
 use crate::attribute::providers;
+use crate::attribute::view::OwnerView;
 use crate::collect::device::DEVICES;
 use crate::collect::kernel::device_users;
 use crate::collect::kmsg;

@@ -1,7 +1,8 @@
 //! What of the report a person wants to see: `--gpu`, `--user`, `--pod`, `--namespace`, `--job`,
 //! `--sort`.
 
-use super::{HostReport, OwnerView, Process, Totals};
+use super::{HostReport, Process, Totals};
+use crate::attribute::view::OwnerView;
 use crate::ids::PciAddress;
 use clap::{Args, ValueEnum};
 use std::cmp::Reverse;

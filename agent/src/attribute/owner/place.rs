@@ -42,8 +42,8 @@ impl Owner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attribute::owner::OwnerId;
     use crate::attribute::{Method, ProcessAttribution};
+    use crate::ids::OwnerId;
     use crate::ids::ProcKey;
     use std::sync::Arc;
 

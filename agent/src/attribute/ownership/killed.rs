@@ -4,10 +4,11 @@
 use super::Ownership;
 use crate::attribute::cgroup::parse_path;
 use crate::attribute::delegated;
-use crate::attribute::owner::{Owner, OwnerId};
+use crate::attribute::owner::Owner;
 use crate::attribute::process::Living;
 use crate::attribute::table::started_ns;
 use crate::attribute::{KernelCgroups, Method, NAMES, ProcessAttribution};
+use crate::ids::OwnerId;
 use crate::ids::ProcKey;
 use std::sync::Arc;
 

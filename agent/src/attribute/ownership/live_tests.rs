@@ -5,8 +5,7 @@ use super::*;
 use crate::attribute::fake::of_path;
 use crate::attribute::hierarchies::Hierarchies;
 use crate::attribute::{KernelCgroups, Method, cgroup};
-use crate::collect::kernel::device_users;
-use crate::collect::kernel::nodes::Nodes;
+use crate::collect::kernel::nodes::{self, Nodes};
 use crate::collect::proc_scan::Tracker;
 use crate::ids::{CgroupId, Hierarchy};
 use std::fs;
@@ -188,11 +187,8 @@ fn half_ended(folder: &Path) -> Option<Child> {
 
 /// The results of a scan for one process.
 fn reported(tracker: &mut Tracker, pid: u32) -> Vec<Evidence> {
-    let settings = device_users::Settings {
-        nodes: vec!["/dev/zero".to_owned()],
-        drivers: Vec::new(),
-        ..Default::default()
-    };
+    let settings =
+        nodes::Settings { nodes: vec!["/dev/zero".to_owned()], drivers: Vec::new(), vendors: &[] };
     let paths = Paths::default();
     let found = tracker.scan(&paths, &Nodes::read(&settings, &paths));
     let is_of = |evidence: &Evidence| match evidence {

@@ -2,9 +2,9 @@
 
 use super::Ownership;
 use crate::attribute::ProcessAttribution;
-use crate::attribute::owner::OwnerId;
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::OwnerLimit;
+use crate::ids::OwnerId;
 use crate::ids::ProcKey;
 
 impl Ownership {

@@ -4,8 +4,8 @@ use super::{Containers, Kubernetes, MetadataProviders, Settings};
 use crate::attribute::fake::{FakeHost, opened};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::{Evidence, ProcessAttribution};
-use crate::collect::status::{Report, StatusRegistry};
 use crate::ids::ProcKey;
+use crate::status::{Report, StatusRegistry};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,6 +33,7 @@ impl Node {
             paths: host.paths.clone(),
             kubernetes: Kubernetes { cri: cri.iter().map(at).collect(), ..Kubernetes::default() },
             containers: Containers { docker: docker.as_ref().map(at), podman: None },
+            vendors: &[],
         };
         let ownership = Ownership::with_clock(&host.paths, || 10_000_000_000);
         let status = StatusRegistry::default();

@@ -4,8 +4,9 @@
 use super::{Kubernetes, LookupQueue, ProviderContext, Settings};
 use crate::attribute::names::LookupKey;
 use crate::attribute::ownership::Ownership;
-use crate::collect::status::{Report, StatusRegistry};
+use crate::collect::kernel::nodes::fixture::VENDORS;
 use crate::paths::Paths;
+use crate::status::{Report, StatusRegistry};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming};
@@ -253,7 +254,7 @@ impl Fixture {
         let busy = Arc::new(AtomicUsize::new(1));
         let context = ProviderContext {
             name: self.name,
-            settings: Arc::new(Settings { paths, kubernetes, containers }),
+            settings: Arc::new(Settings { paths, kubernetes, containers, vendors: VENDORS }),
             ownership: self.ownership.clone(),
             status: self.status.clone(),
             busy: Arc::clone(&busy),

@@ -16,9 +16,9 @@ use super::{LookupQueue, ProviderContext, next_of};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::SourceState;
 use crate::catalog::share::GrantKind;
-use crate::collect::status::Report;
 use crate::ids::PodUid;
 use crate::local::{Cause, Grpc, LocalError};
+use crate::status::Report;
 use binding::{Binding, Outcome};
 use missing::{Life, Missing};
 use std::path::PathBuf;
@@ -210,7 +210,11 @@ impl Kubelet {
             return;
         }
         let settings = self.context.settings();
-        let devices = devices::NameContext::new(&settings.paths, &settings.kubernetes.resources);
+        let devices = devices::NameContext::new(
+            &settings.paths,
+            settings.vendors,
+            &settings.kubernetes.resources,
+        );
         // The copy has no room for more, as the decoded lists of each pod have.
         (state.list, state.names) = (list.clone(), names);
         state.outcome = state.binding.bind(list, &devices, &self.ownership);
@@ -259,7 +263,7 @@ impl Kubelet {
             Ok(answer) => {
                 let settings = self.context.settings();
                 let extra = &settings.kubernetes.resources;
-                let names = devices::NameContext::new(&settings.paths, extra);
+                let names = devices::NameContext::new(&settings.paths, settings.vendors, extra);
                 let all = answer.devices.iter().flat_map(|devices| names.plugin(devices));
                 let all: Vec<_> = all.collect();
                 self.node.known = Some(all.len());

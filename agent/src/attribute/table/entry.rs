@@ -1,7 +1,7 @@
 //! One entry of the ownership table: a process's attribution, and what is still missing.
 
-use crate::attribute::owner::OwnerId;
 use crate::attribute::{KernelCgroups, Method, ProcessAttribution, Workload};
+use crate::ids::OwnerId;
 use crate::ids::{CgroupId, ProcKey};
 use crate::labels::OTHER;
 use std::sync::Arc;

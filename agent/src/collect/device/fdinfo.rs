@@ -9,9 +9,9 @@
 use super::files::{Files, numbered_to};
 use super::wire::{ProcessValue, push};
 use crate::catalog::process::{self as metric, ProcessType};
-use crate::collect::schedule::thread_cpu;
 use crate::host::boot_time_ns;
 use crate::paths::Paths;
+use crate::sys::clock::thread_cpu;
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

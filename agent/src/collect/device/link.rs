@@ -1,6 +1,7 @@
 //! The agent's end of a device reader child: starts it, exchanges frames under a deadline, and
 //! closes the connection without killing it.
 
+use super::snapshot::HangUp;
 use super::wire::{Frame, Inbox, Outbox, Request, WireError};
 use crate::paths::Paths;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -186,6 +187,11 @@ pub(super) struct CloseHandle {
 }
 
 impl CloseHandle {
+    /// The same for a reader's [`Control`](super::snapshot::Control).
+    pub(super) fn boxed(self) -> HangUp {
+        Box::new(|timeout| self.hang_up(timeout))
+    }
+
     /// Closes the socket and waits; true if the child has exited and so closed every handle.
     pub(super) fn hang_up(self, timeout: Duration) -> bool {
         // Fails only on a socket that is closed already.

@@ -2,9 +2,9 @@
 //! node. A process's open nodes identify its partition before the driver lists the process, and
 //! where the driver's list does not name the partition.
 
-use super::DEVICES;
-use super::wire::Place;
 use crate::attribute::allocations::DeviceName;
+use crate::collect::kernel::nodes::Vendors;
+use crate::ids::Place;
 use crate::inventory::{GpuInfo, node_name};
 use crate::paths::Paths;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,8 +31,8 @@ impl FromIterator<(String, Partition)> for PartitionNodes {
 
 impl PartitionNodes {
     /// The nodes of every vendor's partitions.
-    pub fn of_all(paths: &Paths) -> Self {
-        DEVICES.iter().flat_map(|vendor| (vendor.partition_nodes)(paths).0).collect()
+    pub fn of_all(vendors: Vendors, paths: &Paths) -> Self {
+        vendors.iter().flat_map(|vendor| (vendor.partition_nodes)(paths).0).collect()
     }
 
     /// The partitions that these nodes open.
@@ -57,12 +57,12 @@ impl PartitionNodes {
 
     /// The devices that the nodes open: the partitions of a partitioned device, else the whole
     /// device.
-    pub fn devices_of(&self, nodes: &[Arc<str>]) -> Vec<DeviceName> {
+    pub fn devices_of(&self, nodes: &[Arc<str>], vendors: Vendors) -> Vec<DeviceName> {
         let opened = self.opened_by(nodes);
         let whole = nodes.iter().map(|node| node_name(node)).filter(|node| {
             let is_divided = opened.iter().any(|part| *part.device == **node);
             let is_part = self.0.contains_key(*node);
-            !is_divided && !is_part && DEVICES.iter().any(|vendor| (vendor.is_device_node)(node))
+            !is_divided && !is_part && vendors.iter().any(|vendor| (vendor.is_device_node)(node))
         });
         let whole = whole.map(|node| DeviceName::Node(node.into()));
         // The node of a GPU instance gives no access beyond the compute instances inside it.

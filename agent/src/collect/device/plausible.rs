@@ -4,8 +4,8 @@
 
 use super::wire::{Reading, WireValue};
 use crate::catalog::Kind;
-use crate::collect::status::Report;
 use crate::sample::Value;
+use crate::status::Report;
 use std::ops::RangeInclusive;
 
 /// Bounds of a gauge by unit. Fractions may be slightly over one, because two clocks are involved.
@@ -55,7 +55,7 @@ mod tests {
     use crate::catalog::agent::DropReason;
     use crate::catalog::device::{self, MemoryState, Sensor, Task};
     use crate::collect::device::wire::{Reading, WireValue};
-    use crate::collect::status::Report;
+    use crate::status::Report;
 
     #[test]
     fn implausible_values_are_dropped_and_counted() {

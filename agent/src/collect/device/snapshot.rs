@@ -1,13 +1,13 @@
 //! The last reading of a reader, for `gpuwho`'s table, and the handle by which other threads
 //! release a reader's devices.
 
-use super::link::CloseHandle;
 use super::partitions::PartitionNodes;
-use super::wire::Place;
 use crate::catalog::device::DeviceState;
 use crate::catalog::process::ProcessType;
+use crate::ids::Place;
 use crate::ids::{GpuId, InstanceId, ProcKey};
 use crate::inventory::Inventory;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -89,14 +89,24 @@ pub struct ReaderSnapshot {
 }
 
 /// A handle to a reader for other threads.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Control(Arc<Mutex<Shared>>);
 
-#[derive(Debug, Default)]
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Control").field(&self.lock().snapshot).finish()
+    }
+}
+
+/// Closes a reader's process within a time, from any thread; true if it has exited and so closed every
+/// handle.
+pub type HangUp = Box<dyn FnOnce(Duration) -> bool + Send>;
+
+#[derive(Default)]
 struct Shared {
     snapshot: ReaderSnapshot,
     release: Release,
-    hangup: Option<CloseHandle>,
+    hangup: Option<HangUp>,
 }
 
 /// Whether the reader may hold devices.
@@ -158,7 +168,7 @@ impl Control {
             shared.release = Release::Released(length.map(|length| Instant::now() + length));
             shared.hangup.take()
         };
-        hangup.is_none_or(|hangup| hangup.hang_up(RELEASE_LIMIT))
+        hangup.is_none_or(|hangup| hangup(RELEASE_LIMIT))
     }
 
     /// [`Control::release`] for a time, unless the devices are already released: a longer release
@@ -190,7 +200,7 @@ impl Control {
     }
 
     /// Stores the close handle of a new child.
-    pub(super) fn hold(&self, hangup: CloseHandle) {
+    pub fn hold(&self, hangup: HangUp) {
         self.lock().hangup = Some(hangup);
     }
 

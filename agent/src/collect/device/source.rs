@@ -7,7 +7,7 @@ use crate::attribute::pid_cache::PidCache;
 use crate::catalog::agent::Stage;
 use crate::collect::Collector;
 use crate::collect::source::{Alone, Context, Source, SourceDef};
-use crate::config::{ConfigError, Flags, OneOf, Resolving, Section, Settings, checks, duration};
+use crate::config::{ConfigError, OneOf, Resolving, Section, checks, duration};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -103,7 +103,7 @@ fn configure(name: &'static str, with: &Resolving<'_>) -> Result<Box<dyn Source>
     let Some(vendor) = vendor(name) else { return Err(ConfigError::no_such("vendor", name)) };
     let raw = with.tables.read_by(name, Keys(Some(vendor)))?;
     let is_enabled = raw.enabled != Some(false);
-    let settings = settings(vendor, raw, with.flags, with.settings)?;
+    let settings = settings(vendor, raw, with)?;
     Ok(Box::new(Reader { vendor, is_enabled, settings }))
 }
 
@@ -115,11 +115,10 @@ fn library(vendor: &'static Vendor) -> Option<&'static Library> {
 fn settings(
     vendor: &'static Vendor,
     raw: RawReader,
-    flags: &Flags,
-    agent: &Settings,
+    with: &Resolving<'_>,
 ) -> Result<reader::Settings, ConfigError> {
     let key = |key| format!("{}.{key}", vendor.name);
-    let library = flags.libraries.get(vendor.name).cloned().or(raw.library);
+    let library = with.flags.libraries.get(vendor.name).cloned().or(raw.library);
     if let (Some(path), Some(known), true) =
         (&library, self::library(vendor), raw.enabled != Some(false))
         && !known.is_program(path)
@@ -127,12 +126,12 @@ fn settings(
         checks::library(&key(LIBRARY), known.name, path)?;
     }
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
-    let default = reader::Settings::new(program, agent.interval);
+    let default = reader::Settings::new(program, with.interval);
     let is_off = |key: &str, default: bool| !raw.switches.get(key).copied().unwrap_or(default);
     let off = vendor.switches.iter().filter(|switch| is_off(switch.key, switch.default));
     Ok(reader::Settings {
         library,
-        paths: agent.paths.clone(),
+        paths: with.paths.clone(),
         off: off.map(|switch| switch.key.to_owned()).collect(),
         confined: raw.confined.unwrap_or(default.confined),
         deadline: duration(&key(DEADLINE), raw.deadline, default.deadline)?,
@@ -186,15 +185,25 @@ impl Source for Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::selection::Selection;
     use crate::collect::device::DEVICES;
-    use crate::config::Tables;
+    use crate::config::{Flags, Tables};
+    use crate::paths::Paths;
+    use std::time::Duration;
 
     fn reader(text: &str) -> reader::Settings {
         let nvidia = &DEVICES[0];
         let raw = Keys(Some(nvidia)).deserialize(toml::Deserializer::parse(text).unwrap()).unwrap();
-        let flags = Flags::default();
-        let agent = Settings::resolve(&Tables::default(), &flags, &|_| None).unwrap();
-        settings(nvidia, raw, &flags, &agent).unwrap()
+        let (tables, flags, paths) = (Tables::default(), Flags::default(), Paths::default());
+        let with = Resolving {
+            tables: &tables,
+            interval: Duration::from_secs(10),
+            paths: &paths,
+            metrics: &Selection::all(),
+            flags: &flags,
+            env: &|_| None,
+        };
+        settings(nvidia, raw, &with).unwrap()
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use crate::catalog::{self, DimIndexes, Dims, Metric, MetricDef, Number};
 use crate::ids::GpuUuid;
+use crate::ids::Place;
 use crate::inventory::{GpuInfo, InstanceExtent};
 use crate::sample::{Subject, Value};
 use serde::de::DeserializeOwned;
@@ -135,16 +136,6 @@ pub struct Reading {
     pub note: String,
     /// The cost.
     pub cost: Cost,
-}
-
-/// The place of a partition (a MIG instance, for example) on its device, as the driver's process
-/// lists name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Place {
-    /// GPU instance id of MIG; the partition's number for other vendors.
-    pub gpu_instance: u32,
-    /// Compute instance id of MIG.
-    pub compute_instance: Option<u32>,
 }
 
 /// The readings of a partition.

@@ -10,9 +10,9 @@ use crate::collect::Collector;
 use crate::collect::cpu_limit::Importance;
 use crate::collect::device::snapshot::Control;
 use crate::collect::source::{Late, Readers};
-use crate::collect::status::Report;
-use crate::engines::EngineId;
+use crate::ids::EngineId;
 use crate::sample::{Agent, Batch, EngineGpu};
+use crate::status::Report;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 

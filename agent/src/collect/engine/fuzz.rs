@@ -1,7 +1,7 @@
 //! What the fuzz target calls (`tests/fuzz`): any bytes as two pages of an engine.
 
 use super::page::PageReader;
-use crate::engines::EngineId;
+use crate::ids::EngineId;
 use crate::sample::Batch;
 use std::time::UNIX_EPOCH;
 

@@ -13,7 +13,7 @@ mod shape;
 
 use super::exposition::LineError;
 use super::table::Version;
-use crate::engines::EngineId;
+use crate::ids::EngineId;
 use crate::labels::LabelSets;
 use crate::sample::Batch;
 use draft::Draft;

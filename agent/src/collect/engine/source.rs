@@ -11,10 +11,9 @@ use crate::collect::Collector;
 use crate::collect::kernel::nodes::Nodes;
 use crate::collect::proc_scan::Tracker;
 use crate::collect::sockets::own_network;
-use crate::collect::source::{Alone, Context, Source, SourceDef};
-use crate::config;
-use crate::diagnosis::Finding;
+use crate::collect::source::{Alone, Context, Diagnosing, Source, SourceDef};
 use crate::engines::Engines;
+use crate::finding::Finding;
 use crate::paths::Paths;
 use crate::sample::{Batch, SourcePart};
 use crate::tenant_files::TenantFiles;
@@ -61,13 +60,13 @@ impl Source for Settings {
     }
 
     /// Finds the engines and reads each once.
-    fn diagnose(&self, settings: &config::Settings) -> Vec<Finding> {
+    fn diagnose(&self, settings: &Diagnosing<'_>) -> Vec<Finding> {
         if !self.enabled {
             return vec![Finding::switched_off(NAME, "engines.enabled")];
         }
-        let paths = &settings.paths;
+        let paths = settings.paths;
         let ownership = Ownership::with_settings(paths, settings.attribution.clone());
-        let nodes = Nodes::read(&settings.nodes, paths);
+        let nodes = Nodes::read(settings.nodes, paths);
         for evidence in Tracker::default().scan(paths, &nodes) {
             ownership.observe(evidence);
         }

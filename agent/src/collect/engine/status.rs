@@ -2,7 +2,7 @@
 
 use crate::catalog::agent::SourceState;
 use crate::catalog::endpoint::PageOutcome;
-use crate::collect::status::Report;
+use crate::status::Report;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

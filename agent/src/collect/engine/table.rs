@@ -2,7 +2,7 @@
 
 use crate::catalog::attributes::AttrKey;
 use crate::catalog::{Metric, MetricDef, Number};
-use crate::engines::EngineId;
+use crate::ids::EngineId;
 use crate::sample::Histogram;
 
 /// An inference engine.

@@ -9,7 +9,7 @@ pub mod source;
 
 use super::load::{Loaded, load, losses};
 use super::losses::LossStatus;
-use super::nodes::Nodes;
+use super::nodes::{self, Nodes};
 use super::share::Allowances;
 use super::watch::Watch;
 use crate::attribute::Evidence;
@@ -17,10 +17,9 @@ use crate::attribute::ownership::Ownership;
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::collect::cpu_limit::CpuLimit;
-use crate::collect::device::{DEVICES, Vendor};
 use crate::collect::proc_scan::Tracker;
-use crate::collect::status::Report;
 use crate::paths::Paths;
+use crate::status::Report;
 use crate::sys::memory;
 use aya::maps::{MapData, PerCpuArray};
 use gpuwho_common::device_users::{
@@ -68,14 +67,9 @@ impl fmt::Display for OpenHook {
     }
 }
 
-/// What to watch, and how.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+/// How the nodes are watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Device nodes; the last component may end in `*`.
-    pub nodes: Vec<String>,
-    /// Drivers as in `/proc/devices`: their nodes are watched wherever they are created.
-    pub drivers: Vec<String>,
     /// Which hook sees opens.
     pub open_hook: OpenHook,
     /// Whether to use BPF at all.
@@ -88,24 +82,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        // Vendors share DRM's nodes.
-        let all = |of: fn(&Vendor) -> &[&str]| {
-            let mut names: Vec<String> = Vec::new();
-            for name in DEVICES.iter().flat_map(of) {
-                if !names.iter().any(|known| known == name) {
-                    names.push((*name).to_owned());
-                }
-            }
-            names
-        };
-        Self {
-            nodes: all(|vendor| vendor.nodes),
-            drivers: all(|vendor| vendor.node_drivers),
-            open_hook: OpenHook::Auto,
-            bpf: true,
-            scan_interval_s: 2,
-            rescan_interval_s: 300,
-        }
+        Self { open_hook: OpenHook::Auto, bpf: true, scan_interval_s: 2, rescan_interval_s: 300 }
     }
 }
 
@@ -233,10 +210,11 @@ impl Drop for Handle {
 /// it then scans `/proc`, and the report says why.
 pub fn start(
     settings: Settings,
+    watched: nodes::Settings,
     paths: &Paths,
     emit: impl FnMut(Evidence) + Send + 'static,
 ) -> io::Result<Handle> {
-    let nodes = Nodes::read(&settings, paths);
+    let nodes = Nodes::read(&watched, paths);
     let (loaded, report) = match try_load(&settings, &nodes, paths) {
         Ok(loaded) => (Some(loaded), Report::ready()),
         Err(why) => (None, without_bpf(&settings, why)),
@@ -252,6 +230,7 @@ pub fn start(
     let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC)?;
     let watch = Watch {
         settings,
+        watched,
         paths: paths.clone(),
         nodes,
         tracker: Tracker::default(),
@@ -284,9 +263,9 @@ fn without_bpf(settings: &Settings, why: String) -> Report {
 }
 
 /// The findings of `gpuwho doctor`: loads everything once and detaches it again.
-pub fn diagnose(settings: &Settings, paths: &Paths) -> Vec<Finding> {
+pub fn diagnose(settings: &Settings, watched: &nodes::Settings, paths: &Paths) -> Vec<Finding> {
     let mut findings = vec![kernel_types(paths), capabilities(paths)];
-    let nodes = Nodes::read(settings, paths);
+    let nodes = Nodes::read(watched, paths);
     match try_load(settings, &nodes, paths) {
         Ok(loaded) => {
             for (hook, why) in &loaded.declined {

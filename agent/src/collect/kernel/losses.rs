@@ -5,8 +5,8 @@
 
 use super::load::losses;
 use crate::catalog::agent::{OwnerLimit, SourceState};
-use crate::collect::status::Report;
 use crate::ids::ProcKey;
+use crate::status::Report;
 use crate::sys::clock::ThreadClock;
 use aya::maps::{MapData, PerCpuArray};
 use gpuwho_common::device_users::{

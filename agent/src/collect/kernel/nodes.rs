@@ -5,8 +5,7 @@
 //! Costs one directory listing per pattern and one read of `/proc/devices`, when a node appears and
 //! at every rescan.
 
-use super::device_users::Settings;
-use crate::collect::device::DEVICES;
+use crate::collect::device::partitions::PartitionNodes;
 use crate::paths::Paths;
 use gpuwho_common::device_users::{ANY_MINOR, NodeKey};
 use rustix::fs::{FileType, major, minor, stat};
@@ -28,6 +27,57 @@ pub struct Device {
     pub minor: u32,
 }
 
+/// What a vendor's driver makes, and how it is known.
+#[derive(Clone, Copy, Debug)]
+pub struct VendorNodes {
+    /// Device nodes that its processes open; the last component may end in `*`.
+    pub nodes: &'static [&'static str],
+    /// Names of its drivers in `/proc/devices`.
+    pub node_drivers: &'static [&'static str],
+    /// Names of its kernel drivers on the PCI bus.
+    pub drivers: &'static [&'static str],
+    /// Whether a node (name below `/dev`, or `major:minor`) belongs to one device.
+    pub is_device_node: fn(&str) -> bool,
+    /// The nodes of the partitions of its devices.
+    pub partition_nodes: fn(&Paths) -> PartitionNodes,
+    /// Whether a PCI device with these numbers (vendor, device) is its device whatever the driver.
+    pub is_through_vfio: Option<fn(&str, &str) -> bool>,
+}
+
+/// Those of every supported vendor.
+pub type Vendors = &'static [VendorNodes];
+
+/// Which nodes are watched.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Device nodes; the last component may end in `*`.
+    pub nodes: Vec<String>,
+    /// Drivers as in `/proc/devices`: their nodes are watched wherever they are created.
+    pub drivers: Vec<String>,
+    /// The vendors whose devices count.
+    pub vendors: Vendors,
+}
+
+impl Settings {
+    /// All nodes of these vendors, each once: vendors share DRM's.
+    pub fn of(vendors: Vendors) -> Self {
+        let all = |of: fn(&VendorNodes) -> &'static [&'static str]| {
+            let mut names: Vec<String> = Vec::new();
+            for name in vendors.iter().flat_map(of) {
+                if !names.iter().any(|known| known == name) {
+                    names.push((*name).to_owned());
+                }
+            }
+            names
+        };
+        Self {
+            nodes: all(|vendor| vendor.nodes),
+            drivers: all(|vendor| vendor.node_drivers),
+            vendors,
+        }
+    }
+}
+
 /// The watched devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nodes {
@@ -45,8 +95,8 @@ impl Nodes {
         }
         let table = fs::read_to_string(paths.proc.join("devices")).unwrap_or_default();
         nodes.drivers = majors(&table, &settings.drivers);
-        nodes.only_accelerators(paths);
-        nodes.add_groups(paths);
+        nodes.only_accelerators(settings.vendors, paths);
+        nodes.add_groups(settings.vendors, paths);
         nodes
     }
 
@@ -54,7 +104,7 @@ impl Nodes {
     /// adapter's, a virtual machine's or those of the neural unit of a processor. sysfs lists every
     /// such node, also one that is inside a container only, so the whole driver need not be watched.
     /// The render node of a partition has no driver on the bus and stays.
-    fn only_accelerators(&mut self, paths: &Paths) {
+    fn only_accelerators(&mut self, vendors: Vendors, paths: &Paths) {
         let class = |name: &str| fs::read_dir(paths.sys.join("class").join(name));
         let entries = ["drm", "accel"].into_iter().filter_map(|name| class(name).ok()).flatten();
         for folder in entries.flatten().map(|entry| entry.path()) {
@@ -62,8 +112,8 @@ impl Nodes {
             self.drivers.remove(&device.major);
             let driver = fs::read_link(folder.join("device/driver"));
             let driver = driver.as_deref().ok().and_then(Path::file_name);
-            let is_known = || is_through_vfio(&folder.join("device"));
-            if driver.is_some_and(|driver| !is_accelerators(driver)) && !is_known() {
+            let is_known = || is_through_vfio(vendors, &folder.join("device"));
+            if driver.is_some_and(|driver| !is_accelerators(vendors, driver)) && !is_known() {
                 self.paths.remove(&device);
             } else {
                 let name = format!("{}:{}", device.major, device.minor);
@@ -74,12 +124,13 @@ impl Nodes {
 
     /// Adds the nodes of `/dev/vfio` through which processes use accelerators: those of groups with
     /// such a device. Virtual machines have theirs in the same directory.
-    fn add_groups(&mut self, paths: &Paths) {
+    fn add_groups(&mut self, vendors: Vendors, paths: &Paths) {
         let groups = fs::read_dir(paths.sys.join("class/vfio")).into_iter().flatten().flatten();
         for group in groups.map(|entry| entry.file_name()) {
             let devices = paths.sys.join("kernel/iommu_groups").join(&group).join("devices");
             let devices = fs::read_dir(devices).into_iter().flatten().flatten();
-            let has_one = devices.take(MAX_GROUP).any(|device| is_through_vfio(&device.path()));
+            let has_one =
+                devices.take(MAX_GROUP).any(|device| is_through_vfio(vendors, &device.path()));
             let device = number(&paths.sys.join("class/vfio").join(&group)).filter(|_| has_one);
             if let Some(device) = device {
                 let path = paths.dev.join("vfio").join(&group);
@@ -132,11 +183,11 @@ fn accelerator_node(folder: &Path) -> Option<Device> {
 }
 
 /// Whether a PCI device is an accelerator that processes use whatever its driver is.
-fn is_through_vfio(device: &Path) -> bool {
+fn is_through_vfio(vendors: Vendors, device: &Path) -> bool {
     let text = |file: &str| fs::read_to_string(device.join(file)).unwrap_or_default();
     let (vendor, number) = (text("vendor"), text("device"));
     let is_its = |of: fn(&str, &str) -> bool| of(vendor.trim(), number.trim());
-    DEVICES.iter().filter_map(|vendor| vendor.is_through_vfio).any(is_its)
+    vendors.iter().filter_map(|vendor| vendor.is_through_vfio).any(is_its)
 }
 
 /// The number in a node's directory in sysfs.
@@ -146,8 +197,8 @@ fn number(folder: &Path) -> Option<Device> {
     Some(Device { major: major.parse().ok()?, minor: minor.parse().ok()? })
 }
 
-fn is_accelerators(driver: &OsStr) -> bool {
-    DEVICES.iter().any(|vendor| vendor.drivers.iter().any(|known| driver == *known))
+fn is_accelerators(vendors: Vendors, driver: &OsStr) -> bool {
+    vendors.iter().any(|vendor| vendor.drivers.iter().any(|known| driver == *known))
 }
 
 /// The directories to watch for new nodes: that of each pattern, and those whose nodes are added.
@@ -217,6 +268,37 @@ fn majors(table: &str, drivers: &[String]) -> BTreeMap<u32, u32> {
 }
 
 #[cfg(test)]
+pub(crate) mod fixture {
+    use super::{VendorNodes, Vendors};
+    use crate::collect::device::partitions::PartitionNodes;
+
+    const NONE: VendorNodes = VendorNodes {
+        nodes: &[],
+        node_drivers: &[],
+        drivers: &[],
+        is_device_node: |_| false,
+        partition_nodes: |_| PartitionNodes::default(),
+        is_through_vfio: None,
+    };
+
+    /// Two vendors that use the kernel's common nodes, one with nodes of its own, and one through VFIO.
+    pub(crate) static VENDORS: Vendors = &[
+        VendorNodes {
+            node_drivers: &["drm"],
+            drivers: &["amdgpu"],
+            is_device_node: |node| node.starts_with("dri/renderD") || node.starts_with("226:"),
+            ..NONE
+        },
+        VendorNodes { node_drivers: &["habanalabs"], drivers: &["habanalabs"], ..NONE },
+        VendorNodes { nodes: &["/dev/nvidia*"], node_drivers: &["nvidia"], ..NONE },
+        VendorNodes {
+            is_through_vfio: Some(|vendor, device| (vendor, device) == ("0x1ae0", "0x0063")),
+            ..NONE
+        },
+    ];
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -278,7 +360,7 @@ mod tests {
             let driver = paths.sys.join("bus/pci/drivers").join(driver);
             link(&driver, &class.join("device/driver"));
         }
-        let settings = Settings { nodes: Vec::new(), ..Settings::default() };
+        let settings = Settings { nodes: Vec::new(), ..Settings::of(fixture::VENDORS) };
         let nodes = Nodes::read(&settings, &paths);
         let found = [(243, 3), (243, 4), (261, 0), (261, 1)]
             .map(|(major, minor)| nodes.contains(Device { major, minor }));
@@ -294,7 +376,7 @@ mod tests {
         let paths = Paths::under(root.path());
         fs::create_dir_all(&paths.proc).unwrap();
         fs::write(paths.proc.join("devices"), "Character devices:\n226 drm\n").unwrap();
-        let settings = Settings { nodes: Vec::new(), ..Settings::default() };
+        let settings = Settings { nodes: Vec::new(), ..Settings::of(fixture::VENDORS) };
         let counts = |minor| Nodes::read(&settings, &paths).contains(Device { major: 226, minor });
         assert!(counts(128), "sysfs does not tell");
         for (minor, driver) in [(128, Some("amdgpu")), (129, Some("virtio-pci")), (130, None)] {

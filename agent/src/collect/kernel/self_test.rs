@@ -2,6 +2,7 @@
 //! device, fork, move, execute another program and exit, and expects exactly these records.
 
 use super::device_users::{OpenHook, Settings, start};
+use super::nodes;
 use crate::attribute::{Evidence, Opened};
 use crate::collect::proc_scan::unified_root;
 use crate::ids::Hierarchy;
@@ -58,14 +59,14 @@ pub enum SelfTestError {
 pub fn self_test(hook: Option<OpenHook>) -> Result<String, SelfTestError> {
     let paths = Paths::default();
     let fixture = Fixture::prepare(&paths)?;
-    let settings = Settings {
+    let settings = Settings { open_hook: hook.unwrap_or_default(), ..Settings::default() };
+    let watched = nodes::Settings {
         nodes: vec![fixture.node.to_string_lossy().into_owned()],
         drivers: Vec::new(),
-        open_hook: hook.unwrap_or_default(),
-        ..Settings::default()
+        vendors: &[],
     };
     let (sender, evidence) = channel();
-    let handle = start(settings, &paths, move |evidence| {
+    let handle = start(settings, watched, &paths, move |evidence| {
         // The receiver is dropped if the test failed.
         let _ = sender.send(evidence);
     })

@@ -1,8 +1,7 @@
 //! What the loop of the source `device_users` sleeps on.
 
-use super::device_users::Settings;
 use super::load::Loaded;
-use super::nodes::folders;
+use super::nodes::{Settings, folders};
 use crate::paths::Paths;
 use inotify::{Inotify, WatchMask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

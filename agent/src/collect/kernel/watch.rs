@@ -5,7 +5,7 @@ use super::attempts::{Attempt, Attempts, OpenState};
 use super::device_users::{OpenHook, Settings};
 use super::load::{Loaded, fill};
 use super::losses::{LossStatus, Losses};
-use super::nodes::{Device, Nodes};
+use super::nodes::{self, Device, Nodes};
 use super::records::{Fact, fact, of_process};
 use super::share::{follow, forget};
 use super::wake::{drain, wait, watch_folders};
@@ -31,6 +31,7 @@ const LOOKS_A_SECOND: usize = 65_536;
 /// The state of the loop.
 pub(super) struct Watch<E> {
     pub settings: Settings,
+    pub watched: nodes::Settings,
     pub paths: Paths,
     pub nodes: Nodes,
     pub tracker: Tracker,
@@ -46,7 +47,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
     pub(super) fn scan_only(mut self, stopped: &OwnedFd) {
         let interval = Duration::from_secs(self.settings.scan_interval_s.max(1));
         loop {
-            self.nodes = Nodes::read(&self.settings, &self.paths);
+            self.nodes = Nodes::read(&self.watched, &self.paths);
             let mut pass = ScanPass::begin(&self.paths);
             while let Some(holders) = pass.step(&self.paths, &self.nodes) {
                 for evidence in self.tracker.take(&holders, &self.nodes) {
@@ -63,7 +64,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
     /// Emits the programs' records until the other end of `stopped` is closed.
     pub(super) fn follow_ring(mut self, mut bpf: Loaded, stopped: &OwnedFd) {
         let interval = Duration::from_secs(self.settings.rescan_interval_s.max(1));
-        let mut appearing = watch_folders(&self.settings, &self.paths);
+        let mut appearing = watch_folders(&self.watched, &self.paths);
         self.loss_status.clock();
         let mut rings = Rings::new(Losses::new(Arc::clone(&bpf.lost), self.loss_status.clone()));
         // The programs are attached: later opens are in the ring, so this scan completes the
@@ -83,7 +84,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
                 drain(appearing.as_mut());
                 self.refresh_nodes(&mut bpf);
                 // Watches directories that have just appeared.
-                appearing = watch_folders(&self.settings, &self.paths);
+                appearing = watch_folders(&self.watched, &self.paths);
             }
             self.read_rings(&mut bpf, &mut rings);
             self.check_attempts(&mut bpf);
@@ -341,7 +342,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
     }
 
     fn refresh_nodes(&mut self, bpf: &mut Loaded) {
-        let nodes = Nodes::read(&self.settings, &self.paths);
+        let nodes = Nodes::read(&self.watched, &self.paths);
         if nodes == self.nodes {
             return;
         }

@@ -2,9 +2,8 @@
 
 use super::{NAME, REMEDY, probe, start};
 use crate::collect::Collector;
-use crate::collect::source::{Alone, Context, Source, SourceDef};
-use crate::config::Settings;
-use crate::diagnosis::Finding;
+use crate::collect::source::{Alone, Context, Diagnosing, Source, SourceDef};
+use crate::finding::Finding;
 use std::io;
 use std::sync::Arc;
 
@@ -29,8 +28,8 @@ impl Source for KernelLog {
         Ok(Vec::new())
     }
 
-    fn diagnose(&self, settings: &Settings) -> Vec<Finding> {
-        let finding = match probe(&settings.paths) {
+    fn diagnose(&self, settings: &Diagnosing<'_>) -> Vec<Finding> {
+        let finding = match probe(settings.paths) {
             Ok(place) => {
                 let facts =
                     format!("{place} can be read: XIDs, bus errors and OOM kills are reported");

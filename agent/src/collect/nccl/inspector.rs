@@ -9,10 +9,8 @@
 
 mod environment;
 mod exposition;
-pub(crate) mod files;
 #[doc(hidden)]
 pub mod fuzz;
-pub(crate) mod names;
 mod processes;
 mod rank;
 mod ranks;
@@ -28,16 +26,16 @@ use crate::catalog::agent::OwnerLimit;
 use crate::catalog::inspector::{self as metric, FileState, LineOutcome};
 use crate::collect::Collector;
 use crate::collect::cpu_limit::Importance;
-use crate::collect::source::{NcclInUse, NcclProcesses};
-use crate::collect::status::Report;
+use crate::collect::nccl::known::{NcclInUse, NcclProcesses};
 use crate::communicators::Communicators;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::sample::{Agent, Batch};
+use crate::status::Report;
+use crate::tenant_files::names::Kind;
+use crate::tenant_files::search::{FileFilter, FileKey, Opened};
 use crate::tenant_files::{ReadError, TenantFiles};
-use files::{FileFilter, FileKey, Opened};
 use gpuwho_common::device_users::TICK_NS;
-use names::Kind;
 use processes::Processes;
 use rank::number;
 use ranks::Ranks;

@@ -4,10 +4,10 @@
 use super::State;
 use super::increase::Counted;
 use super::open::Open;
-use crate::attribute::owner::OwnerId;
 use crate::catalog::device;
 use crate::identity::Registries;
 use crate::ids::GpuId;
+use crate::ids::OwnerId;
 use crate::sample::{Batch, Sample, Subject, Value};
 
 impl State {

@@ -8,8 +8,8 @@
 
 use crate::catalog::attributes::{self as attr, AttrKey, AttrSet};
 use crate::catalog::{self, Kind, MetricDef, share};
-use crate::export::{EnrichedBatch, Labels, Point};
 use crate::ids::GpuId;
+use crate::point::{EnrichedBatch, Labels, Point};
 use crate::subject::SubjectKind as _;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 use super::window::quantile;
 use crate::catalog::profile::{Origin, Row};
 use crate::catalog::{Kind, MetricDef};
-use crate::export::{Labels, Point};
+use crate::point::{Labels, Point};
 use crate::sample::Value;
 use std::sync::Arc;
 

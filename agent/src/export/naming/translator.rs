@@ -10,7 +10,7 @@ use crate::catalog::attributes::{AttrKey, AttrSet};
 use crate::catalog::profile::{Input, Origin, Part, Per, Rename, Row, Table, keys};
 use crate::catalog::{self, Kind, MetricDef, attributes as attr};
 use crate::export::otlp::Resource;
-use crate::export::{EnrichedBatch, Labels, Point, Reading};
+use crate::point::{EnrichedBatch, Labels, Point, Reading};
 use crate::sample::Histogram;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -3,14 +3,14 @@
 use super::settings::{RawOtlp, Settings, Signal, TlsFiles, check_also};
 use super::tls;
 use super::{LogsSink, OtlpSink, Resource};
-use crate::config::{self, ConfigError, Flags, Resolving, Section, Tables, checks, spread};
-use crate::diagnosis::Finding;
+use crate::config::{ConfigError, Flags, Resolving, Section, Tables, checks, spread};
 use crate::export::Sink;
 use crate::export::def::{NamedSink, OpenError, Receiver, SinkContext, SinkDef, sink_name};
 use crate::export::filter::Filter;
 use crate::export::naming::{Naming, RawNaming};
 use crate::export::spool;
-use std::path::PathBuf;
+use crate::finding::Finding;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The row of metrics.
@@ -202,15 +202,15 @@ impl Otlp {
 }
 
 fn configure(signal: Signal, with: &Resolving<'_>) -> Result<Box<dyn Receiver>, ConfigError> {
-    let settings = otlp_settings(signal, with.tables, with.flags, with.env)?;
+    let settings = otlp_settings(signal, with.tables, with.flags, with.env, &with.paths.passwd)?;
     let file: RawOtlp = with.tables.read(OTLP)?;
     let tls = Settings::resolve(signal, &RawOtlp::default(), &file, &|_| None)?.tls;
-    let passwd = with.settings.paths.passwd.as_path();
+    let passwd = with.paths.passwd.as_path();
     let row = match signal {
         Signal::Metrics => METRICS.name,
         Signal::Logs => LOGS.name,
     };
-    let interval = with.settings.interval;
+    let interval = with.interval;
     let one = |name, key: &str, raw: &RawOtlp, settings| {
         check_files(key, raw)?;
         let filter = Filter::resolve(&format!("{key}.filter"), raw.filter.as_ref())?;
@@ -274,6 +274,7 @@ pub(crate) fn otlp_settings(
     tables: &Tables,
     flags: &Flags,
     env: &dyn Fn(&str) -> Option<String>,
+    passwd: &Path,
 ) -> Result<Option<Settings>, ConfigError> {
     let file: &RawOtlp = &tables.read(OTLP)?;
     let flags = RawOtlp { endpoint: flags.otlp_endpoint.clone(), ..RawOtlp::default() };
@@ -290,7 +291,7 @@ pub(crate) fn otlp_settings(
         return Ok(None);
     }
     let settings = Settings::resolve(signal, &flags, file, env)?;
-    Ok(Some(settings.with_trust(OTLP, &config::passwd(tables)?)?))
+    Ok(Some(settings.with_trust(OTLP, passwd)?))
 }
 
 #[cfg(test)]
@@ -303,7 +304,13 @@ mod tests {
             let found = env.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        let found = otlp_settings(Signal::Metrics, &Tables::default(), &flags, &env);
+        let found = otlp_settings(
+            Signal::Metrics,
+            &Tables::default(),
+            &flags,
+            &env,
+            Path::new("/etc/passwd"),
+        );
         found.map(|settings| settings.is_some()).map_err(|error| error.to_string())
     }
 

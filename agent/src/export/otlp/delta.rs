@@ -4,7 +4,7 @@
 //! Holds the last value of each live series, which the series limit bounds.
 
 use crate::catalog::Kind;
-use crate::export::{EnrichedBatch, Labels, Point};
+use crate::point::{EnrichedBatch, Labels, Point};
 use crate::sample::{Histogram, Value};
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use super::wire::{
 };
 use crate::catalog::attributes::{AttrSet, AttrValue};
 use crate::catalog::{Kind, MetricDef};
-use crate::export::{EnrichedBatch, Labels, Point, Reading};
+use crate::point::{EnrichedBatch, Labels, Point, Reading};
 use crate::sample::Histogram;
 use std::collections::HashMap;
 

@@ -12,7 +12,8 @@ use super::wire::{VARINT, framed_len, put_bytes, put_fixed64, put_frame, put_var
 use super::{OtlpQueue, StartError, json};
 use crate::event::record::Record;
 use crate::export::spool::SpoolFolder;
-use crate::export::{EnrichedBatch, Report, Sink};
+use crate::export::{Report, Sink};
+use crate::point::EnrichedBatch;
 use std::time::{Duration, Instant};
 
 /// `LogRecord.attributes`.

@@ -6,7 +6,7 @@
 use super::settings::{Settings, SettingsError};
 use crate::collect::sockets;
 use crate::config::checks;
-use crate::diagnosis::Finding;
+use crate::finding::Finding;
 use hyper::Uri;
 use hyper::header::{AUTHORIZATION, COOKIE, HeaderName, PROXY_AUTHORIZATION};
 use hyper_util::client::legacy::connect::HttpConnector;

@@ -5,7 +5,7 @@ use super::text::{Format, Number, Page, put_label};
 use crate::catalog::attributes::{self as attr, AttrKey};
 use crate::catalog::dcgm::{ALL, DcgmMetric, DcgmOrigin};
 use crate::catalog::device::INFO;
-use crate::export::Labels;
+use crate::point::Labels;
 use crate::sample::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;

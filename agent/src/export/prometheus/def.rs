@@ -8,13 +8,13 @@ use super::{Endpoint, PrometheusSink, text};
 use crate::catalog::attributes::HOST_NAME;
 use crate::collect::sockets;
 use crate::config::{ConfigError, Resolving, Section, checks};
-use crate::diagnosis::Finding;
 use crate::export::Sink;
 use crate::export::def::{OpenError, Receiver, SinkContext, SinkDef};
 use crate::export::naming::{Naming, RawNaming};
 use crate::export::otlp::Resource;
 use crate::export::otlp::settings::resource_attributes;
 use crate::export::otlp::trust;
+use crate::finding::Finding;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -230,7 +230,9 @@ fn wrong(key: &str, problem: String, remedy: &str) -> ConfigError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Flags, Settings, Tables};
+    use crate::catalog::selection::Selection;
+    use crate::config::{Flags, Tables};
+    use crate::paths::Paths;
 
     fn resolve(toml: &str, flag: Option<&str>) -> Result<Prometheus, String> {
         let folder = tempfile::tempdir().unwrap();
@@ -239,8 +241,15 @@ mod tests {
         let tables =
             Tables::load(Some(&file), &[], &[SECTION]).map_err(|error| error.to_string())?;
         let flags = Flags { prometheus: flag.map(str::to_owned), ..Flags::default() };
-        let shared = Settings::resolve(&Tables::default(), &flags, &|_| None).unwrap();
-        let with = Resolving { tables: &tables, settings: &shared, flags: &flags, env: &|_| None };
+        let (paths, metrics) = (Paths::default(), Selection::all());
+        let with = Resolving {
+            tables: &tables,
+            interval: Duration::from_secs(10),
+            paths: &paths,
+            metrics: &metrics,
+            flags: &flags,
+            env: &|_| None,
+        };
         settings(&with).map_err(|error| error.to_string())
     }
 

@@ -8,7 +8,7 @@ use super::names::{FAMILIES, OWN};
 use super::text::{self, Format, Page};
 use crate::catalog::{self, MetricDef};
 use crate::export::naming::Profile;
-use crate::export::{EnrichedBatch, Labels, Point, Reading};
+use crate::point::{EnrichedBatch, Labels, Point, Reading};
 use crate::sample::Value;
 use bytes::Bytes;
 use flate2::write::GzEncoder;

@@ -2,7 +2,7 @@
 
 use super::{Found, Limits, SpoolFolder};
 use crate::config::{self, ConfigError, Section, Tables, checks};
-use crate::diagnosis::Finding;
+use crate::finding::Finding;
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;

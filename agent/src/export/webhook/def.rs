@@ -2,7 +2,6 @@
 
 use super::{Wanted, WebhookSink, sign};
 use crate::config::{self, ConfigError, Resolving, Section, checks};
-use crate::diagnosis::Finding;
 use crate::export::Sink;
 use crate::export::def::{NamedSink, OpenError, Receiver, SinkContext, SinkDef, sink_name};
 use crate::export::filter::{Filter, RawFilter};
@@ -13,6 +12,7 @@ use crate::export::otlp::settings::{
 use crate::export::otlp::tls;
 use crate::export::otlp::trust::RawUser;
 use crate::export::spool;
+use crate::finding::Finding;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -191,8 +191,8 @@ fn configure(with: &Resolving<'_>) -> Result<Box<dyn Receiver>, ConfigError> {
         all.push(one(sink_name(NAME, name), &key, raw, with)?);
     }
     let spool = spool::settings::Settings::resolve(with.tables)?;
-    let passwd = with.settings.paths.passwd.clone();
-    Ok(Box::new(Webhooks { all, passwd, spool, interval: with.settings.interval }))
+    let passwd = with.paths.passwd.clone();
+    Ok(Box::new(Webhooks { all, passwd, spool, interval: with.interval }))
 }
 
 fn one(
@@ -228,8 +228,7 @@ fn one(
     let mut settings = Settings::resolve(Signal::Logs, &RawOtlp::default(), &as_otlp, &env)?;
     let key_file = raw.secret_file.as_ref().map(|_| "secret_file");
     settings.trust.secret = key_file.or(settings.trust.secret);
-    let settings =
-        Settings { endpoint, ..settings }.with_trust(key, &with.settings.paths.passwd)?;
+    let settings = Settings { endpoint, ..settings }.with_trust(key, &with.paths.passwd)?;
     let paths = [("secret_file", &raw.secret_file), ("headers_file", &raw.headers_file)];
     let paths = paths
         .into_iter()
@@ -237,8 +236,7 @@ fn one(
     checks::absolute(paths)?;
     let wanted =
         Wanted { metrics: raw.metrics.unwrap_or(false), events: raw.events.unwrap_or(true) };
-    let spread =
-        if wanted.metrics { config::spread(with.settings.interval) } else { Duration::ZERO };
+    let spread = if wanted.metrics { config::spread(with.interval) } else { Duration::ZERO };
     Ok(One {
         name,
         settings: Settings { spread, ..settings },

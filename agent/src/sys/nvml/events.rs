@@ -1,7 +1,6 @@
 //! The event set, and the set of the system's own events.
 
 use super::{handle, layout, version_word};
-use crate::ids::PciAddress;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
@@ -108,8 +107,12 @@ unsafe impl Send for SystemEventSet {}
 pub struct RawSystemEvent {
     /// The type of event.
     pub kind: u64,
-    /// The address of the device.
-    pub device: PciAddress,
+    /// The PCI domain of the device.
+    pub domain: u32,
+    /// Its bus.
+    pub bus: u8,
+    /// Its number on the bus.
+    pub device: u8,
 }
 
 impl SystemEventSet {
@@ -163,7 +166,7 @@ impl From<&nvmlSystemEventData_v1_t> for RawSystemEvent {
     fn from(data: &nvmlSystemEventData_v1_t) -> Self {
         let [high, low, bus, device] = data.gpuId.to_be_bytes();
         let domain = u32::from(u16::from_be_bytes([high, low]));
-        Self { kind: data.eventType, device: PciAddress { domain, bus, device, function: 0 } }
+        Self { kind: data.eventType, domain, bus, device }
     }
 }
 
@@ -195,7 +198,7 @@ mod tests {
     #[test]
     fn a_system_event_has_the_address_of_its_device() {
         let data = nvmlSystemEventData_v1_t { eventType: 1, gpuId: 0x0002_c105 };
-        let device = PciAddress::parse("0002:c1:05").unwrap();
-        assert_eq!(RawSystemEvent::from(&data), RawSystemEvent { kind: 1, device });
+        let expected = RawSystemEvent { kind: 1, domain: 2, bus: 0xc1, device: 5 };
+        assert_eq!(RawSystemEvent::from(&data), expected);
     }
 }

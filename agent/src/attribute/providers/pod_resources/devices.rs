@@ -6,6 +6,7 @@ use super::wire::{ClaimResource, ContainerDevices, TopologyInfo};
 use crate::attribute::allocations::{AllocationDetails, DeviceName, DraDevice};
 use crate::catalog::share::GrantKind;
 use crate::collect::device::partitions::PartitionNodes;
+use crate::collect::kernel::nodes::Vendors;
 use crate::ids::GpuUuid;
 use crate::paths::Paths;
 use std::cell::OnceCell;
@@ -57,6 +58,7 @@ type Named = (Result<DeviceName, Unnamed>, GrantKind, Option<Arc<str>>);
 /// What the parsing of one answer's names uses.
 pub(super) struct NameContext<'a> {
     paths: &'a Paths,
+    vendors: Vendors,
     /// Further resources that are accelerators by configuration; a `*` at the end matches any
     /// suffix.
     extra: &'a [String],
@@ -98,8 +100,8 @@ const DRIVERS: &[(&str, Naming)] = &[
 ];
 
 impl<'a> NameContext<'a> {
-    pub(super) fn new(paths: &'a Paths, extra: &'a [String]) -> Self {
-        Self { paths, extra, partitions: OnceCell::new() }
+    pub(super) fn new(paths: &'a Paths, vendors: Vendors, extra: &'a [String]) -> Self {
+        Self { paths, vendors, extra, partitions: OnceCell::new() }
     }
 
     /// The devices that a plugin allocated; empty for a resource that is not an accelerator.
@@ -184,8 +186,9 @@ impl<'a> NameContext<'a> {
 
     /// The partition of an AMD device that a render node opens.
     fn partition_of(&self, render: &str) -> Option<DeviceName> {
-        let partitions = self.partitions.get_or_init(|| PartitionNodes::of_all(self.paths));
-        let opened = partitions.devices_of(&[format!("dri/{render}").into()]);
+        let partitions =
+            self.partitions.get_or_init(|| PartitionNodes::of_all(self.vendors, self.paths));
+        let opened = partitions.devices_of(&[format!("dri/{render}").into()], self.vendors);
         opened.into_iter().find(DeviceName::is_part)
     }
 

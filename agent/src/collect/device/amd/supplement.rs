@@ -188,7 +188,7 @@ impl Runner {
             confined: self.settings.confined,
             stall: STALL,
         })?;
-        self.control.hold(link.hangup()?);
+        self.control.hold(link.hangup()?.boxed());
         // A release before this has found nothing to close.
         let answered = if self.control.released() {
             Err(SupplementError::Released)

@@ -11,7 +11,7 @@
 //! changes.
 
 use crate::collect::device::partitions::{Partition, PartitionNodes};
-use crate::collect::device::wire::Place;
+use crate::ids::Place;
 use crate::paths::Paths;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -173,10 +173,10 @@ mod tests {
             instance(2, Some(0)),
             instance(2, Some(1)),
         ];
-        assert_eq!(capabilities.devices_of(&opened), expected);
+        assert_eq!(capabilities.devices_of(&opened, crate::collect::device::nodes()), expected);
         // Without a capability node.
         assert_eq!(
-            PartitionNodes::default().devices_of(&opened),
+            PartitionNodes::default().devices_of(&opened, crate::collect::device::nodes()),
             [0, 2].map(|gpu| DeviceName::Node(node(gpu).into()))
         );
     }

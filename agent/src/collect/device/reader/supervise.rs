@@ -82,7 +82,7 @@ impl DeviceReader {
         match started.and_then(|link| Ok((link.hangup()?, link))) {
             Ok((hangup, mut link)) => {
                 self.listener.receive(link.events());
-                self.control.hold(hangup);
+                self.control.hold(hangup.boxed());
                 self.slow.clear();
                 let session = Connection::new(link, driver_devices);
                 // The operator may release the devices between the check at the start of the tick

@@ -43,7 +43,7 @@ fn sum(page: &Batch, metric: &'static MetricDef) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engines::EngineId;
+    use crate::ids::EngineId;
     use std::time::UNIX_EPOCH;
 
     fn page(tokens: &[i64]) -> Batch {

@@ -4,7 +4,7 @@ use super::super::exposition::{LineError, MAX_NAME, value_and_rest};
 use super::super::table::{Family, Scale};
 use super::{MAX_MODELS, PageSummary};
 use crate::catalog::{Kind, MetricDef, NO_DIM};
-use crate::engines::EngineId;
+use crate::ids::EngineId;
 use crate::labels::LabelSet;
 use crate::sample::{Batch, Bounds, Histogram, Sample, Value};
 use std::sync::Arc;

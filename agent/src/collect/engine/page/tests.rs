@@ -1,9 +1,9 @@
 use super::*;
 use crate::attribute::ownership::Ownership;
 use crate::collect::engine::table;
-use crate::export::EnrichedBatch;
 use crate::labels::MAX_NEW_PER_HOUR;
 use crate::paths::Paths;
+use crate::point::EnrichedBatch;
 use crate::sample::{Sample, Value};
 use crate::series::SeriesRegistry;
 use proptest::prelude::*;

@@ -2,12 +2,12 @@
 
 use super::{Finding as Found, NAME, OpenHook, Settings, diagnose, start};
 use crate::collect::Collector;
+use crate::collect::kernel::nodes::{self, Vendors};
 use crate::collect::kernel::probe::{ProbeDef, SelfTest};
 use crate::collect::kernel::self_test::self_test;
-use crate::collect::nccl::probe;
-use crate::collect::source::{Alone, Context, ProcessChange, Source, SourceDef};
-use crate::config::{ConfigError, Section, Settings as AgentSettings, Tables, checks, duration};
-use crate::diagnosis::Finding;
+use crate::collect::source::{Alone, Context, Diagnosing, ProcessChange, Source, SourceDef};
+use crate::config::{ConfigError, Section, Tables, checks, duration};
+use crate::finding::Finding;
 use serde::Deserialize;
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub const PROBE: ProbeDef = ProbeDef {
         about: "the processes that open devices, as the kernel reports them",
         section: Some(SECTION),
         // Every source that receives processes must start first, so that it receives all of them.
-        after: &[probe::NAME],
+        after: &["nccl"],
         switches: &[],
         alone: Alone::Named,
         configure: |_, with| Ok(Box::new(settings(with.tables)?)),
@@ -76,15 +76,24 @@ struct RawDevices {
     rescan_interval: Option<String>,
 }
 
-/// The section's values, over the defaults.
+/// The nodes that are watched: the section's, over those of all vendors.
+pub fn watched(tables: &Tables, vendors: Vendors) -> Result<nodes::Settings, ConfigError> {
+    let raw: RawDevices = tables.read(DEVICES)?;
+    let default = nodes::Settings::of(vendors);
+    checks::nodes(raw.nodes.as_deref().unwrap_or_default())?;
+    Ok(nodes::Settings {
+        nodes: raw.nodes.unwrap_or(default.nodes),
+        drivers: raw.drivers.unwrap_or(default.drivers),
+        vendors,
+    })
+}
+
+/// How they are watched: the section's values, over the defaults.
 pub fn settings(tables: &Tables) -> Result<Settings, ConfigError> {
     let raw: RawDevices = tables.read(DEVICES)?;
     let default = Settings::default();
-    checks::nodes(raw.nodes.as_deref().unwrap_or_default())?;
     let (scan, rescan) = ("devices.scan_interval", "devices.rescan_interval");
     Ok(Settings {
-        nodes: raw.nodes.unwrap_or(default.nodes),
-        drivers: raw.drivers.unwrap_or(default.drivers),
         open_hook: raw.open_hook.unwrap_or(default.open_hook),
         bpf: raw.bpf.unwrap_or(default.bpf),
         scan_interval_s: seconds(scan, raw.scan_interval, default.scan_interval_s)?,
@@ -108,7 +117,7 @@ impl Source for Settings {
                 listeners.lock().iter().for_each(|listener| listener(change));
             }
         };
-        let handle = start(self.clone(), &context.paths, emit)?;
+        let handle = start(self.clone(), context.nodes.clone(), &context.paths, emit)?;
         if handle.hook().is_none() {
             context.ownership.ends_are_unannounced();
         }
@@ -129,8 +138,8 @@ impl Source for Settings {
         Ok(Vec::new())
     }
 
-    fn diagnose(&self, settings: &AgentSettings) -> Vec<Finding> {
+    fn diagnose(&self, settings: &Diagnosing<'_>) -> Vec<Finding> {
         let line = |found: Found| Finding::new(found.what, found.status.as_str(), found.detail, "");
-        diagnose(self, &settings.paths).into_iter().map(line).collect()
+        diagnose(self, settings.nodes, settings.paths).into_iter().map(line).collect()
     }
 }

@@ -366,7 +366,7 @@ fn files_beyond_the_limit_are_reported() {
     }
     let reported = stage.read();
     let all = i64::try_from(writers.len() * EACH).unwrap();
-    let most = i64::try_from(writers.len() * sharing::MAX_OF_PROCESS).unwrap();
+    let most = i64::try_from(writers.len() * crate::tenant_files::search::MAX_OF_PROCESS).unwrap();
     assert_eq!(
         [FileState::Read, FileState::Refused].map(|is| reported.files(is)),
         [most, all - most]

@@ -2,14 +2,12 @@
 //! environment is read once, its open files when a scan is due.
 
 use super::environment::InspectorEnv;
-use super::files::{FileFilter, FoundFile, Opened, SearchResult};
-use super::names::Kind;
 use crate::attribute::process::{Living, ProcStatus};
 use crate::attribute::quota::QuotaKey;
-use crate::collect::source::NcclProcesses;
+use crate::collect::nccl::known::NcclProcesses;
 use crate::ids::ProcKey;
+use crate::tenant_files::search::{FileFilter, FoundFile, Opened, ProcessNames, SearchResult};
 use crate::tenant_files::{ProcFile, TenantDirectory, TenantFiles};
-use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
@@ -46,15 +44,6 @@ pub(super) struct Process {
     /// The directory where it writes, while no file of it is known: after its end no path leads
     /// there.
     place: Option<TenantDirectory>,
-}
-
-/// The PID, user and parent of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ProcessNames {
-    pub pid: u32,
-    pub uid: u32,
-    /// The parent's PID in the host's namespace.
-    pub parent: u32,
 }
 
 /// All processes.
@@ -282,13 +271,6 @@ impl Process {
 
     fn own_of(&self, wanted: &FileFilter) -> FileFilter {
         FileFilter { by: Some(self.own), ..wanted.clone() }
-    }
-}
-
-impl ProcessNames {
-    /// Whether a file's name and user match this process.
-    pub(super) fn wrote(self, seen: &FoundFile) -> bool {
-        seen.kind == Kind::Records { pid: self.pid } && seen.uid == self.uid
     }
 }
 

@@ -5,8 +5,9 @@ use crate::attribute::quota::QuotaKey;
 use crate::catalog::inspector as metric;
 use crate::catalog::nccl::{Operation, SizeClass};
 use crate::communicators::{
-    CommunicatorHash, CommunicatorUpdate, Communicators, MemberFacts, MemberId, MemberKey,
+    CommunicatorHash, CommunicatorUpdate, Communicators, MemberFacts, MemberKey,
 };
+use crate::ids::MemberId;
 use crate::ids::ProcKey;
 use crate::sample::{Batch, Histogram, Recent};
 use gpuwho_common::nccl::size_class;

@@ -1,16 +1,14 @@
 //! Divides the files to read, and the byte budget, between the owners of the writing processes, so
 //! that none can starve the others.
 
-use super::files::FileKey;
 use super::sources::Source;
 use crate::attribute::quota::QuotaKey;
 use crate::ids::ProcKey;
+use crate::tenant_files::search::{FileKey, MAX_OF_PROCESS};
 use std::collections::HashMap;
 
 /// Files read at once.
 pub(super) const MAX_FILES: usize = 512;
-/// Files of one process: its records, and an exposition for each of up to sixteen devices.
-pub(super) const MAX_OF_PROCESS: usize = 32;
 
 /// Makes room for one more file of a process: at the limit, the owner with the most files gives one
 /// up. Returns that file, or `Err` if there is no room.

@@ -1,8 +1,9 @@
 //! The status of the source and its remedy, and whether there is anything to read yet.
 
-use super::{Inspector, Settings, files};
+use super::{Inspector, Settings};
 use crate::catalog::agent::SourceState;
-use crate::collect::source::NcclInUse;
+use crate::collect::nccl::known::NcclInUse;
+use crate::tenant_files::search;
 use std::time::Instant;
 
 impl Inspector {
@@ -62,7 +63,7 @@ pub(in super::super) fn diagnose(settings: &Settings) -> (SourceState, String) {
         return (SourceState::Absent, "switched off (nccl.inspector)".into());
     }
     for path in &settings.directories {
-        if let Err(error) = files::directory(path) {
+        if let Err(error) = search::directory(path) {
             let facts = format!("{}: {error} (nccl.inspector_dirs)", path.display());
             return (SourceState::Degraded, facts);
         }

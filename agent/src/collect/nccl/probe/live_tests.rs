@@ -19,13 +19,13 @@ use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::nccl::{KnownBy, ProbeLevel};
 use crate::collect::Collector as _;
 use crate::collect::proc_scan::is_alive;
-use crate::collect::status::StatusRegistry;
 use crate::communicators::{Communicators, MemberFacts, Origin};
 use crate::event::aggregator::{self, EventAggregator};
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Batch, Histogram, Sample, Subject, Value};
+use crate::status::StatusRegistry;
 use crate::tenant_files::TenantFiles;
 use gpuwho_common::nccl::{
     BUCKETS, Calls, Communicator, GROWN, HIT_ENTRY, HIT_RETURN, Hash, MADE, PLACE_COMMUNICATOR,

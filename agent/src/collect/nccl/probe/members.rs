@@ -16,7 +16,8 @@ pub(super) mod report;
 
 use super::libraries::library::VersionAndPath;
 use super::maps::Snapshot;
-use crate::communicators::{Communicators, MemberFacts, MemberId, MemberKey};
+use crate::communicators::{Communicators, MemberFacts, MemberKey};
+use crate::ids::MemberId;
 use crate::ids::ProcKey;
 use gpuwho_common::nccl::{
     BIRTH, BUCKETS, CallKey, Calls, Communicator, DEATH, IDLE, Open, QUESTION, SEEN, UNKNOWN,

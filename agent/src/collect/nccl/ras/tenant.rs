@@ -4,8 +4,8 @@
 //! itself.
 
 use super::answer::LocalNames;
-use crate::attribute::owner::OwnerId;
 use crate::event::aggregator::EventAggregator;
+use crate::ids::OwnerId;
 use crate::ids::ProcKey;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! What is wrong with a setting.
 
 use super::MAX_ALSO;
+use crate::config::ConfigError;
 
 /// A wrong setting: where it is, what is wrong, and what to write instead. It never has header
 /// values.
@@ -115,4 +116,10 @@ pub enum SettingsError {
         /// As written.
         value: usize,
     },
+}
+
+impl From<SettingsError> for ConfigError {
+    fn from(error: SettingsError) -> Self {
+        Self::Component(Box::new(error))
+    }
 }

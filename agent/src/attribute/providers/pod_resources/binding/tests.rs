@@ -4,6 +4,7 @@ use super::super::wire::{
 use super::*;
 use crate::attribute::names::{Change, Provider};
 use crate::catalog::attributes::AttrSet;
+use crate::collect::kernel::nodes::fixture::VENDORS;
 use crate::ids::GpuUuid;
 use crate::paths::Paths;
 use std::path::Path;
@@ -14,7 +15,7 @@ const OTHER: &str = "GPU-aaaaaaaa-2222-3333-4444-555555555555";
 const MIG: &str = "MIG-0f3a1b2c-3d4e-5f60-7182-93a4b5c6d7e8";
 fn names() -> NameContext<'static> {
     static NOWHERE: LazyLock<Paths> = LazyLock::new(|| Paths::under(Path::new("/nowhere")));
-    NameContext::new(&NOWHERE, &[])
+    NameContext::new(&NOWHERE, VENDORS, &[])
 }
 
 fn ownership() -> Ownership {

@@ -1,5 +1,6 @@
 use super::super::wire::CdiDevice;
 use super::*;
+use crate::collect::kernel::nodes::fixture::VENDORS;
 use std::path::Path;
 
 const GPU: &str = "GPU-11111111-2222-3333-4444-555555555555";
@@ -13,7 +14,7 @@ fn plugin(resource: &str, id: &str) -> Option<Named> {
 
 fn plugin_on(root: &Path, resource: &str, id: &str) -> Option<Named> {
     let (paths, extra) = (Paths::under(root), ["example.com/npu".into(), "corp/*".into()]);
-    let names = NameContext::new(&paths, &extra);
+    let names = NameContext::new(&paths, VENDORS, &extra);
     let devices = ContainerDevices {
         resource_name: resource.into(),
         device_ids: vec![id.into()],
@@ -41,7 +42,7 @@ fn claim_on(
     cdi: &[&str],
 ) -> Option<Result<DeviceName, Unnamed>> {
     let (paths, extra) = (Paths::under(root), ["npu.example.com".into()]);
-    let names = NameContext::new(&paths, &extra);
+    let names = NameContext::new(&paths, VENDORS, &extra);
     let resource = ClaimResource {
         cdi_devices: cdi.iter().map(|name| CdiDevice { name: (*name).into() }).collect(),
         driver_name: driver.into(),

@@ -14,11 +14,11 @@ use crate::collect::nccl::probe::libraries::scan::{Candidates, OLD_EVERY, Proces
 use crate::collect::nccl::probe::shared::Shared;
 use crate::collect::nccl::probe::state;
 use crate::collect::nccl::probe::{Dependencies, Settings};
-use crate::collect::status::StatusRegistry;
 use crate::event::aggregator::EventAggregator;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
+use crate::status::StatusRegistry;
 use crate::sys::memory;
 use gpuwho_common::nccl::STRANGERS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

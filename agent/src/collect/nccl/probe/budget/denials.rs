@@ -2,10 +2,10 @@
 //! described in the status.
 
 use super::quota::{ByKind, EachOwner};
-use crate::attribute::owner::OwnerId;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::OwnerLimit;
+use crate::ids::OwnerId;
 use gpuwho_common::nccl::{EVERYBODY, PLACES, STRANGERS};
 use std::collections::{HashMap, HashSet};
 

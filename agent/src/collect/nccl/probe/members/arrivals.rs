@@ -2,7 +2,8 @@
 //! of this node.
 
 use super::seconds;
-use crate::communicators::{Group, MemberId};
+use crate::communicators::Group;
+use crate::ids::MemberId;
 use crate::sample::Histogram;
 use gpuwho_common::nccl::{ARRIVALS, Arrival, BUCKETS, FIRST_BUCKET_NS};
 use std::collections::HashMap;

@@ -4,7 +4,8 @@ use super::arrivals::{Comparison, LatestCalls, Steps};
 use super::lost::LostRanks;
 use super::rank_status::Hangs;
 use super::{Member, Reading};
-use crate::communicators::{Communicators, Group, MemberId};
+use crate::communicators::{Communicators, Group};
+use crate::ids::MemberId;
 use gpuwho_common::nccl::Communicator;
 use std::collections::{HashMap, HashSet};
 

@@ -7,10 +7,11 @@ use super::peers::Groups;
 use crate::attribute::ownership::Ownership;
 use crate::catalog::event::EventKind;
 use crate::catalog::nccl::{Operation, RankState};
-use crate::communicators::{Group, MemberId};
+use crate::communicators::Group;
 use crate::event::aggregator::EventAggregator;
 use crate::event::{EventSource, Moment, Named, Observation, Place, Severity, StuckRank};
 use crate::host::boot_time_ns;
+use crate::ids::MemberId;
 use gpuwho_common::nccl::operation;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant, SystemTime};
@@ -192,10 +193,10 @@ pub(super) fn operation_of(code: u32) -> Option<Operation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attribute::owner::OwnerId;
     use crate::collect::nccl::probe::members::OpenCall;
     use crate::collect::nccl::probe::members::peers::groups;
     use crate::communicators::{CommunicatorHash, Communicators, MemberFacts, MemberKey};
+    use crate::ids::OwnerId;
     use crate::ids::ProcKey;
     use RankState::{Hung, Idle, Running, Unknown, Waiting};
 

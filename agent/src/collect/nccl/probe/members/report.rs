@@ -5,7 +5,7 @@ use super::peers::Peers;
 use super::rank_status::{RankStatus, operation_of};
 use super::{Member, seconds};
 use crate::catalog::nccl::{self as metric, RankState, SizeClass};
-use crate::communicators::MemberId;
+use crate::ids::MemberId;
 use crate::sample::{Batch, Histogram};
 use gpuwho_common::nccl::{BUCKETS, Calls, UNSIZED};
 use std::collections::HashMap;

@@ -1,9 +1,9 @@
 use super::*;
 use crate::attribute::fake::FakeHost;
-use crate::attribute::owner::OwnerId;
 use crate::collect::nccl::probe::libraries::library::VersionAndPath;
 use crate::collect::nccl::probe::members::OpenCall;
 use crate::communicators::{CommunicatorHash, Communicators, MemberFacts, MemberKey};
+use crate::ids::OwnerId;
 
 const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 1_000 * SECOND;

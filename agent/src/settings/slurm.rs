@@ -1,7 +1,7 @@
 //! `[slurm]`: the node's files in which Slurm's Prolog and other tools describe jobs.
 
-use super::{ConfigError, checks};
 use crate::attribute::slurm::Settings;
+use crate::config::{ConfigError, checks};
 use crate::paths::Paths;
 use serde::Deserialize;
 use std::path::PathBuf;

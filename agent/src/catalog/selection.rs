@@ -1,9 +1,8 @@
 //! Which metrics are exported: a level of the catalogue, and patterns that add to it or take away.
 
-use super::SeriesRegistry;
 use crate::catalog::level::{Level, is_absence, is_detailed, is_sparse};
 use crate::catalog::{self, MetricDef};
-use crate::sample::{Batch, Sample, Value};
+use crate::sample::{Sample, Value};
 
 /// Most patterns in a list, and the longest one: more than the catalogue has metrics.
 const MAX_PATTERNS: usize = 512;
@@ -134,7 +133,7 @@ impl Selection {
     }
 
     /// The family of a metric.
-    pub(super) fn family(&self, metric: &'static MetricDef) -> Option<u8> {
+    pub fn family(&self, metric: &'static MetricDef) -> Option<u8> {
         if self.families.is_empty() {
             return None;
         }
@@ -149,12 +148,12 @@ impl Selection {
     }
 
     /// Whether a sample is of a dimension that this level does not have.
-    pub(super) fn is_detail(&self, sample: &Sample) -> bool {
+    pub fn is_detail(&self, sample: &Sample) -> bool {
         self.is_sparse && is_detailed(sample.metric) && sample.dims.first() != Some(&0)
     }
 
     /// Whether a sample is left out unless its series has begun.
-    pub(super) fn is_unused(&self, sample: &Sample) -> bool {
+    pub fn is_unused(&self, sample: &Sample) -> bool {
         let is_zero = match sample.value {
             Value::Int(value) => value == 0,
             Value::Double(value) => value == 0.0,
@@ -167,41 +166,8 @@ impl Selection {
     }
 }
 
-impl SeriesRegistry {
-    /// Exports these metrics from now on. Series of others end with the next batch of their source.
-    pub fn set_selection(&mut self, selection: Selection) {
-        if self.selection.families() != selection.families() {
-            let all = self.sources.values_mut().flat_map(|source| &mut source.series);
-            let alive = all.filter_map(|(key, series)| {
-                series.place.family = selection.family(key.metric);
-                (!series.ended).then_some(series.place)
-            });
-            self.limit.set_families(&selection, alive);
-        }
-        self.selection = selection;
-    }
-
-    /// Changes the limit of the number of series. Below the number of live ones, those that are there
-    /// stay, and new ones find no room.
-    pub fn set_limit(&mut self, limit: usize) {
-        self.limit.set(limit);
-    }
-
-    /// Removes the samples that are not exported. One hash lookup for each 0 that may say nothing.
-    pub fn select(&self, batch: &mut Batch) {
-        let known = self.sources.get(&batch.of);
-        let has_begun =
-            |sample: &Sample| known.is_some_and(|source| source.known(sample).is_some());
-        batch.samples.retain(|(_, sample)| {
-            self.selection.wants(sample.metric)
-                && !self.selection.is_detail(sample)
-                && (!self.selection.is_unused(sample) || has_begun(sample))
-        });
-    }
-}
-
 /// Whether a name is what a pattern says, in which `*` stands for any text.
-pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+pub fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else {
         return false;
@@ -270,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn families_have_metrics_of_their_own_and_a_limit() {
+    pub fn families_have_metrics_of_their_own_and_a_limit() {
         let family = |pattern: &str, limit| Family { pattern: pattern.into(), limit };
         let with = |families| Selection::all().with_families(families);
         let both = with(vec![family("gpu.power*", 5), family("nccl.*", 7)]).unwrap();

@@ -9,8 +9,6 @@
 //! blocks on a FIFO and never touches a device.
 
 use super::names::{Kind, kind};
-use super::processes::ProcessNames;
-use super::sharing::MAX_OF_PROCESS;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::tenant_files::{self, MAX_DESCRIPTORS, Stat, TenantFile};
@@ -28,6 +26,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const MAX_OPEN: usize = 65_536;
 /// Limit on the directory entries that are checked.
 const MAX_ENTRIES: usize = 65_536;
+/// Files of one process: its records, and an exposition for each of up to sixteen devices.
+pub(crate) const MAX_OF_PROCESS: usize = 32;
 /// Limit on the files of one directory that a search returns.
 const MAX_FOUND: usize = MAX_DESCRIPTORS;
 
@@ -60,6 +60,22 @@ pub(crate) struct FoundFile {
 pub(crate) struct Opened {
     pub seen: FoundFile,
     pub file: TenantFile,
+}
+
+/// The PID, user and parent of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProcessNames {
+    pub pid: u32,
+    pub uid: u32,
+    /// The parent's PID in the host's namespace.
+    pub parent: u32,
+}
+
+impl ProcessNames {
+    /// Whether a file's name and user match this process.
+    pub(crate) fn wrote(self, seen: &FoundFile) -> bool {
+        seen.kind == Kind::Records { pid: self.pid } && seen.uid == self.uid
+    }
 }
 
 /// Which files to open.

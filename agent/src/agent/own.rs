@@ -1,25 +1,25 @@
 //! The agent's own figures: what each source costs and how it is doing, what was lost, and how
 //! large the agent is. Reads the board and two files of `/proc`; a few microseconds a tick.
 
-use super::Collector;
-use super::cpu_limit::{self, CpuLimit, Importance};
-use super::source::{self, Alone, Context, SourceDef};
-use super::stages::Stages;
-use super::status::{Report, StatusRegistry};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{self as metric, AgentProcess, ReloadOutcome, SourceState, Stage};
+use crate::collect::Collector;
+use crate::collect::cpu_limit::{self, CpuLimit, Importance};
+use crate::collect::self_stats::SelfStats;
+use crate::collect::source::{self, Alone, Context, SourceDef};
 use crate::export;
 use crate::sample::{Agent, Batch, Source};
+use crate::status::{Report, StatusRegistry};
 use procfs::process::Process;
 use procfs::{ProcResult, WithCurrentSystemInfo as _};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// This source's name.
-pub const NAME: &str = "agent";
+pub const NAME: &str = Agent::SOURCE;
 
 /// The row.
 pub const SOURCE: SourceDef = SourceDef {
@@ -41,22 +41,9 @@ impl source::Source for Settings {
     }
 }
 
-/// Figures other parts leave here for the next tick.
+/// What each sink did with its points.
 #[derive(Debug, Default)]
-pub struct SelfStats {
-    /// Series alive.
-    pub series: AtomicU64,
-    /// PIDs of the device reader children.
-    pub readers: Mutex<Vec<u32>>,
-    /// Facts the kernel source has lost.
-    pub evidence_lost: AtomicU64,
-    /// What each sink did with its points.
-    pub sinks: Mutex<BTreeMap<&'static str, export::Report>>,
-    /// What each stage has used.
-    pub stages: Stages,
-    /// Reloads of the configuration, by [`ReloadOutcome`].
-    pub reloads: [AtomicU64; ReloadOutcome::ALL.len()],
-}
+pub(super) struct SinkReports(pub Mutex<BTreeMap<&'static str, export::Report>>);
 
 /// The collector.
 #[derive(Debug)]
@@ -64,6 +51,7 @@ pub struct SelfMetrics {
     board: StatusRegistry,
     ownership: Ownership,
     gauges: Arc<SelfStats>,
+    sinks: Arc<SinkReports>,
     readers: Readers,
     limit: CpuLimit,
 }
@@ -101,13 +89,14 @@ impl SelfMetrics {
             board: board.clone(),
             ownership: ownership.clone(),
             gauges: Arc::clone(gauges),
+            sinks: context.of_kind.get(),
             readers: Readers::default(),
             limit: cpu_limit.clone(),
         }
     }
 
     fn sinks(&self, out: &mut Batch) {
-        let sinks = self.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner);
+        let sinks = self.sinks.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (&name, report) in sinks.iter() {
             for (outcome, points) in report.outcomes() {
                 out.push(metric::EXPORT_POINTS.sample(Source(name), outcome, count(points)));

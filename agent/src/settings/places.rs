@@ -1,6 +1,6 @@
 //! `[paths]`: the places of the host's files and of the agent's own.
 
-use super::{ConfigError, checks};
+use crate::config::{ConfigError, checks};
 use crate::paths::Paths;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};

@@ -89,7 +89,7 @@ impl Eq for Labels {}
 
 /// Labels of the same parts, for a set of them.
 #[derive(Debug)]
-pub(crate) struct SameParts(pub(crate) Arc<Labels>);
+pub struct SameParts(pub Arc<Labels>);
 
 impl PartialEq for SameParts {
     fn eq(&self, other: &Self) -> bool {
