@@ -15,6 +15,7 @@ pub mod self_stats;
 pub(crate) mod sockets;
 pub mod source;
 pub mod stages;
+pub mod tls;
 
 use crate::sample::Batch;
 use crate::status::Report;

@@ -1,7 +1,6 @@
 //! A host of files and devices in memory, for the accounting tests: samples in, counters out.
 
 use super::Accounting;
-use crate::agent::configuration::Configuration;
 use crate::attribute::allocations::{Allocation, AllocationDetails, DeviceName};
 use crate::attribute::fake::FakeHost;
 use crate::attribute::owner::Owner;
@@ -11,6 +10,8 @@ use crate::catalog::device::{self, DeviceState, MemoryState, Task};
 use crate::catalog::process::{self, ProcessTask, ProcessType};
 use crate::catalog::share::{GrantKind, GrantSource};
 use crate::catalog::{NO_DIM, gpm, instance};
+use crate::config::Tables;
+use crate::cost;
 use crate::cost::{Carbon, Charge, Costs};
 use crate::ids::OwnerId;
 use crate::ids::{GpuId, GpuUuid, InstanceId, ProcKey, SlurmJobId};
@@ -67,7 +68,8 @@ pub(super) type Reported = BTreeMap<(String, String), f64>;
 pub(crate) fn priced(text: &str) -> Costs {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
-    let settings = Configuration::check(file.path()).unwrap().settings.cost;
+    let tables = Tables::load(Some(file.path()), &[], &[cost::SECTION]).unwrap();
+    let settings = Arc::new(cost::Settings::resolve(&tables).unwrap());
     let carbon = Arc::new(Carbon::new(settings.carbon()));
     Costs::new(settings, carbon, Some("p5.48xlarge".into()))
 }

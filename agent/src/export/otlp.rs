@@ -28,7 +28,6 @@ pub(crate) mod secrets;
 pub(crate) mod sender;
 pub mod settings;
 mod thread;
-pub(crate) mod tls;
 pub mod trust;
 mod wire;
 

@@ -119,13 +119,13 @@ fn wrong(key: &str, problem: String, remedy: &str) -> ConfigError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::configuration::Configuration;
 
     fn load(text: &str) -> Result<ResourceSettings, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        let loaded = Configuration::check(file.path()).map_err(|error| error.to_string());
-        loaded.map(|loaded| loaded.settings.resource)
+        let tables = Tables::load(Some(file.path()), &[], &[SECTION]);
+        let resolved = tables.and_then(|tables| ResourceSettings::resolve(&tables));
+        resolved.map_err(|error| error.to_string())
     }
 
     fn texts(settings: &ResourceSettings, root: &tempfile::TempDir) -> Vec<(String, String)> {

@@ -38,10 +38,10 @@ pub(crate) struct FileKey {
     inode: u64,
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fixtures"))]
 impl FileKey {
     /// Not of a real file.
-    pub(super) fn of(device: u32, inode: u64) -> Self {
+    pub fn of(device: u32, inode: u64) -> Self {
         Self { device: (0, device), inode }
     }
 }

@@ -14,8 +14,8 @@ pub(super) use error::FetchError;
 pub(super) use media::Media;
 
 use crate::collect::sockets::Allowance;
-use crate::export::otlp::settings::TlsFiles;
-use crate::export::otlp::tls;
+use crate::collect::tls;
+use crate::collect::tls::TlsFiles;
 use crate::sys::namespace;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty};

@@ -2,8 +2,8 @@
 
 use super::fetch::{Place, Target};
 use crate::catalog::attributes::{AttrKey, AttrSet};
+use crate::collect::tls::TlsFiles;
 use crate::config::{ConfigError, Section, checks, duration};
-use crate::export::otlp::settings::TlsFiles;
 use hyper::Uri;
 use serde::Deserialize;
 use std::collections::BTreeMap;

@@ -2,6 +2,7 @@
 //! root and BPF, and prints so if it is skipped.
 
 use super::device_users::{Handle, OpenHook, Settings, start};
+use super::nodes;
 use super::self_test::self_test;
 use crate::attribute::{Evidence, Opened};
 use crate::catalog::agent::DropReason;
@@ -55,9 +56,9 @@ impl Node {
         Some(Self { _folder: folder, path, _alone: alone })
     }
 
-    fn settings(&self, open_hook: OpenHook) -> Settings {
+    fn watched(&self) -> nodes::Settings {
         let nodes = vec![self.path.to_string_lossy().into_owned()];
-        Settings { nodes, drivers: Vec::new(), open_hook, ..Settings::default() }
+        nodes::Settings { nodes, drivers: Vec::new(), vendors: &[] }
     }
 }
 
@@ -80,7 +81,8 @@ impl Probe {
             let _open = gate.as_ref().map(|gate| gate.lock());
             let _ = sender.send(evidence);
         };
-        let handle = start(node.settings(hook), &Paths::default(), emit).unwrap();
+        let settings = Settings { open_hook: hook, ..Settings::default() };
+        let handle = start(settings, node.watched(), &Paths::default(), emit).unwrap();
         if handle.hook().is_none() {
             println!("not on this kernel: {}", handle.report().reason);
             return None;

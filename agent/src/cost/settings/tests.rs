@@ -1,9 +1,11 @@
-use crate::agent::configuration::Configuration;
+use super::{SECTION, Settings};
+use crate::config::Tables;
 
 fn error(text: &str) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), format!("[cost]\n{text}")).unwrap();
-    match Configuration::check(file.path()) {
+    let tables = Tables::load(Some(file.path()), &[], &[SECTION]);
+    match tables.and_then(|tables| Settings::resolve(&tables)) {
         Ok(_) => String::new(),
         Err(error) => error.to_string(),
     }

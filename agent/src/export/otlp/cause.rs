@@ -2,8 +2,8 @@
 
 use super::secrets::SecretError;
 use super::settings::Protocol;
-use super::tls::TlsFileError;
 use super::trust::Untrusted;
+use crate::collect::tls::TlsFileError;
 use crate::text::printable;
 use std::error::Error;
 use std::io;

@@ -4,8 +4,8 @@
 use super::cause::Cause;
 use super::secrets::CachedHeaders;
 use super::settings::{Protocol, Settings};
-use super::tls::{self, Stamp};
 use super::trust::Connector;
+use crate::collect::tls::{self, Stamp};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;

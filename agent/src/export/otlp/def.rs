@@ -1,8 +1,9 @@
 //! The OTLP sinks as rows, and their section `[otlp]`.
 
-use super::settings::{RawOtlp, Settings, Signal, TlsFiles, check_also};
-use super::tls;
+use super::settings::{RawOtlp, Settings, Signal, check_also};
 use super::{LogsSink, OtlpSink, Resource};
+use crate::collect::tls;
+use crate::collect::tls::TlsFiles;
 use crate::config::{ConfigError, Flags, Resolving, Section, Tables, checks, spread};
 use crate::export::Sink;
 use crate::export::def::{NamedSink, OpenError, Receiver, SinkContext, SinkDef, sink_name};

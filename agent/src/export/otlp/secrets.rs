@@ -1,7 +1,7 @@
 //! Secrets from files: headers, a bearer token, the key of a webhook's signature. A file is read again
 //! when it changes, so that a rotated secret needs no restart. No error names what is in one.
 
-use super::tls::{Written, written};
+use crate::collect::tls::{Written, written};
 use crate::config::checks;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use std::io;

@@ -24,6 +24,7 @@ use super::proxy;
 pub use super::proxy::Proxy;
 pub use super::secrets::HeaderFiles;
 use super::trust::{self, RawUser, Trust};
+use crate::collect::tls::TlsFiles;
 use crate::export::filter::RawFilter;
 use hyper::Uri;
 use hyper::header::HeaderMap;
@@ -141,15 +142,6 @@ pub enum Temporality {
     Cumulative,
     /// Since the point before.
     Delta,
-}
-
-/// Certificate files. The agent reads them again when they change.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// The only trusted CAs; the system's where absent.
-    pub ca: Option<PathBuf>,
-    /// The agent's own certificate chain and key.
-    pub client: Option<(PathBuf, PathBuf)>,
 }
 
 /// Waits between attempts: they double from `first` to `max`, and half of each is random.

@@ -1,7 +1,7 @@
 //! TLS of the endpoint by the keys of Prometheus' `tls_server_config`. The files are read again when
 //! they change, so a renewed certificate needs no restart.
 
-use crate::export::otlp::tls::{TlsFileError, Written, certificates, roots, written};
+use crate::collect::tls::{TlsFileError, Written, certificates, roots, written};
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;

@@ -1,6 +1,7 @@
 //! The webhook sinks as a row, and their section `[webhook]`.
 
 use super::{Wanted, WebhookSink, sign};
+use crate::collect::tls;
 use crate::config::{self, ConfigError, Resolving, Section, checks};
 use crate::export::Sink;
 use crate::export::def::{NamedSink, OpenError, Receiver, SinkContext, SinkDef, sink_name};
@@ -9,7 +10,6 @@ use crate::export::otlp::Resource;
 use crate::export::otlp::settings::{
     Endpoint, RawHeaders, RawOtlp, RawProxy, Settings, Signal, is_name,
 };
-use crate::export::otlp::tls;
 use crate::export::otlp::trust::RawUser;
 use crate::export::spool;
 use crate::finding::Finding;

@@ -1,7 +1,7 @@
 //! Identifiers and signatures of the Standard Webhooks specification.
 
+use crate::collect::tls::{Written, written};
 use crate::export::otlp::secrets::{Cached, SecretError, text};
-use crate::export::otlp::tls::{Written, written};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};

@@ -3,7 +3,7 @@
 use super::ReadError;
 use crate::collect::engine::fetch::{FetchError, Place, Target};
 use crate::collect::engine::find::Server;
-use crate::export::otlp::settings::TlsFiles;
+use crate::collect::tls::TlsFiles;
 
 /// The path that is asked: an engine's next one after each that is not there.
 #[derive(Debug, Default)]

@@ -1,7 +1,6 @@
 //! The TLS configuration of a connection: trusted CAs and the agent's own certificate. The system's
 //! CAs are read only when an `https` endpoint needs them (about half a megabyte resident).
 
-use super::settings::TlsFiles;
 use hyper_rustls::ConfigBuilderExt as _;
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -10,6 +9,15 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Certificate files. The agent reads them again when they change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The only trusted CAs; the system's where absent.
+    pub ca: Option<PathBuf>,
+    /// The agent's own certificate chain and key.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
 
 /// A certificate file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +50,7 @@ pub(crate) enum TlsFileError {
 }
 
 /// Which files they are and when they were last written: a change means reading them again.
-pub(super) type Stamp = [Option<Written>; 3];
+pub(crate) type Stamp = [Option<Written>; 3];
 
 /// The identity of a file. The inode number distinguishes two files that were written within one
 /// tick of the file system's clock.
@@ -53,7 +61,7 @@ pub(crate) struct Written {
 }
 
 /// The present stamp of the files.
-pub(super) fn stamp(files: &TlsFiles) -> Stamp {
+pub(crate) fn stamp(files: &TlsFiles) -> Stamp {
     let (certificate, key) = match &files.client {
         Some((certificate, key)) => (written(certificate), written(key)),
         None => (None, None),
@@ -68,7 +76,7 @@ pub(crate) fn written(path: &Path) -> Option<Written> {
 }
 
 /// A configuration without trusted CAs, for plain-text endpoints.
-pub(super) fn none() -> Result<ClientConfig, TlsFileError> {
+pub(crate) fn none() -> Result<ClientConfig, TlsFileError> {
     Ok(builder(Path::new(""))?.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 
