@@ -5,10 +5,10 @@
 //! own HTTP connection. Only log records of the agent itself are sent; records of its libraries
 //! could be caused by the sending itself.
 
-use crate::catalog::attributes::AttrValue;
-use crate::export::otlp::Resource;
-use crate::export::otlp::connection::Connection;
-use crate::export::otlp::settings::{Protocol, Settings};
+use gpuwho_export::otlp::Resource;
+use gpuwho_export::otlp::connection::Connection;
+use gpuwho_export::otlp::settings::{Protocol, Settings};
+use gpuwho_model::catalog::attributes::AttrValue;
 use hyper::header::{HeaderName, HeaderValue};
 use opentelemetry::KeyValue;
 use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
@@ -60,7 +60,7 @@ pub struct Telemetry {
 }
 
 /// Starts sending: returns the exporter and the layer for the agent's subscriber. `settings` are
-/// those of [`crate::export::otlp::settings::Signal::Logs`].
+/// those of [`gpuwho_export::otlp::settings::Signal::Logs`].
 pub fn logs<S>(
     settings: &Settings,
     resource: &Resource,

@@ -10,11 +10,11 @@ pub use engines::EngineView;
 pub use others::Others;
 pub use selection::Selection;
 
-use crate::attribute::view::OwnerView;
-use crate::event::recent::Summary;
-use crate::health::report::ConditionView;
-use crate::status::SourceStatus;
-use crate::text::printable;
+use gpuwho_model::status::SourceStatus;
+use gpuwho_model::text::printable;
+use gpuwho_owners::attribute::view::OwnerView;
+use gpuwho_pipeline::event::recent::Summary;
+use gpuwho_pipeline::health::report::ConditionView;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -265,11 +265,11 @@ fn add(one: i64, other: i64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attribute::cgroup::parse_path;
-    use crate::attribute::{Method, ProcessAttribution};
-    use crate::catalog::attributes::SYSTEMD_UNIT;
-    use crate::ids::OwnerId;
-    use crate::ids::ProcKey;
+    use gpuwho_model::catalog::attributes::SYSTEMD_UNIT;
+    use gpuwho_model::ids::OwnerId;
+    use gpuwho_model::ids::ProcKey;
+    use gpuwho_owners::attribute::cgroup::parse_path;
+    use gpuwho_owners::attribute::{Method, ProcessAttribution};
     use std::sync::Arc;
 
     #[test]

@@ -3,11 +3,13 @@
 
 use crate::runtime::Runtime;
 use crate::scene::{BEGAN_NS, CONTAINERS, Host, Place};
-use gpuwho::attribute::ProcessAttribution;
-use gpuwho::attribute::ownership::Ownership;
-use gpuwho::attribute::providers::{Containers, Kubernetes, MetadataProviders, Settings, THREAD};
-use gpuwho::collect::status::StatusRegistry;
-use gpuwho::ids::ProcKey;
+use gpuwho_model::ids::ProcKey;
+use gpuwho_model::status::StatusRegistry;
+use gpuwho_owners::attribute::ProcessAttribution;
+use gpuwho_owners::attribute::ownership::Ownership;
+use gpuwho_owners::attribute::providers::{
+    Containers, Kubernetes, MetadataProviders, Settings, THREAD,
+};
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};

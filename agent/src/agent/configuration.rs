@@ -2,10 +2,10 @@
 
 use super::sinks::SINKS;
 use super::sources;
-use crate::collect::source::{Source, SourceDef};
-use crate::config::{ConfigError, Flags, Section, Tables};
-use crate::export::def::{OpenError, Receiver};
 use crate::settings::{self, Settings};
+use gpuwho_collect::source::{Source, SourceDef};
+use gpuwho_export::def::{OpenError, Receiver};
+use gpuwho_model::config::{ConfigError, Flags, Section, Tables};
 use std::path::Path;
 
 const TITLE: &str = "\
@@ -99,9 +99,9 @@ pub fn sample() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::device::DEVICES;
-    use crate::collect::kernel::nodes;
-    use crate::finding::Finding;
+    use gpuwho_devices::DEVICES;
+    use gpuwho_model::finding::Finding;
+    use gpuwho_owners::nodes;
 
     fn load(text: &str) -> Configuration {
         let folder = tempfile::tempdir().unwrap();

@@ -1,12 +1,12 @@
 //! Checks of the host for `gpuwho doctor`.
 
 use crate::advisories;
-use crate::attribute::ownership::Ownership;
-use crate::attribute::slurm::DeviceAccess;
-use crate::finding::{Finding, Group, NOTICE};
-use crate::host::{self, CgroupNamespace};
 use crate::privilege;
 use crate::settings::Settings;
+use gpuwho_model::finding::{Finding, Group, NOTICE};
+use gpuwho_owners::attribute::ownership::Ownership;
+use gpuwho_owners::attribute::slurm::DeviceAccess;
+use gpuwho_owners::host::{self, CgroupNamespace};
 use std::fs;
 
 /// Checks the host itself: privileges and namespaces.

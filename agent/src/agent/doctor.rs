@@ -3,11 +3,11 @@
 use super::configuration::Configuration;
 use super::diagnosis;
 use super::read_once;
-use crate::attribute::providers;
-use crate::catalog::device as metric;
-use crate::collect::device::DEVICES;
-use crate::finding::{Finding, Group};
 use crate::who::{Device, Source};
+use gpuwho_devices::DEVICES;
+use gpuwho_model::catalog::device as metric;
+use gpuwho_model::finding::{Finding, Group};
+use gpuwho_owners::attribute::providers;
 
 /// Checks the host, each source, the metadata providers, each sink, and, without an agent, the
 /// devices.

@@ -1,15 +1,16 @@
 //! The agent's own figures: what each source costs and how it is doing, what was lost, and how
 //! large the agent is. Reads the board and two files of `/proc`; a few microseconds a tick.
 
-use crate::attribute::ownership::Ownership;
-use crate::catalog::agent::{self as metric, AgentProcess, ReloadOutcome, SourceState, Stage};
-use crate::collect::Collector;
-use crate::collect::cpu_limit::{self, CpuLimit, Importance};
-use crate::collect::self_stats::SelfStats;
-use crate::collect::source::{self, Alone, Context, SourceDef};
-use crate::export;
-use crate::sample::{Agent, Batch, Source};
-use crate::status::{Report, StatusRegistry};
+use gpuwho_collect::Collector;
+use gpuwho_collect::cpu_limit::{self, CpuLimit, Importance};
+use gpuwho_collect::self_stats::SelfStats;
+use gpuwho_collect::source::{self, Alone, Context, SourceDef};
+use gpuwho_export as export;
+use gpuwho_model::catalog::agent as metric;
+use gpuwho_model::catalog::agent::{AgentProcess, ReloadOutcome, SourceState, Stage};
+use gpuwho_model::sample::{Agent, Batch, Source};
+use gpuwho_model::status::{Report, StatusRegistry};
+use gpuwho_owners::attribute::ownership::Ownership;
 use procfs::process::Process;
 use procfs::{ProcResult, WithCurrentSystemInfo as _};
 use std::collections::BTreeMap;

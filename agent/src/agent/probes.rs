@@ -1,8 +1,8 @@
 //! [`PROBES`]: every source that loads a BPF object.
 
-use crate::collect::kernel::device_users;
-use crate::collect::kernel::probe::ProbeDef;
-use crate::collect::nccl;
+use gpuwho_bpf::device_users;
+use gpuwho_bpf::probe::ProbeDef;
+use gpuwho_nccl as nccl;
 
 /// Every probe. To add one, write its three files (here, in `agent-ebpf/src/bin` and in
 /// `agent-common`) and its row.

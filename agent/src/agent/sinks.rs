@@ -2,12 +2,12 @@
 
 use super::RunError;
 use super::configuration::Configuration;
-use crate::event::record::Record;
-use crate::export;
-use crate::export::def::{NamedSink, OpenError, Receiver, SinkContext, SinkDef};
-use crate::heartbeat::Heartbeat;
-use crate::point::EnrichedBatch;
 use crate::settings::Settings;
+use gpuwho_export as export;
+use gpuwho_export::def::{NamedSink, OpenError, Receiver, SinkContext, SinkDef};
+use gpuwho_model::heartbeat::Heartbeat;
+use gpuwho_model::point::EnrichedBatch;
+use gpuwho_pipeline::event::record::Record;
 use std::sync::Arc;
 use std::time::Instant;
 

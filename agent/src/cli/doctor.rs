@@ -4,11 +4,11 @@ use super::{Common, print, screen, who};
 use crate::agent;
 use crate::agent::configuration::Configuration;
 use crate::control::{self, ControlError, Reply, Request};
-use crate::finding::{Finding, Group, NOT_RUNNING};
-use crate::screen::{Screen, Style};
-use crate::status::brief;
 use anyhow::Context as _;
 use clap::Args;
+use gpuwho_model::finding::{Finding, Group, NOT_RUNNING};
+use gpuwho_model::screen::{Screen, Style};
+use gpuwho_model::status::brief;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

@@ -1,8 +1,8 @@
 //! `[metrics]`: which metrics the agent exports.
 
-use crate::catalog::level::Level;
-use crate::catalog::selection::{Family, Selection};
-use crate::config::{ConfigError, Tables};
+use gpuwho_model::catalog::level::Level;
+use gpuwho_model::catalog::selection::{Family, Selection};
+use gpuwho_model::config::{ConfigError, Tables};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub(super) fn selection(tables: &Tables) -> Result<Selection, ConfigError> {
     })?;
     let (include, exclude) = (raw.include.unwrap_or_default(), raw.exclude.unwrap_or_default());
     let wrong = |key: &'static str| {
-        move |error: crate::catalog::selection::PatternError| ConfigError::Value {
+        move |error: gpuwho_model::catalog::selection::PatternError| ConfigError::Value {
             key: key.into(),
             problem: error.to_string(),
             remedy: "`gpuwho metrics` lists the names; * stands for any text".into(),

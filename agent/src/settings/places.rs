@@ -1,7 +1,7 @@
 //! `[paths]`: the places of the host's files and of the agent's own.
 
-use crate::config::{ConfigError, checks};
-use crate::paths::Paths;
+use gpuwho_model::config::{ConfigError, checks};
+use gpuwho_model::paths::Paths;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,8 @@
 //! `[kubernetes]` and `[containers]`: the sockets of this node that name pods and containers.
 
-use crate::attribute::providers::{Containers, Kubernetes};
-use crate::attribute::workload::{PatternError, WantedLabels};
-use crate::config::{ConfigError, checks};
+use gpuwho_model::config::{ConfigError, checks};
+use gpuwho_owners::attribute::providers::{Containers, Kubernetes};
+use gpuwho_owners::attribute::workload::{PatternError, WantedLabels};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 

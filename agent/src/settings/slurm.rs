@@ -1,8 +1,8 @@
 //! `[slurm]`: the node's files in which Slurm's Prolog and other tools describe jobs.
 
-use crate::attribute::slurm::Settings;
-use crate::config::{ConfigError, checks};
-use crate::paths::Paths;
+use gpuwho_model::config::{ConfigError, checks};
+use gpuwho_model::paths::Paths;
+use gpuwho_owners::attribute::slurm::Settings;
 use serde::Deserialize;
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 use crate::agent::configuration::Configuration;
-use crate::config::Flags;
 use crate::settings::Settings;
+use gpuwho_model::config::Flags;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;

@@ -2,12 +2,12 @@
 //! what these take together, and nothing else.
 
 use super::{Device, Holder, HostReport, Process, Source};
-use crate::attribute::providers;
-use crate::attribute::view::OwnerView;
-use crate::collect::device::DEVICES;
-use crate::collect::kernel::device_users;
-use crate::collect::kmsg;
-use crate::event::recent::Summary;
+use gpuwho_bpf::device_users;
+use gpuwho_collect::kmsg;
+use gpuwho_devices::DEVICES;
+use gpuwho_owners::attribute::providers;
+use gpuwho_owners::attribute::view::OwnerView;
+use gpuwho_pipeline::event::recent::Summary;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 

@@ -2,9 +2,9 @@
 //! `--sort`.
 
 use super::{HostReport, Process, Totals};
-use crate::attribute::view::OwnerView;
-use crate::ids::PciAddress;
 use clap::{Args, ValueEnum};
+use gpuwho_model::ids::PciAddress;
+use gpuwho_owners::attribute::view::OwnerView;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 

@@ -1,9 +1,9 @@
 //! The encoder allocates nothing once it has seen the series; for large requests its buffer alone.
 
 use crate::points;
-use gpuwho::catalog::attributes::AttrSet;
-use gpuwho::export::otlp::Resource;
-use gpuwho::export::otlp::encode::{Encoder, Limits};
+use gpuwho_export::otlp::Resource;
+use gpuwho_export::otlp::encode::{Encoder, Limits};
+use gpuwho_model::catalog::attributes::AttrSet;
 
 /// Bytes that a batch of so many points has, and what its second encoding allocates and keeps.
 fn steady_tick(count: usize) -> (usize, [i64; 3]) {

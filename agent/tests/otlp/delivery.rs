@@ -2,11 +2,11 @@
 
 use crate::receiver::{OK, Receiver, Reply};
 use crate::{TIMEOUT, batch, finish, log, points, raw, settings, sink};
-use gpuwho::catalog::attributes::AttrSet;
-use gpuwho::export::otlp::settings::{RawOtlp, RawProxy};
-use gpuwho::export::otlp::{OtlpSink, Resource};
-use gpuwho::export::spool::{Limits, SpoolFolder};
-use gpuwho::export::{Report, Sink as _};
+use gpuwho_export::otlp::settings::{RawOtlp, RawProxy};
+use gpuwho_export::otlp::{OtlpSink, Resource};
+use gpuwho_export::spool::{Limits, SpoolFolder};
+use gpuwho_export::{Report, Sink as _};
+use gpuwho_model::catalog::attributes::AttrSet;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};

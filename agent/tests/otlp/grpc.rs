@@ -2,8 +2,8 @@
 
 use crate::receiver::{OK, Receiver, times};
 use crate::{batch, finish, log, points, raw, sink};
-use gpuwho::export::Sink as _;
-use gpuwho::export::otlp::settings::RawOtlp;
+use gpuwho_export::Sink as _;
+use gpuwho_export::otlp::settings::RawOtlp;
 use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
     MetricsService, MetricsServiceServer,
 };

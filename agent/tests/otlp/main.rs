@@ -12,12 +12,13 @@ mod telemetry;
 mod tls;
 mod webhook;
 
-use gpuwho::catalog::attributes::{AttrSet, GPU_UUID};
-use gpuwho::catalog::device;
-use gpuwho::export::otlp::settings::{Backoff, RawOtlp, Settings, Signal};
-use gpuwho::export::otlp::{OtlpSink, Resource};
-use gpuwho::export::{EnrichedBatch, Labels, Point, Report, Sink as _};
-use gpuwho::sample::Value;
+use gpuwho_export::otlp::settings::{Backoff, RawOtlp, Settings, Signal};
+use gpuwho_export::otlp::{OtlpSink, Resource};
+use gpuwho_export::{Report, Sink as _};
+use gpuwho_model::catalog::attributes::{AttrSet, GPU_UUID};
+use gpuwho_model::catalog::device;
+use gpuwho_model::point::{EnrichedBatch, Labels, Point};
+use gpuwho_model::sample::Value;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -2,8 +2,8 @@
 
 use crate::receiver::{OK, Receiver};
 use crate::{batch, finish, log, raw, sink};
-use gpuwho::export::Sink as _;
-use gpuwho::export::otlp::settings::RawOtlp;
+use gpuwho_export::Sink as _;
+use gpuwho_export::otlp::settings::RawOtlp;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::server::WebPkiClientVerifier;

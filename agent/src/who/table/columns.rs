@@ -1,7 +1,7 @@
 //! How wide the columns of the table are: as their text would have them, then as the screen has room.
 
 use super::{INDENT, Row, Values};
-use crate::screen::{self, Screen, Style};
+use gpuwho_model::screen::{self, Screen, Style};
 
 /// Names shorter than this are of no use: columns go before.
 const MIN_NAME: usize = 20;

@@ -4,10 +4,10 @@
 
 #![no_main]
 
-use gpuwho::collect::kernel::device_users::Settings;
-use gpuwho::collect::kernel::nodes::Nodes;
-use gpuwho::collect::proc_scan::{ScanPass, is_alive, living};
-use gpuwho::paths::Paths;
+use gpuwho_bpf::device_users::Settings;
+use gpuwho_model::paths::Paths;
+use gpuwho_owners::nodes::Nodes;
+use gpuwho_owners::proc_scan::{ScanPass, is_alive, living};
 use libfuzzer_sys::fuzz_target;
 use std::fs;
 use std::os::unix::fs::symlink;
