@@ -17,4 +17,5 @@ mod ras;
 mod receipts;
 mod ring;
 mod squat;
+mod tpu;
 mod usage;

@@ -16,6 +16,7 @@ mod probes;
 mod ras;
 mod ring;
 mod squat;
+mod tpu;
 
 use crate::program::{self, NotBuilt};
 use crate::until::until;
@@ -52,6 +53,7 @@ pub fn find(name: &str) -> Option<&'static Attack> {
         ras::ATTACKS,
         ring::ATTACKS,
         squat::ATTACKS,
+        tpu::ATTACKS,
     ];
     all.into_iter().flatten().find(|attack| attack.name == name)
 }
