@@ -12,6 +12,7 @@ mod hang;
 mod libraries;
 mod memory;
 mod packaging;
+mod places;
 mod probes;
 mod ras;
 mod receipts;

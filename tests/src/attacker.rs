@@ -12,6 +12,7 @@ pub mod fuse;
 pub mod hang;
 pub mod libraries;
 mod memory;
+mod places;
 mod probes;
 mod ras;
 mod ring;
@@ -49,6 +50,7 @@ pub fn find(name: &str) -> Option<&'static Attack> {
         hang::ATTACKS,
         libraries::ATTACKS,
         memory::ATTACKS,
+        places::ATTACKS,
         probes::ATTACKS,
         ras::ATTACKS,
         ring::ATTACKS,

@@ -74,7 +74,8 @@ fn silent_processes_of_one_owner_take_no_value_from_anothers_chip() {
     assert!(first.is_some(), "{:#?} {:#?}", agent.log(), agent.who());
 
     let mallory = stage.pod(&PodSpec { name: "mallory", ..TRAINER }).unwrap();
-    let groups: Vec<_> = mallory.directories.iter().map(|path| path.display().to_string()).collect();
+    let groups: Vec<_> =
+        mallory.directories.iter().map(|path| path.display().to_string()).collect();
     let (count, chip) = (PROCESSES.to_string(), CHIP.to_string());
     let arguments: Vec<&str> =
         [&*count, &*chip].into_iter().chain(groups.iter().map(String::as_str)).collect();
