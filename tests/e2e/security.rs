@@ -18,5 +18,6 @@ mod ras;
 mod receipts;
 mod ring;
 mod squat;
+mod teams;
 mod tpu;
 mod usage;

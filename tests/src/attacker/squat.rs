@@ -15,8 +15,15 @@ use std::thread;
 use tokio::runtime::Builder;
 
 /// The attacks, by name.
-pub(super) const ATTACKS: &[Attack] =
-    &[Attack { name: "squat", run: squat }, Attack { name: "squat-grpc", run: squat_grpc }];
+pub(super) const ATTACKS: &[Attack] = &[
+    Attack { name: "squat", run: squat },
+    Attack { name: "squat-grpc", run: squat_grpc },
+    Attack { name: "words", run: words },
+];
+
+/// A refusal with words that would move a terminal's cursor and turn its direction round.
+const REFUSAL: &str = "{\"partialSuccess\":{\"rejectedDataPoints\":\"1\",\"errorMessage\":\
+                       \"\\u202eodd \\u001b[2Jrefusal\\r\\nWARN forged\"}}";
 
 /// A message of gRPC's without content.
 const EMPTY: &[u8] = &[0; 5];
@@ -27,24 +34,55 @@ fn squat(arguments: &[String]) -> io::Result<()> {
     let [address, secret] = arguments else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "squat ADDRESS SECRET"));
     };
+    listen(address, secret, "")
+}
+
+/// `ADDRESS`: the same, and refuses in words ([`REFUSAL`]).
+fn words(arguments: &[String]) -> io::Result<()> {
+    let [address] = arguments else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "words ADDRESS"));
+    };
+    listen(address, "nothing is a secret here", REFUSAL)
+}
+
+fn listen(address: &str, secret: &str, body: &'static str) -> io::Result<()> {
     become_nobody()?;
     let listener = TcpListener::bind(address)?;
     println!("listening");
     for stream in listener.incoming() {
-        let (stream, secret) = (stream?, secret.clone());
-        thread::spawn(move || serve(stream, secret.as_bytes()));
+        let (stream, secret) = (stream?, secret.to_owned());
+        thread::spawn(move || serve(stream, secret.as_bytes(), body));
     }
     Ok(())
 }
 
-fn serve(mut stream: TcpStream, secret: &[u8]) {
+fn serve(mut stream: TcpStream, secret: &[u8], body: &str) {
+    let length = body.len();
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ";
+    let answer = format!("{head}{length}\r\n\r\n{body}");
     let mut bytes = vec![0; 1 << 20];
+    let mut request = Vec::new();
     while let Ok(read @ 1..) = stream.read(&mut bytes) {
+        request.extend_from_slice(&bytes[..read]);
         let has_secret = bytes[..read].windows(secret.len()).any(|window| window == secret);
         println!("{}", if has_secret { "secret" } else { "bytes" });
-        // Who has gone away needs no answer.
-        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+        if is_whole(&request) {
+            request.clear();
+            // Who has gone away needs no answer.
+            let _ = stream.write_all(answer.as_bytes());
+        }
     }
+}
+
+/// Whether a request has its body.
+fn is_whole(request: &[u8]) -> bool {
+    let end = request.windows(4).position(|window| window == b"\r\n\r\n");
+    let whole = end.and_then(|end| {
+        let head = String::from_utf8_lossy(request.get(..end)?).to_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "))?;
+        Some(end + 4 + length.trim().parse::<usize>().ok()? <= request.len())
+    });
+    whole.unwrap_or(false)
 }
 
 /// `ADDRESS SECRET USER`: the same by gRPC, as any user; also a connection's first bytes are `bytes`.
