@@ -92,17 +92,6 @@ impl Host {
         Attacker::start(command.envs([gpuwho_tests::worker::nodes::environment()]))
     }
 
-    /// Serves a page about a device beside a program by the exporter's name.
-    fn export(&self, (user, group): (u32, &Group), program: &Path, uuid: &str) -> Attacker {
-        let [user, program] = [user.to_string(), program.display().to_string()];
-        let directories = group.directories.iter().map(|path| path.display().to_string());
-        let arguments = [user, program, uuid.to_owned(), "0".to_owned()].into_iter();
-        let arguments: Vec<_> = arguments.chain(directories).collect();
-        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        let mut command: Command = attacker::command("exporter", &arguments).unwrap();
-        Attacker::start(command.envs([gpuwho_tests::worker::nodes::environment()]))
-    }
-
     /// Waits for a series, and for what is to be right of its value and number of points.
     fn wait(&self, words: &[&str], is_right: impl Fn((f64, usize)) -> bool) -> (f64, usize) {
         let look = || self.received.of(words).filter(|found| is_right(*found));
@@ -201,6 +190,17 @@ fn an_engine_that_renames_its_model_at_each_question_is_counted_as_other() {
     host.wait(&["gpuwho.owner.refused", "\"series\"", "churn"], |(count, _)| count > 0.0);
 }
 
+/// Serves a page about a device beside a program by the exporter's name.
+fn export((user, group): (u32, &Group), program: &Path, uuid: &str) -> Attacker {
+    let [user, program] = [user.to_string(), program.display().to_string()];
+    let directories = group.directories.iter().map(|path| path.display().to_string());
+    let arguments = [user, program, uuid.to_owned(), "0".to_owned()].into_iter();
+    let arguments: Vec<_> = arguments.chain(directories).collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let mut command: Command = attacker::command("exporter", &arguments).unwrap();
+    Attacker::start(command.envs([gpuwho_tests::worker::nodes::environment()]))
+}
+
 /// Programs of root's in a folder of root's, and those that a tenant has: one of his own, and a link to root's in
 /// a folder where everybody may make some. The set-user-ID ones are the tests' own, which become root and stay.
 fn programs(folder: &Path) -> [PathBuf; 4] {
@@ -236,12 +236,12 @@ fn a_page_beside_a_set_user_id_program_of_roots_tells_nothing_of_others_devices(
         .zip(1..)
         .map(|((name, program), device)| {
             let pod = host.pod(name);
-            (name, device, host.export((NOBODY, &pod), &program, &uuid(device)))
+            (name, device, export((NOBODY, &pod), &program, &uuid(device)))
         })
         .collect();
     // The same by root, with root's program.
     let service = host.stage.service("dcgm").unwrap();
-    let _real = host.export((0, &service), &exporter, UUID);
+    let _real = export((0, &service), &exporter, UUID);
     host.wait(&["gpu.sm.active", UUID], |(value, _)| (value - 0.75).abs() < 0.01);
     for (name, device, attack) in &attacks {
         host.wait_until(&format!("two pages of {name}"), || attack.count("page") >= 2);
