@@ -5,6 +5,7 @@
 //! renames or deletes the file, the next batch begins a new one. Only regular files rotate: a pipe
 //! or a device is written as it is.
 
+use gpuwho_model::paths::link_of_another;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -118,8 +119,8 @@ impl Write for RotatingFile {
 }
 
 /// Opens the file, or makes it. A link or a file that another user put there is refused: in a folder where
-/// others may write, a link leads the lines into root's files, and a file shows them to its owner. What the
-/// system itself links, as `/dev/stdout`, is followed.
+/// others may write, a link leads the lines into root's files, also one above the file, and a file shows them to
+/// its owner. What the system itself links, as `/dev/stdout`, is followed.
 fn open(path: &Path) -> io::Result<(File, Metadata)> {
     let options = || {
         let mut options = OpenOptions::new();
@@ -127,6 +128,11 @@ fn open(path: &Path) -> io::Result<(File, Metadata)> {
         options
     };
     let is_of_system = ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder));
+    if let Some((link, uid)) = path.parent().and_then(link_of_another)
+        && !is_of_system
+    {
+        return Err(not_ours(&link.display().to_string(), uid));
+    }
     if let Ok(there) = fs::symlink_metadata(path)
         && !is_of_system
     {
@@ -152,11 +158,15 @@ fn refuse_others(about: &Metadata) -> io::Result<()> {
     match about.uid() {
         0 => Ok(()),
         uid if uid == rustix::process::geteuid().as_raw() => Ok(()),
-        uid => Err(io::Error::other(format!(
-            "it belongs to user {uid}, who would read or redirect what is written: remove it, or name a \
-             file in a folder that only the agent's user can write"
-        ))),
+        uid => Err(not_ours("it", uid)),
     }
+}
+
+fn not_ours(what: &str, uid: u32) -> io::Error {
+    io::Error::other(format!(
+        "{what} belongs to user {uid}, who would read or redirect what is written: remove it, or name a file in a \
+         folder that only the agent's user can write"
+    ))
 }
 
 /// When the file was made; now where the file system does not record it.
@@ -218,6 +228,15 @@ mod tests {
         }
         assert_eq!(fs::read_to_string(&target).unwrap(), "");
         assert!(open(Path::new("/dev/null")).is_ok());
+        let above = folder.path().join("above");
+        symlink(folder.path(), &above).unwrap();
+        assert!(open(&above.join("new")).is_ok(), "by the agent's own");
+        lchown(&above, Some(65_534), None).unwrap();
+        let error = open(&above.join("new")).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("{} belongs to user 65534", above.display())),
+            "{error}"
+        );
     }
 
     #[test]

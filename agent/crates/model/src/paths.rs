@@ -54,6 +54,14 @@ pub fn own_folders(paths: &Paths) -> Result<(), SharedFolder> {
 /// have there (sticky). A folder that cannot be made is refused by whoever uses it.
 fn own_folder(setting: &'static str, folder: &Path) -> Result<(), SharedFolder> {
     let own = geteuid().as_raw();
+    let shared = |part: &Path, problem: String| {
+        let (folder, part) = (folder.to_owned(), part.to_owned());
+        SharedFolder { setting, folder, part, problem }
+    };
+    // Before anything is made where it leads.
+    if let Some((link, uid)) = link_of_another(folder) {
+        return Err(shared(link, format!("is a link of user {uid}")));
+    }
     let _ = fs::create_dir_all(folder);
     if let Ok(about) = fs::symlink_metadata(folder)
         && about.is_dir()
@@ -73,10 +81,18 @@ fn own_folder(setting: &'static str, folder: &Path) -> Result<(), SharedFolder> 
             }
             _ => continue,
         };
-        let (folder, part) = (folder.to_owned(), part.to_owned());
-        return Err(SharedFolder { setting, folder, part, problem });
+        return Err(shared(part, problem));
     }
     Ok(())
+}
+
+/// The link on the way to a file that a user other than root and the agent's own has made, and the user.
+pub fn link_of_another(path: &Path) -> Option<(&Path, u32)> {
+    path.ancestors().find_map(|part| {
+        let about = fs::symlink_metadata(part).ok().filter(fs::Metadata::is_symlink)?;
+        let is_ours = [0, geteuid().as_raw()].contains(&about.uid());
+        (!is_ours).then_some((part, about.uid()))
+    })
 }
 
 /// Of a folder's mode: everybody may write in it; nobody may replace what is another's.
@@ -110,7 +126,7 @@ impl Paths {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::chown;
+    use std::os::unix::fs::{chown, lchown, symlink};
 
     #[test]
     fn a_folder_that_another_user_can_fill_is_none_of_the_agents() {
@@ -137,6 +153,11 @@ mod tests {
             println!("skipped: needs root, to make another user's folder");
             return;
         }
+        let link = place.path().join("link");
+        symlink(place.path(), &link).unwrap();
+        lchown(&link, Some(65_534), None).unwrap();
+        let of_link = own_folder("paths.run", &link.join("run")).unwrap_err();
+        assert_eq!((of_link.part, &*of_link.problem), (link, "is a link of user 65534"));
         let error = own_folder("paths.run", &folder).unwrap_err().to_string();
         let start =
             format!("paths.run {}: {} belongs to user 65534", folder.display(), above.display());

@@ -5,8 +5,15 @@ pub mod allocations;
 pub mod cgroup;
 pub mod delegated;
 mod describe;
-#[cfg(test)]
-pub(crate) mod fake;
+#[cfg(any(test, feature = "fixtures"))]
+#[allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "for tests only"
+)]
+pub mod fake;
 pub mod hierarchies;
 pub mod names;
 pub mod owner;

@@ -254,7 +254,14 @@ impl<A> std::fmt::Debug for Answers<A> {
     }
 }
 
-#[cfg(test)]
-pub(crate) mod fake;
+#[cfg(any(test, feature = "fixtures"))]
+#[allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "for tests only"
+)]
+pub mod fake;
 #[cfg(test)]
 mod tests;

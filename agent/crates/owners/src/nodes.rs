@@ -267,8 +267,15 @@ fn majors(table: &str, drivers: &[String]) -> BTreeMap<u32, u32> {
         .collect()
 }
 
-#[cfg(test)]
-pub(crate) mod fixture {
+#[cfg(any(test, feature = "fixtures"))]
+#[allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "for tests only"
+)]
+pub mod fixture {
     use super::{VendorNodes, Vendors};
     use crate::partitions::PartitionNodes;
 
@@ -282,7 +289,7 @@ pub(crate) mod fixture {
     };
 
     /// Two vendors that use the kernel's common nodes, one with nodes of its own, and one through VFIO.
-    pub(crate) static VENDORS: Vendors = &[
+    pub static VENDORS: Vendors = &[
         VendorNodes {
             node_drivers: &["drm"],
             drivers: &["amdgpu"],

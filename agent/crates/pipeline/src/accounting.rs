@@ -13,8 +13,15 @@ mod accounts;
 mod allocations;
 mod device;
 mod divide;
-#[cfg(test)]
-pub(crate) mod fixture;
+#[cfg(any(test, feature = "fixtures"))]
+#[allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "for tests only"
+)]
+pub mod fixture;
 mod instances;
 mod presence;
 mod reading;

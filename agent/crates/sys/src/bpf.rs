@@ -253,5 +253,12 @@ fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fixtures"))]
+#[allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    missing_docs,
+    reason = "for tests only"
+)]
 pub mod tests;

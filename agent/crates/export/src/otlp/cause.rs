@@ -14,7 +14,7 @@ const MESSAGE_CHARS: usize = 200;
 
 /// The cause of a failed request.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Cause {
+pub enum Cause {
     /// The name has no address.
     #[error("no address found for the receiver's name ({0}); check the endpoint's host")]
     Name(String),

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 /// Removed when dropped.
-pub(crate) struct FakeHost {
-    pub(crate) paths: Paths,
+pub struct FakeHost {
+    pub paths: Paths,
     _dir: TempDir,
 }
 
 impl FakeHost {
     /// A host with one unified hierarchy and one user, without processes and pods.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::under(dir.path());
         fs::create_dir_all(paths.proc.join("self")).unwrap();
@@ -31,7 +31,7 @@ impl FakeHost {
     }
 
     /// Starts or changes a process.
-    pub(crate) fn start(&self, process: ProcKey, comm: &str, cgroup: &str) {
+    pub fn start(&self, process: ProcKey, comm: &str, cgroup: &str) {
         let dir = self.paths.proc.join(process.pid.to_string());
         fs::create_dir_all(&dir).unwrap();
         let pid = process.pid;
@@ -43,7 +43,7 @@ impl FakeHost {
     }
 
     /// Adds a thread.
-    pub(crate) fn thread(&self, process: ProcKey, thread: u32, state: char, cgroup: &str) {
+    pub fn thread(&self, process: ProcKey, thread: u32, state: char, cgroup: &str) {
         let task = self.paths.proc.join(format!("{}/task/{thread}", process.pid));
         fs::create_dir_all(&task).unwrap();
         let (pid, key) = (process.pid, ProcKey { pid: thread, ..process });
@@ -54,38 +54,38 @@ impl FakeHost {
     }
 
     /// Opens a file in a process or one of its threads (`task/TID`).
-    pub(crate) fn hold(&self, process: ProcKey, thread: &str, file: &str) {
+    pub fn hold(&self, process: ProcKey, thread: &str, file: &str) {
         let files = self.paths.proc.join(process.pid.to_string()).join(thread).join("fd");
         fs::create_dir_all(&files).unwrap();
         std::os::unix::fs::symlink(file, files.join("3")).unwrap();
     }
 
     /// Sets the state and the kernel flags.
-    pub(crate) fn rewrite_stat(&self, process: ProcKey, state: char, flags: u32) {
+    pub fn rewrite_stat(&self, process: ProcKey, state: char, flags: u32) {
         let dir = self.paths.proc.join(process.pid.to_string());
         let comm = fs::read_to_string(dir.join("comm")).unwrap();
         fs::write(dir.join("stat"), stat(process, &comm, state, flags)).unwrap();
     }
 
     /// Overwrites one of its files.
-    pub(crate) fn write(&self, process: ProcKey, file: &str, bytes: impl AsRef<[u8]>) {
+    pub fn write(&self, process: ProcKey, file: &str, bytes: impl AsRef<[u8]>) {
         fs::write(self.paths.proc.join(process.pid.to_string()).join(file), bytes).unwrap();
     }
 
     /// Sets its parent.
-    pub(crate) fn set_parent(&self, process: ProcKey, parent: u32) {
+    pub fn set_parent(&self, process: ProcKey, parent: u32) {
         let file = self.paths.proc.join(process.pid.to_string()).join("stat");
         let text = fs::read_to_string(&file).unwrap();
         fs::write(file, text.replacen(" S 1 ", &format!(" S {parent} "), 1)).unwrap();
     }
 
     /// Removes a process.
-    pub(crate) fn end(&self, process: ProcKey) {
+    pub fn end(&self, process: ProcKey) {
         fs::remove_dir_all(self.paths.proc.join(process.pid.to_string())).unwrap();
     }
 
     /// Adds a pod's log directory.
-    pub(crate) fn pod(&self, namespace: &str, name: &str, uid: &str, containers: &[&str]) {
+    pub fn pod(&self, namespace: &str, name: &str, uid: &str, containers: &[&str]) {
         let dir = self.paths.pod_logs.join(format!("{namespace}_{name}_{uid}"));
         fs::create_dir_all(&dir).unwrap();
         for container in containers {
@@ -95,7 +95,7 @@ impl FakeHost {
 }
 
 /// The cgroup path's workload, without facts read of the job.
-pub(crate) fn of_path(workload: &Workload) -> Workload {
+pub fn of_path(workload: &Workload) -> Workload {
     let mut workload = workload.clone();
     if let Some(task) = &mut workload.slurm {
         (task.facts, task.rank) = (None, None);
@@ -113,12 +113,12 @@ fn stat(process: ProcKey, comm: &str, state: char, flags: u32) -> String {
 }
 
 /// Ids of a cgroup in the unified hierarchy.
-pub(crate) fn v2(id: u64) -> CgroupId {
+pub fn v2(id: u64) -> CgroupId {
     CgroupId { hierarchy: Hierarchy::V2, id }
 }
 
 /// A process that opened a device, as the kernel reports it.
-pub(crate) fn opened(process: ProcKey, cgroup: u64, at_ns: u64) -> Opened {
+pub fn opened(process: ProcKey, cgroup: u64, at_ns: u64) -> Opened {
     Opened {
         process,
         uid: 1000,

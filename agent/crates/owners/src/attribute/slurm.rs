@@ -69,8 +69,8 @@ impl SlurmTask {
     }
 
     /// A job of a partition, as the node's Prolog names it or, false, its environment.
-    #[cfg(test)]
-    pub(crate) fn with_partition(job: &str, partition: &str, is_from_prolog: bool) -> Self {
+    #[cfg(any(test, feature = "fixtures"))]
+    pub fn with_partition(job: &str, partition: &str, is_from_prolog: bool) -> Self {
         let source = if is_from_prolog { Source::Prolog } else { Source::Environment };
         let mut known = Facts::default();
         known.put(Label::Partition, partition, source);

@@ -21,38 +21,38 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::{Code, Status};
 
 /// A running server. Dropping it closes its socket and its connections.
-pub(crate) struct Server {
+pub struct Server {
     socket: Option<PathBuf>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// A gRPC call that arrived.
-pub(crate) struct Call {
-    pub(crate) path: String,
+pub struct Call {
+    pub path: String,
     message: Bytes,
-    pub(crate) reply: Reply,
+    pub reply: Reply,
 }
 
 /// The answering side of a call. The call hangs until this answers or is dropped.
 #[derive(Debug)]
-pub(crate) struct Reply(mpsc::UnboundedSender<Frame<Bytes>>);
+pub struct Reply(mpsc::UnboundedSender<Frame<Bytes>>);
 
 impl Call {
     /// The question.
-    pub(crate) fn question<Q: prost::Message + Default>(&self) -> Q {
+    pub fn question<Q: prost::Message + Default>(&self) -> Q {
         Q::decode(self.message.clone()).unwrap()
     }
 }
 
 impl Reply {
     /// Sends one answer; returns whether the caller still waits.
-    pub(crate) fn answer(&self, message: &impl prost::Message) -> bool {
+    pub fn answer(&self, message: &impl prost::Message) -> bool {
         self.bytes(&message.encode_to_vec())
     }
 
     /// Sends bytes in place of a message.
-    pub(crate) fn bytes(&self, message: &[u8]) -> bool {
+    pub fn bytes(&self, message: &[u8]) -> bool {
         let mut framed = BytesMut::new();
         framed.put_u8(0);
         framed.put_u32(u32::try_from(message.len()).unwrap());
@@ -61,7 +61,7 @@ impl Reply {
     }
 
     /// Ends the call.
-    pub(crate) fn end(self, code: Code, words: &str) {
+    pub fn end(self, code: Code, words: &str) {
         let mut trailers = HeaderMap::new();
         Status::new(code, words).add_header(&mut trailers).unwrap();
         // An error means that the caller has left.
@@ -69,7 +69,7 @@ impl Reply {
     }
 
     /// Sends one answer and ends the call.
-    pub(crate) fn only(self, message: &impl prost::Message) {
+    pub fn only(self, message: &impl prost::Message) {
         self.answer(message);
         self.end(Code::Ok, "");
     }
@@ -77,7 +77,7 @@ impl Reply {
 
 impl Server {
     /// Passes every gRPC call to `handle`.
-    pub(crate) fn grpc(socket: &Path, handle: impl Fn(Call) + Send + Sync + 'static) -> Self {
+    pub fn grpc(socket: &Path, handle: impl Fn(Call) + Send + Sync + 'static) -> Self {
         let handle: Handle = Arc::new(handle);
         Self::start(socket, move |stream| {
             let handle = Arc::clone(&handle);
@@ -86,7 +86,7 @@ impl Server {
     }
 
     /// The same on a TCP port.
-    pub(crate) fn grpc_on(
+    pub fn grpc_on(
         listener: std::net::TcpListener,
         handle: impl Fn(Call) + Send + Sync + 'static,
     ) -> Self {
@@ -111,7 +111,7 @@ impl Server {
     }
 
     /// Answers every GET with the result of `answer` for its path; `None` never answers.
-    pub(crate) fn http(
+    pub fn http(
         socket: &Path,
         answer: impl Fn(&str) -> Option<(u16, Vec<u8>)> + Send + Sync + 'static,
     ) -> Self {
@@ -139,7 +139,7 @@ impl Server {
     }
 
     /// Sends `bytes` to every client and closes the connection.
-    pub(crate) fn noise(socket: &Path, bytes: &'static [u8]) -> Self {
+    pub fn noise(socket: &Path, bytes: &'static [u8]) -> Self {
         Self::start(socket, move |mut stream| async move {
             stream.set_nonblocking(false).unwrap();
             let mut question = [0; 16];

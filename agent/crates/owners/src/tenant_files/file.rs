@@ -3,7 +3,7 @@
 use super::wire::{self, Answer, Request};
 use super::{FileOwner, MAX_READ, ReadError, Stat, TenantFiles, no_answer};
 use crate::tenant_files::search::{FileFilter, Search, SearchResult};
-#[cfg(test)]
+#[cfg(any(test, feature = "fixtures"))]
 use gpuwho_model::paths::Paths;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -20,8 +20,8 @@ pub struct TenantFile {
 
 impl TenantFile {
     /// An open file, read in the calling thread.
-    #[cfg(test)]
-    pub(crate) fn direct(file: &std::fs::File) -> Self {
+    #[cfg(any(test, feature = "fixtures"))]
+    pub fn direct(file: &std::fs::File) -> Self {
         let files = TenantFiles::direct(&Paths::default());
         let stat = super::regular(file, rustix::fs::AtFlags::empty()).unwrap();
         files.file(FileOwner::default(), stat, file.try_clone().unwrap().into())

@@ -44,8 +44,8 @@ impl FileOwner {
         Some(Self(Arc::from(name)))
     }
 
-    #[cfg(test)]
-    pub(crate) fn named(name: &str) -> Self {
+    #[cfg(any(test, feature = "fixtures"))]
+    pub fn named(name: &str) -> Self {
         Self(Arc::from(name))
     }
 }

@@ -23,49 +23,49 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Seconds between readings.
-pub(super) const TICK: u64 = 10;
+pub const TICK: u64 = 10;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Everything the accounting reads.
-pub(super) struct Rig {
-    pub(super) host: FakeHost,
-    pub(super) ownership: Ownership,
-    pub(super) inventory: Inventory,
-    pub(super) accounting: Accounting,
+pub struct Rig {
+    pub host: FakeHost,
+    pub ownership: Ownership,
+    pub inventory: Inventory,
+    pub accounting: Accounting,
     /// With a price for an hour that no number of nanoseconds divides.
-    pub(super) costs: Costs,
+    pub costs: Costs,
     /// What the last batch was charged.
-    pub(super) charges: Vec<Charge>,
+    pub charges: Vec<Charge>,
     /// How far the batches' clock was set away from the one that no one sets.
-    pub(super) clock_step: i64,
+    pub clock_step: i64,
 }
 
 /// What a device reports.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Read {
-    pub(super) busy: Option<f64>,
-    pub(super) used: Option<i64>,
-    pub(super) joules: Option<f64>,
+pub struct Read {
+    pub busy: Option<f64>,
+    pub used: Option<i64>,
+    pub joules: Option<f64>,
     /// Process, bytes, fraction of time.
-    pub(super) processes: Vec<(ProcKey, Option<i64>, Option<f64>)>,
+    pub processes: Vec<(ProcKey, Option<i64>, Option<f64>)>,
     /// The instance of the process at the same index, and all instances.
-    pub(super) inside: Vec<InstanceId>,
-    pub(super) instances: Vec<InstanceId>,
+    pub inside: Vec<InstanceId>,
+    pub instances: Vec<InstanceId>,
     /// Busy fraction of the instances with performance counters.
-    pub(super) counted: Vec<(InstanceId, f64)>,
+    pub counted: Vec<(InstanceId, f64)>,
     /// Utilisation of AMD's partitions.
-    pub(super) utilized: Vec<(InstanceId, f64)>,
+    pub utilized: Vec<(InstanceId, f64)>,
     /// The processes that are MPS servers.
-    pub(super) servers: Vec<ProcKey>,
+    pub servers: Vec<ProcKey>,
     /// Unidentified processes on the driver's list.
-    pub(super) unidentified: i64,
+    pub unidentified: i64,
 }
 
 /// The reported values of a metric, by owner and dimension.
-pub(super) type Reported = BTreeMap<(String, String), f64>;
+pub type Reported = BTreeMap<(String, String), f64>;
 
 /// The stage of a configuration.
-pub(crate) fn priced(text: &str) -> Costs {
+pub fn priced(text: &str) -> Costs {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
     let tables = Tables::load(Some(file.path()), &[], &[cost::SECTION]).unwrap();
@@ -74,11 +74,11 @@ pub(crate) fn priced(text: &str) -> Costs {
     Costs::new(settings, carbon, Some("p5.48xlarge".into()))
 }
 
-pub(super) fn time(seconds: u64) -> SystemTime {
+pub fn time(seconds: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_000_000 + seconds)
 }
 
-pub(crate) fn gpu(index: u32) -> GpuInfo {
+pub fn gpu(index: u32) -> GpuInfo {
     GpuInfo {
         uuid: GpuUuid::new(&format!("GPU-{index}")),
         vendor: "nvidia".into(),
@@ -98,7 +98,7 @@ pub(crate) fn gpu(index: u32) -> GpuInfo {
 
 impl Rig {
     /// Two devices without processes.
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         let host = FakeHost::new();
         let ownership = Ownership::with_clock(&host.paths, || 10 * SECOND_NS);
         let inventory = Inventory::default();
@@ -110,35 +110,35 @@ impl Rig {
         Self { host, ownership, inventory, accounting, costs, charges, clock_step: 0 }
     }
 
-    pub(super) fn gpu(&self, index: u16) -> GpuId {
+    pub fn gpu(&self, index: u16) -> GpuId {
         self.inventory.all()[usize::from(index)].0
     }
 
     /// Starts a process of a job that the driver lists.
-    pub(super) fn process(&self, pid: u32, job: u32) -> ProcKey {
+    pub fn process(&self, pid: u32, job: u32) -> ProcKey {
         self.process_at(pid, &format!("/system.slice/slurmstepd.scope/job_{job}/step_0/task_0"))
     }
 
-    pub(super) fn process_at(&self, pid: u32, path: &str) -> ProcKey {
+    pub fn process_at(&self, pid: u32, path: &str) -> ProcKey {
         let key = ProcKey { pid, start_ticks: 100 };
         self.host.start(key, "python3", &format!("0::{path}\n"));
         self.ownership.process(pid, 10 * SECOND_NS).unwrap()
     }
 
     /// Lets a process of a job open a device node.
-    pub(super) fn opens(&self, process: ProcKey, node: &str) {
+    pub fn opens(&self, process: ProcKey, node: &str) {
         self.ownership.observe(Evidence::Opened(Opened {
             node: node.into(),
             ..gpuwho_owners::attribute::fake::opened(process, 5, 9 * SECOND_NS)
         }));
     }
 
-    pub(super) fn job(&self, job: u32) -> OwnerId {
+    pub fn job(&self, job: u32) -> OwnerId {
         let owner_id = Owner::Job(SlurmJobId::new(&job.to_string()));
         self.ownership.allocation_owner(owner_id, &Workload::default())
     }
 
-    pub(super) fn allocation(&self, allocations: &[(DeviceName, u32)]) {
+    pub fn allocation(&self, allocations: &[(DeviceName, u32)]) {
         let allocation = |(device, job): &(DeviceName, u32)| Allocation {
             device: device.clone(),
             owner: self.job(*job),
@@ -149,7 +149,7 @@ impl Rig {
         self.ownership.allocations().replace("slurm", allocations.iter().map(allocation).collect());
     }
 
-    pub(super) fn instance(&self, uuid: &str, on: GpuId, slices: u32) -> InstanceId {
+    pub fn instance(&self, uuid: &str, on: GpuId, slices: u32) -> InstanceId {
         self.inventory.put_instance(InstanceInfo {
             uuid: GpuUuid::new(uuid),
             gpu: on,
@@ -165,20 +165,20 @@ impl Rig {
     }
 
     /// Reads the first device alone at a given time.
-    pub(super) fn read(&mut self, seconds: u64, read: &Read) -> Batch {
+    pub fn read(&mut self, seconds: u64, read: &Read) -> Batch {
         let mut batch = Batch::new("nvidia", time(seconds));
         push(&mut batch, self.gpu(0), time(seconds), read);
         self.account(batch)
     }
 
     /// Sends a batch in which the first device does not answer.
-    pub(super) fn miss(&mut self, seconds: u64) -> Batch {
+    pub fn miss(&mut self, seconds: u64) -> Batch {
         let mut batch = Batch::new("nvidia", time(seconds));
         batch.push(device::STATE.sample(self.gpu(0), DeviceState::Hung, 1));
         self.account(batch)
     }
 
-    pub(super) fn account(&mut self, mut batch: Batch) -> Batch {
+    pub fn account(&mut self, mut batch: Batch) -> Batch {
         let steady = batch.time.duration_since(UNIX_EPOCH).unwrap();
         let steady =
             Duration::from_secs(steady.as_secs().checked_add_signed(-self.clock_step).unwrap());
@@ -192,7 +192,7 @@ impl Rig {
     }
 
     /// The values that a batch reports for a metric.
-    pub(super) fn reported(&self, batch: &Batch, metric: &str) -> Reported {
+    pub fn reported(&self, batch: &Batch, metric: &str) -> Reported {
         let of = batch.samples.iter().filter(|(_, sample)| sample.metric.name == metric);
         let rows = of.map(|(_, sample)| {
             let owner = match sample.subject {
@@ -225,7 +225,7 @@ impl Rig {
 }
 
 /// A device's reading as its reader sends it.
-pub(super) fn push(batch: &mut Batch, gpu: GpuId, at: SystemTime, read: &Read) {
+pub fn push(batch: &mut Batch, gpu: GpuId, at: SystemTime, read: &Read) {
     batch.push(device::STATE.sample(gpu, DeviceState::Ok, 1));
     batch.at(at, device::INFO.sample(gpu, (), 1));
     let busy = read.busy.map(|busy| device::UTILIZATION.sample(gpu, Task::General, busy));
@@ -261,7 +261,7 @@ pub(super) fn push(batch: &mut Batch, gpu: GpuId, at: SystemTime, read: &Read) {
 }
 
 /// Builds the expected values.
-pub(super) fn rows<const N: usize>(rows: [(&str, &str, f64); N]) -> Reported {
+pub fn rows<const N: usize>(rows: [(&str, &str, f64); N]) -> Reported {
     rows.into_iter()
         .map(|(owner, dim, value)| ((owner.to_owned(), dim.to_owned()), value))
         .collect()

@@ -4,6 +4,7 @@ use super::{Affected, AffectedOwner, Event, Observation, Peer, Place, xid};
 use gpuwho_model::catalog::attributes as attr;
 use gpuwho_model::catalog::attributes::AttrSet;
 use gpuwho_model::catalog::event::EventKind;
+use gpuwho_model::text::printable;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Longest driver line that is exported whole, in bytes.
@@ -194,7 +195,8 @@ fn named(event: &Event, set: &mut AttrSet) {
 
 fn clipped(text: &str) -> Box<str> {
     let end = text.floor_char_boundary(MAX_BODY);
-    text.get(..end).unwrap_or(text).into()
+    // A process's name is in some lines of the kernel's.
+    printable(text.get(..end).unwrap_or(text)).into()
 }
 
 fn unix_ns(time: SystemTime) -> u64 {

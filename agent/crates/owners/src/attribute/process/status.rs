@@ -22,7 +22,7 @@ impl ProcStatus {
     }
 
     /// The kernel escapes newlines in the name; bytes that are not UTF-8 are replaced.
-    pub(crate) fn new(bytes: &[u8]) -> Self {
+    pub fn new(bytes: &[u8]) -> Self {
         Self(String::from_utf8_lossy(bytes).into_owned())
     }
 
