@@ -91,8 +91,12 @@ impl Node {
         let ownership = Ownership::with_clock(&host.paths, || BEGAN_NS);
         let mut kubernetes = Kubernetes::default();
         kubernetes.cri = vec![socket];
-        let settings =
-            Settings { paths: host.paths.clone(), kubernetes, containers: Containers::default() };
+        let settings = Settings {
+            paths: host.paths.clone(),
+            kubernetes,
+            containers: Containers::default(),
+            vendors: gpuwho_devices::nodes(),
+        };
         let mut providers =
             MetadataProviders::start_for(settings, &ownership, &StatusRegistry::default());
         providers.start().unwrap();

@@ -13,6 +13,7 @@ pub mod prometheus;
 mod small_disk;
 pub mod spool;
 pub mod stdout;
+pub mod telemetry;
 pub mod webhook;
 mod writer;
 

@@ -22,3 +22,6 @@ pub mod state_file;
 pub mod status;
 pub mod subject;
 pub mod text;
+
+/// The name of the agent, as receivers get it.
+pub const NAME: &str = "gpuwho";

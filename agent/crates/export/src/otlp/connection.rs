@@ -164,5 +164,5 @@ where
 }
 
 fn agent_name() -> HeaderValue {
-    HeaderValue::from_static(concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION")))
+    HeaderValue::from_static(concat!("gpuwho/", env!("CARGO_PKG_VERSION")))
 }

@@ -317,7 +317,7 @@ pub(super) fn sender(resource: &Resource) -> [Box<[u8]>; 2] {
     // `schema_url` of the messages around both.
     put_bytes(&mut resource, 3, SCHEMA_URL.as_bytes());
     let mut name = Vec::new();
-    put_bytes(&mut name, 1, env!("CARGO_PKG_NAME").as_bytes());
+    put_bytes(&mut name, 1, gpuwho_model::NAME.as_bytes());
     put_bytes(&mut name, 2, env!("CARGO_PKG_VERSION").as_bytes());
     let mut scope = Vec::new();
     put_bytes(&mut scope, 1, &name);

@@ -17,7 +17,7 @@ impl Resource {
     /// The same with the operator's attributes alone.
     pub fn with(detected: &AttrSet, set_by_operator: &[(String, String)]) -> Self {
         let mut resource = Self::default();
-        resource.set(SERVICE_NAME.name, env!("CARGO_PKG_NAME").into());
+        resource.set(SERVICE_NAME.name, gpuwho_model::NAME.into());
         resource.set(SERVICE_VERSION.name, env!("CARGO_PKG_VERSION").into());
         for (key, value) in detected.iter() {
             resource.set(key.name, value.clone());

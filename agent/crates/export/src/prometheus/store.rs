@@ -138,7 +138,7 @@ impl Store {
         let scope = if self.options.scope_labels {
             format!(
                 ",otel_scope_name=\"{}\",otel_scope_version=\"{}\"",
-                env!("CARGO_PKG_NAME"),
+                gpuwho_model::NAME,
                 env!("CARGO_PKG_VERSION")
             )
         } else {

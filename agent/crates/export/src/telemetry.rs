@@ -5,9 +5,9 @@
 //! own HTTP connection. Only log records of the agent itself are sent; records of its libraries
 //! could be caused by the sending itself.
 
-use gpuwho_export::otlp::Resource;
-use gpuwho_export::otlp::connection::Connection;
-use gpuwho_export::otlp::settings::{Protocol, Settings};
+use crate::otlp::Resource;
+use crate::otlp::connection::Connection;
+use crate::otlp::settings::{Protocol, Settings};
 use gpuwho_model::catalog::attributes::AttrValue;
 use hyper::header::{HeaderName, HeaderValue};
 use opentelemetry::KeyValue;
@@ -60,7 +60,7 @@ pub struct Telemetry {
 }
 
 /// Starts sending: returns the exporter and the layer for the agent's subscriber. `settings` are
-/// those of [`gpuwho_export::otlp::settings::Signal::Logs`].
+/// those of [`crate::otlp::settings::Signal::Logs`].
 pub fn logs<S>(
     settings: &Settings,
     resource: &Resource,
@@ -84,7 +84,8 @@ where
         .with_resource(described(resource))
         .with_log_processor(processor)
         .build();
-    let own = Targets::new().with_target(env!("CARGO_CRATE_NAME"), LevelFilter::INFO);
+    // The names of all crates of the agent begin with it.
+    let own = Targets::new().with_target("gpuwho", LevelFilter::INFO);
     let layer = OpenTelemetryTracingBridge::new(&provider).with_filter(own);
     Ok((Telemetry { provider }, layer))
 }

@@ -2,9 +2,9 @@
 
 use crate::receiver::{OK, Receiver};
 use crate::{TIMEOUT, raw};
-use gpuwho::telemetry;
 use gpuwho_export::otlp::Resource;
 use gpuwho_export::otlp::settings::{RawHeaders, RawOtlp, Settings, Signal};
+use gpuwho_export::telemetry;
 use gpuwho_model::catalog::attributes::AttrSet;
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
