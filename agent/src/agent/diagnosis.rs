@@ -10,7 +10,7 @@ use gpuwho_owners::host::{self, CgroupNamespace};
 use std::fs;
 
 /// Checks the host itself: privileges and namespaces.
-pub fn host(settings: &Settings) -> Vec<Finding> {
+pub(super) fn host(settings: &Settings) -> Vec<Finding> {
     let mut findings = privileges();
     findings.push(cgroup_namespace(settings));
     findings.extend(driver_holes(settings).filter(|_| settings.advisories));
@@ -29,7 +29,7 @@ fn driver_holes(settings: &Settings) -> Option<Finding> {
 }
 
 /// Checks the files from which owners get their names.
-pub fn names(settings: &Settings) -> Vec<Finding> {
+pub(super) fn names(settings: &Settings) -> Vec<Finding> {
     vec![pod_logs(settings), slurm(settings)]
 }
 

@@ -20,10 +20,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// This source's name.
-pub const NAME: &str = Agent::SOURCE;
+pub(super) const NAME: &str = Agent::SOURCE;
 
 /// The row.
-pub const SOURCE: SourceDef = SourceDef {
+pub(super) const SOURCE: SourceDef = SourceDef {
     name: NAME,
     about: "the agent's own figures",
     section: None,
@@ -48,7 +48,7 @@ pub(super) struct SinkReports(pub Mutex<BTreeMap<&'static str, export::Report>>)
 
 /// The collector.
 #[derive(Debug)]
-pub struct SelfMetrics {
+struct SelfMetrics {
     board: StatusRegistry,
     ownership: Ownership,
     gauges: Arc<SelfStats>,
@@ -84,7 +84,7 @@ impl Readers {
 
 impl SelfMetrics {
     /// Reports on everything on `board`.
-    pub fn new(context: &Context) -> Self {
+    fn new(context: &Context) -> Self {
         let Context { board, ownership, gauges, cpu_limit, .. } = context;
         Self {
             board: board.clone(),

@@ -6,4 +6,4 @@ use gpuwho_nccl as nccl;
 
 /// Every probe. To add one, write its three files (here, in `agent-ebpf/src/bin` and in
 /// `agent-common`) and its row.
-pub static PROBES: &[ProbeDef] = &[device_users::source::PROBE, nccl::PROBE];
+pub(crate) static PROBES: &[ProbeDef] = &[device_users::source::PROBE, nccl::PROBE];

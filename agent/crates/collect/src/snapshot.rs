@@ -195,6 +195,7 @@ impl Control {
         matches!(shared.release, Release::Released(_))
     }
 
+    /// Stores a reading.
     pub fn publish(&self, snapshot: ReaderSnapshot) {
         self.lock().snapshot = snapshot;
     }

@@ -120,6 +120,7 @@ fn builder(
         .map_err(|source| TlsFileError::Unusable { path: path.to_owned(), source })
 }
 
+/// The certificates of a file, as the only ones that are trusted.
 pub fn roots(path: &Path) -> Result<RootCertStore, TlsFileError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
@@ -130,6 +131,7 @@ pub fn roots(path: &Path) -> Result<RootCertStore, TlsFileError> {
     Ok(roots)
 }
 
+/// The certificates of a file.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
     let read = |source| TlsFileError::Read { path: path.to_owned(), source };
     let certificates: Vec<_> = CertificateDer::pem_file_iter(path)

@@ -17,8 +17,8 @@ pub(super) struct Known {
 }
 
 /// Lists the processes that have loaded NCCL.
-pub type NcclProcesses = Shared<Arc<dyn Fn() -> Vec<ProcKey> + Send + Sync>>;
+pub(crate) type NcclProcesses = Shared<Arc<dyn Fn() -> Vec<ProcKey> + Send + Sync>>;
 /// Tells versions and phases of the libraries of those processes.
-pub type NcclStates = Shared<Arc<dyn Fn() -> Vec<LibraryState> + Send + Sync>>;
+pub(crate) type NcclStates = Shared<Arc<dyn Fn() -> Vec<LibraryState> + Send + Sync>>;
 /// Tells whether a process uses NCCL, or might; empty where nothing looks for it.
-pub type NcclInUse = Shared<Arc<dyn Fn() -> bool + Send + Sync>>;
+pub(crate) type NcclInUse = Shared<Arc<dyn Fn() -> bool + Send + Sync>>;

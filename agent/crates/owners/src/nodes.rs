@@ -277,7 +277,9 @@ fn majors(table: &str, drivers: &[String]) -> BTreeMap<u32, u32> {
 )]
 pub mod fixture {
     use super::{VendorNodes, Vendors};
-    use crate::partitions::PartitionNodes;
+    use crate::partitions::{Partition, PartitionNodes};
+    use gpuwho_model::ids::Place;
+    use gpuwho_model::paths::Paths;
 
     const NONE: VendorNodes = VendorNodes {
         nodes: &[],
@@ -288,12 +290,29 @@ pub mod fixture {
         is_through_vfio: None,
     };
 
+    /// Two partitions, of a board whose second one has the node behind its own.
+    fn halves(paths: &Paths) -> PartitionNodes {
+        let is_divided = |render: &u32| {
+            let device = paths.sys.join(format!("class/drm/renderD{}/device", render + 1));
+            let target = std::fs::read_link(device).unwrap_or_default();
+            target.file_name().is_some_and(|name| name.to_string_lossy().starts_with("amdgpu_xcp"))
+        };
+        let boards = (128..144).filter(is_divided);
+        let part = |render: u32, gpu_instance: u32| {
+            let device = format!("dri/renderD{render}").into();
+            let place = Place { gpu_instance, compute_instance: None };
+            (format!("dri/renderD{}", render + gpu_instance), Partition { device, place })
+        };
+        boards.flat_map(|render| [0, 1].map(|number| part(render, number))).collect()
+    }
+
     /// Two vendors that use the kernel's common nodes, one with nodes of its own, and one through VFIO.
     pub static VENDORS: Vendors = &[
         VendorNodes {
             node_drivers: &["drm"],
             drivers: &["amdgpu"],
             is_device_node: |node| node.starts_with("dri/renderD") || node.starts_with("226:"),
+            partition_nodes: halves,
             ..NONE
         },
         VendorNodes { node_drivers: &["habanalabs"], drivers: &["habanalabs"], ..NONE },

@@ -36,6 +36,7 @@ impl Allowance {
     /// Between two looks at the clock.
     const ENTRIES: usize = 256;
 
+    /// So many entries, until an instant.
     pub fn new(all: usize, until: Option<Instant>) -> Self {
         Self { all, left: Cell::new(all), until }
     }
@@ -50,10 +51,12 @@ impl Allowance {
         before >= entries && !is_late
     }
 
+    /// Whether none is left.
     pub fn is_used_up(&self) -> bool {
         self.left.get() == 0
     }
 
+    /// Whether at most half are left.
     pub fn is_half_used(&self) -> bool {
         self.left.get() <= self.all / 2
     }
@@ -114,6 +117,7 @@ pub fn listeners(living: &Living, looks: &Allowance) -> impl Iterator<Item = (So
 }
 
 /// Addresses on which one of these sockets listens.
+#[expect(clippy::implicit_hasher, reason = "every caller has the standard one")]
 pub fn listening(living: &Living, inodes: &HashSet<u64>, looks: &Allowance) -> Vec<SocketAddr> {
     let mine = listeners(living, looks).filter(|(_, inode)| inodes.contains(inode));
     mine.map(|(at, _)| at).collect()

@@ -261,4 +261,6 @@ fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
     missing_docs,
     reason = "for tests only"
 )]
-pub mod tests;
+pub mod fixture;
+#[cfg(test)]
+mod tests;

@@ -4,9 +4,8 @@
 
 #![no_main]
 
-use gpuwho_bpf::device_users::Settings;
 use gpuwho_model::paths::Paths;
-use gpuwho_owners::nodes::Nodes;
+use gpuwho_owners::nodes::{Nodes, Settings};
 use gpuwho_owners::proc_scan::{ScanPass, is_alive, living};
 use libfuzzer_sys::fuzz_target;
 use std::fs;
@@ -28,7 +27,7 @@ static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
 /// `/dev/null` stands for a device.
 static NODES: LazyLock<Nodes> = LazyLock::new(|| {
     let nodes = vec!["/dev/null".to_owned()];
-    let settings = Settings { nodes, drivers: Vec::new(), ..Settings::default() };
+    let settings = Settings { nodes, drivers: Vec::new(), vendors: &[] };
     Nodes::read(&settings, &Paths::default())
 });
 

@@ -57,13 +57,17 @@ pub struct Connection {
 /// A complete answer.
 #[derive(Debug)]
 pub struct Answer {
+    /// The status.
     pub status: StatusCode,
+    /// The headers.
     pub headers: HeaderMap,
+    /// The body, up to a bound.
     pub body: Bytes,
     pub(crate) trailers: HeaderMap,
 }
 
 impl Connection {
+    /// A connection that is made at the first request.
     pub fn new(settings: Settings) -> Self {
         Self { settings, client: None, from_files: CachedHeaders::default(), answered: false }
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// A file with secrets that cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SecretError {
+pub enum SecretError {
     /// Not readable.
     #[error("cannot read {path} ({source})")]
     Read {

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    pub fn families_have_metrics_of_their_own_and_a_limit() {
+    fn families_have_metrics_of_their_own_and_a_limit() {
         let family = |pattern: &str, limit| Family { pattern: pattern.into(), limit };
         let with = |families| Selection::all().with_families(families);
         let both = with(vec![family("gpu.power*", 5), family("nccl.*", 7)]).unwrap();

@@ -14,6 +14,12 @@ pub struct FakeHost {
     _dir: TempDir,
 }
 
+impl Default for FakeHost {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl FakeHost {
     /// A host with one unified hierarchy and one user, without processes and pods.
     pub fn new() -> Self {

@@ -21,6 +21,7 @@ pub struct TenantFile {
 impl TenantFile {
     /// An open file, read in the calling thread.
     #[cfg(any(test, feature = "fixtures"))]
+    #[allow(clippy::unwrap_used, reason = "for tests only")]
     pub fn direct(file: &std::fs::File) -> Self {
         let files = TenantFiles::direct(&Paths::default());
         let stat = super::regular(file, rustix::fs::AtFlags::empty()).unwrap();

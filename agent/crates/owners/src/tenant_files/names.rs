@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 pub enum Kind {
     /// `<hostname>-pid<pid>.log`: one record per line. The PID is the writer's in its own
     /// namespace.
-    Records { pid: u32 },
+    Records {
+        /// The writer.
+        pid: u32,
+    },
     /// `nccl_inspector_metrics_<uuid>.prom`: Prometheus text, rewritten every 30 s or more.
     Exposition,
 }

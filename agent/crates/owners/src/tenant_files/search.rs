@@ -49,23 +49,31 @@ impl FileKey {
 /// A regular file with a name of the Inspector's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundFile {
+    /// Which file.
     pub key: FileKey,
+    /// What its name says that it is.
     pub kind: Kind,
+    /// Its user.
     pub uid: u32,
+    /// When it was last written.
     pub modified: SystemTime,
 }
 
 /// An opened file.
 #[derive(Debug)]
 pub struct Opened {
+    /// What was found.
     pub seen: FoundFile,
+    /// The file.
     pub file: TenantFile,
 }
 
 /// The PID, user and parent of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessNames {
+    /// Its PID in its own namespace.
     pub pid: u32,
+    /// Its user.
     pub uid: u32,
     /// The parent's PID in the host's namespace.
     pub parent: u32,
@@ -101,6 +109,7 @@ pub(crate) enum Search {
 /// The result of a search.
 #[derive(Debug, Default)]
 pub struct SearchResult {
+    /// What was opened.
     pub files: Vec<Opened>,
     /// Entries with a name of the Inspector's that are not regular files or cannot be opened.
     pub refused: u64,

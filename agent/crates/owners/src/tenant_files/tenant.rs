@@ -44,6 +44,7 @@ impl FileOwner {
         Some(Self(Arc::from(name)))
     }
 
+    /// A user by name.
     #[cfg(any(test, feature = "fixtures"))]
     pub fn named(name: &str) -> Self {
         Self(Arc::from(name))

@@ -96,6 +96,12 @@ pub fn gpu(index: u32) -> GpuInfo {
     }
 }
 
+impl Default for Rig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Rig {
     /// Two devices without processes.
     pub fn new() -> Self {

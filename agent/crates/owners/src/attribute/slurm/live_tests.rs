@@ -8,7 +8,7 @@ use crate::attribute::users::Users;
 use crate::attribute::{Evidence, Opened};
 use crate::host::boot_time_ns;
 use crate::tenant_files::TenantFiles;
-use gpuwho_sys::bpf::tests::{attach_device_program, unified};
+use gpuwho_sys::bpf::fixture::{attach_device_program, unified};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::os::fd::AsFd as _;
