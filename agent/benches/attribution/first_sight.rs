@@ -89,8 +89,7 @@ impl Node {
         (0..containers).map(Place::of).for_each(|place| runtime.start(place));
         runtime.serve(&socket);
         let ownership = Ownership::with_clock(&host.paths, || BEGAN_NS);
-        let mut kubernetes = Kubernetes::default();
-        kubernetes.cri = vec![socket];
+        let kubernetes = Kubernetes { cri: vec![socket], ..Kubernetes::default() };
         let settings = Settings {
             paths: host.paths.clone(),
             kubernetes,

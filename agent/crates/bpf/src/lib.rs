@@ -1,6 +1,6 @@
 //! BPF probes: one file per probe, with the same stem as its programs (`agent-ebpf/src/bin`) and
 //! its records (`agent-common/src`), and the code that they share. The probe
-//! of NCCL is in `collect/nccl`, beside the other sources of collective communication.
+//! of NCCL is in the crate `nccl`, beside the other sources of collective communication.
 
 mod attempts;
 pub mod btf;

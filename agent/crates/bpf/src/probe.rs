@@ -1,4 +1,4 @@
-//! A row of [`super::PROBES`]: a source that loads a BPF object, and its self-tests.
+//! A row of the table PROBES (`agent/src/agent/probes.rs`): a source that loads a BPF object, and its self-tests.
 
 use gpuwho_collect::source::SourceDef;
 use std::error::Error;

@@ -83,7 +83,7 @@ pub fn markdown(columns: &[Column]) -> String {
 const HEAD: &str = "\
 # Metrics
 
-Generated from the catalogue in `agent/src/catalog` by `cargo xtask docs`; CI fails when it is stale.
+Generated from the catalogue in `agent/crates/model/src/catalog` by `cargo xtask docs`; CI fails when it is stale.
 Names, units and kinds are those of the OTLP output. A value that could not be read is not sent: it
 is never 0, -1 or the last one. A series that ends is closed with a no-recorded-value point.
 

@@ -19,8 +19,7 @@ use super::maps::Snapshot;
 use gpuwho_common::nccl::{
     BIRTH, BUCKETS, CallKey, Calls, Communicator, DEATH, IDLE, Open, QUESTION, SEEN, UNKNOWN,
 };
-use gpuwho_model::ids::MemberId;
-use gpuwho_model::ids::ProcKey;
+use gpuwho_model::ids::{MemberId, ProcKey};
 use gpuwho_owners::communicators::{Communicators, MemberFacts, MemberKey};
 use identity::{IdentifiedCommunicator, Lineage};
 use std::collections::{BTreeMap, HashMap, HashSet};

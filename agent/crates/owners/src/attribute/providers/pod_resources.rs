@@ -10,6 +10,7 @@
 mod binding;
 mod devices;
 mod missing;
+mod timing;
 mod wire;
 
 use super::{LookupQueue, ProviderContext, next_of};
@@ -23,6 +24,7 @@ use gpuwho_model::status::Report;
 use missing::{Life, Missing};
 use std::path::PathBuf;
 use std::time::Duration;
+use timing::{TIMING, Timing};
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use wire::{
@@ -36,35 +38,6 @@ const SOURCE: &str = "kubelet";
 /// Maximum number of new pods requested one by one between two lists: more than a node starts in
 /// that time, and fewer than the kubelet's limit for all its clients.
 const MAX_LOOKUPS: usize = 8;
-
-/// Deadlines and intervals.
-#[derive(Clone, Copy, Debug)]
-struct Timing {
-    /// Deadline of every answer.
-    deadline: Duration,
-    /// Time between lists without changes, and between reads of the allocatable devices.
-    every: Duration,
-    /// Time between lists if a provider follows every change: allocations change with their pods.
-    followed: Duration,
-    /// Minimum time between lists: the kubelet's rate limit is for all its clients together.
-    min_interval: Duration,
-    /// Time from a change to the list: most changes of a pod's start come within this.
-    gather: Duration,
-    /// Pause after a failure; doubled with each further one.
-    first_retry: Duration,
-    /// Upper bound of the pause.
-    last_retry: Duration,
-}
-
-const TIMING: Timing = Timing {
-    deadline: Duration::from_secs(5),
-    every: Duration::from_secs(10),
-    followed: Duration::from_mins(5),
-    min_interval: Duration::from_secs(5),
-    gather: Duration::from_millis(300),
-    first_retry: Duration::from_secs(1),
-    last_retry: Duration::from_mins(1),
-};
 
 /// Reads the kubelet's allocations for as long as the agent runs.
 pub(super) async fn provide(context: ProviderContext, lookups: LookupQueue) {
