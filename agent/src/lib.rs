@@ -1,14 +1,12 @@
 //! gpuwho reports whose work is on the accelerators of a host, what it costs, and whether the
 //! hardware is well.
 //!
-//! In reading order: [`catalog`] declares every metric; [`collect`] reads the sources into
-//! [`sample`]s; [`attribute`] finds the owner of each process; [`accounting`] divides each device's
-//! use over its owners; [`series`] turns samples into points with attributes; [`event`] turns
-//! observations into events; [`export`] sends both; [`agent`] is the one place that wires them
-//! together. `agent/docs/architecture.md` has threads and channels, `agent/docs/glossary.md` the
-//! words.
+//! The binary: it puts the crates below `agent/crates` together. [`agent`] has the tables of sources, probes
+//! and sinks, the tick and the reload; [`settings`] the configuration; [`cli`], [`control`] and [`who`] what
+//! people and scripts ask. Each crate's `lib.rs` says what it owns and may use;
+//! `agent/docs/architecture.md` has the floors, threads and channels, `agent/docs/glossary.md` the words.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod advisories;
 pub mod agent;

@@ -1,4 +1,11 @@
 //! Sources of data: each runs on its own named thread, reads one thing, and pushes samples.
+//!
+//! Owns what every source is made of ([`Collector`], [`source::SourceDef`], [`source::Context`], the
+//! schedule, the limit of CPU time, the last readings of devices) and the small sources: the kernel log, the
+//! host, cgroups, events. May use `pipeline`, `owners`, `model` and `sys`. Knows no vendor, no engine and
+//! no sink.
+
+#![forbid(unsafe_code)]
 
 mod cgroups;
 pub mod cpu_limit;

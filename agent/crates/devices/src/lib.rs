@@ -5,6 +5,11 @@
 //! it one request a tick and turns the answers into samples. In the child, [`child::serve`] opens
 //! the vendor's library, or its files in sysfs, and reads the devices one after the other. [`wire`]
 //! defines the frames between them.
+//!
+//! Owns every vendor's file and table row. May use `collect` and what is below it. Knows no BPF, no NCCL, no
+//! engine and no sink.
+
+#![forbid(unsafe_code)]
 
 mod amd;
 mod cached;

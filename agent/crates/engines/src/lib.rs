@@ -3,6 +3,11 @@
 //!
 //! The finder is part 0. It looks at cgroups with processes that hold a device, starts a part for
 //! each server, ends it with the server, and tells on which devices each engine is.
+//!
+//! Owns the table of engines, a file each, and how their pages are found, asked for and parsed. May use
+//! `collect` and what is below it. Knows no vendor, no BPF and no sink.
+
+#![forbid(unsafe_code)]
 
 mod accounts;
 mod dcgm;

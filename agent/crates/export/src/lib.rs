@@ -1,5 +1,10 @@
 //! The sinks of enriched batches. A sink renders points; it never names anything, and it counts
 //! every point that it drops.
+//!
+//! Owns the queue, the spool, retries and secrets, the spellings of names, and a file for each sink; and the
+//! agent's own log over OTLP. May use `collect` and what is below it. Knows no source.
+
+#![forbid(unsafe_code)]
 
 pub mod def;
 mod file;

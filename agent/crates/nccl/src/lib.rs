@@ -1,5 +1,10 @@
 //! The three sources of collective communication, and their section `[nccl]`: what the probe
 //! counts, what NCCL says of itself (RAS), and what its Inspector writes.
+//!
+//! Owns the probes of the collective library, their budget, and what is read of a job's memory and files.
+//! May use `bpf`, `collect` and what is below. Knows no vendor, no engine and no sink.
+
+#![forbid(unsafe_code)]
 
 pub mod inspector;
 mod known;
