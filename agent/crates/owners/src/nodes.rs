@@ -297,7 +297,8 @@ pub mod fixture {
             let target = std::fs::read_link(device).unwrap_or_default();
             target.file_name().is_some_and(|name| name.to_string_lossy().starts_with("amdgpu_xcp"))
         };
-        let boards = (128..144).filter(is_divided);
+        let has_topology = paths.sys.join("class/kfd").exists();
+        let boards = (128..144).filter(|render| has_topology && is_divided(render));
         let part = |render: u32, gpu_instance: u32| {
             let device = format!("dri/renderD{render}").into();
             let place = Place { gpu_instance, compute_instance: None };

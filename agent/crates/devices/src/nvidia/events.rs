@@ -11,6 +11,7 @@
 
 use crate::events::{VendorEvent, Watch};
 use gpuwho_model::catalog::event::EventKind;
+use gpuwho_model::ids::PciAddress;
 use gpuwho_pipeline::event::{Severity, xid};
 use gpuwho_sys::nvml::events::{
     EventSet, RawEvent, RawSystemEvent, SystemEventSet, supported_events,
@@ -196,5 +197,7 @@ impl Events {
 fn from_system(raw: &RawSystemEvent) -> Option<VendorEvent> {
     let row = SYSTEM_TYPES.iter().find(|row| u64::from(row.0) == raw.kind)?;
     let (_, kind, severity, words) = *row;
-    Some(VendorEvent::new(&raw.device.to_string(), kind, severity, words.to_owned()))
+    let RawSystemEvent { domain, bus, device, .. } = *raw;
+    let address = PciAddress { domain, bus, device, function: 0 };
+    Some(VendorEvent::new(&address.to_string(), kind, severity, words.to_owned()))
 }
