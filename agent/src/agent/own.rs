@@ -6,8 +6,9 @@ use gpuwho_collect::cpu_limit::{self, CpuLimit, Importance};
 use gpuwho_collect::self_stats::SelfStats;
 use gpuwho_collect::source::{self, Alone, Context, SourceDef};
 use gpuwho_export as export;
-use gpuwho_model::catalog::agent as metric;
-use gpuwho_model::catalog::agent::{AgentProcess, ReloadOutcome, SourceState, Stage};
+use gpuwho_model::catalog::agent::{
+    self as metric, AgentProcess, ReloadOutcome, SourceState, Stage,
+};
 use gpuwho_model::sample::{Agent, Batch, Source};
 use gpuwho_model::status::{Report, StatusRegistry};
 use gpuwho_owners::attribute::ownership::Ownership;

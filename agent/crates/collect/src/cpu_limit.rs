@@ -9,8 +9,7 @@
 //! (two where it is more than twice the limit), and one less after some windows well below it. What had
 //! to be taken back at once waits twice as long before the next try.
 
-use gpuwho_model::catalog::agent as metric;
-use gpuwho_model::catalog::agent::SourceState;
+use gpuwho_model::catalog::agent::{self as metric, SourceState};
 use gpuwho_model::sample::{Agent, Batch};
 use gpuwho_model::status::Report;
 use std::fmt::Write as _;

@@ -8,8 +8,7 @@
 
 use super::files::{Files, numbered_to};
 use super::wire::{ProcessValue, push};
-use gpuwho_model::catalog::process as metric;
-use gpuwho_model::catalog::process::ProcessType;
+use gpuwho_model::catalog::process::{self as metric, ProcessType};
 use gpuwho_model::paths::Paths;
 use gpuwho_owners::host::boot_time_ns;
 use gpuwho_sys::clock::thread_cpu;

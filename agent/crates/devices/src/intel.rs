@@ -13,8 +13,9 @@ use super::files::{Files, named, numbered};
 use super::sysfs::{self, FileDevice, Hwmon, LinkLimits, MEGA, MICRO, ReadFiles, Source};
 use super::wire::{Outcome, ProcessValue, Reading, WireValue, push};
 use super::{OpenError, OpenLibrary, OpenOptions, Vendor};
-use gpuwho_model::catalog::device as metric;
-use gpuwho_model::catalog::device::{Clock, Limit, Sensor, Task, ThrottleReason as Reason};
+use gpuwho_model::catalog::device::{
+    self as metric, Clock, Limit, Sensor, Task, ThrottleReason as Reason,
+};
 use gpuwho_model::catalog::process::{self, ProcessTask};
 use gpuwho_model::ids::GpuUuid;
 use gpuwho_model::paths::Paths;

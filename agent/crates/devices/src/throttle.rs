@@ -3,8 +3,7 @@
 
 use super::wire::{WireValue, push};
 use super::{amd, gaudi, intel, nvidia};
-use gpuwho_model::catalog::device as metric;
-use gpuwho_model::catalog::device::{CodeKind, ThrottleReason};
+use gpuwho_model::catalog::device::{self as metric, CodeKind, ThrottleReason};
 
 /// A bit's position and its reason.
 pub type Bit = (u32, ThrottleReason);

@@ -12,8 +12,7 @@
 use super::exposition::{self, Line, SampleLine};
 use super::find::Server;
 use super::table::{Engine, Signs};
-use gpuwho_model::catalog::gpm as metric;
-use gpuwho_model::catalog::gpm::Pipe;
+use gpuwho_model::catalog::gpm::{self as metric, Pipe};
 use gpuwho_model::catalog::link::Direction;
 use gpuwho_model::ids::{GpuId, GpuUuid, InstanceId};
 use gpuwho_model::paths::Paths;

@@ -33,8 +33,7 @@ pub mod workload;
 
 use crate::tenant_files::TenantFiles;
 use delegated::SelfClaims;
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::AttrSet;
+use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
 use gpuwho_model::ids::OwnerId;
 use gpuwho_model::ids::{CgroupId, ContainerId, Hierarchy, PodUid, ProcKey};
 use gpuwho_model::paths::Paths;

@@ -9,8 +9,7 @@
 mod reported;
 
 use crate::attribute::ownership::Ownership;
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::AttrSet;
+use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
 use gpuwho_model::catalog::nccl::KnownBy;
 use gpuwho_model::ids::MemberId;
 use gpuwho_model::ids::OwnerId;

@@ -3,8 +3,7 @@
 pub mod cloud;
 pub mod resource;
 
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::AttrSet;
+use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
 use gpuwho_model::paths::Paths;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};

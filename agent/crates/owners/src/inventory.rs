@@ -7,8 +7,7 @@ pub mod register;
 pub mod facts;
 
 use facts::Facts;
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::AttrSet;
+use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
 use gpuwho_model::ids::{GpuId, GpuUuid, InstanceId};
 use register::{DeviceStore, KnownDevice};
 use serde::{Deserialize, Serialize};

@@ -2,8 +2,9 @@
 //! version 2. What a file does not say is not there.
 
 use super::directory::{Directory, Folder};
-use gpuwho_model::catalog::cgroup as metric;
-use gpuwho_model::catalog::cgroup::{CgroupCpuMode, PressureResource, PressureStall};
+use gpuwho_model::catalog::cgroup::{
+    self as metric, CgroupCpuMode, PressureResource, PressureStall,
+};
 use gpuwho_model::sample::{Batch, OwnerCgroup, Sample};
 
 /// A limit beyond this is none: version 1 writes the largest whole number of pages.

@@ -1,6 +1,7 @@
 use super::*;
-use gpuwho_model::catalog::cgroup as metric;
-use gpuwho_model::catalog::cgroup::{CgroupCpuMode, PressureResource, PressureStall};
+use gpuwho_model::catalog::cgroup::{
+    self as metric, CgroupCpuMode, PressureResource, PressureStall,
+};
 use gpuwho_model::catalog::level::Level;
 use gpuwho_model::catalog::selection::Selection;
 use gpuwho_model::ids::ProcKey;

@@ -4,8 +4,7 @@
 
 use super::gpu_metrics::{Field, Table};
 use crate::wire::{WireValue, push};
-use gpuwho_model::catalog::interconnect as metric;
-use gpuwho_model::catalog::interconnect::PeerLink;
+use gpuwho_model::catalog::interconnect::{self as metric, PeerLink};
 use gpuwho_model::catalog::link::{Direction, LinkState};
 use gpuwho_model::catalog::wear::{self, PcieError};
 

@@ -6,9 +6,8 @@
 
 use super::super::files::Files;
 use crate::wire::{WireValue, push};
-use gpuwho_model::catalog::wear as metric;
 use gpuwho_model::catalog::wear::{
-    Block, BlockError, EccCount, EccError, EccLocation, RetirementCause,
+    self as metric, Block, BlockError, EccCount, EccError, EccLocation, RetirementCause,
 };
 use std::collections::BTreeMap;
 use std::fs;

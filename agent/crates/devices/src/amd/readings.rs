@@ -9,9 +9,9 @@ use super::links;
 use super::ras;
 use super::throttle::Throttle;
 use crate::wire::{WireValue, push};
-use gpuwho_model::catalog::device as metric;
 use gpuwho_model::catalog::device::{
-    ApertureState, Clock, CodeKind, Fan, Limit, MemoryState, Sensor, Task, TemperatureLimit,
+    self as metric, ApertureState, Clock, CodeKind, Fan, Limit, MemoryState, Sensor, Task,
+    TemperatureLimit,
 };
 use std::path::{Path, PathBuf};
 

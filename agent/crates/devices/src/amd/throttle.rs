@@ -8,8 +8,7 @@
 use super::gpu_metrics::{Field, Table};
 use crate::throttle::{self, Bit};
 use crate::wire::{WireValue, push};
-use gpuwho_model::catalog::device as metric;
-use gpuwho_model::catalog::device::ThrottleReason;
+use gpuwho_model::catalog::device::{self as metric, ThrottleReason};
 
 /// `SMU_THROTTLER_*_BIT` of `amdgpu_smu.h`: power, current, temperature, other.
 pub(crate) const BITS: &[Bit] = &[

@@ -7,9 +7,8 @@ use crate::files::Files;
 use crate::sysfs::{MEGA, MILLI, PERCENT};
 use crate::throttle::{self, Bit};
 use crate::wire::{Outcome, WireValue, push};
-use gpuwho_model::catalog::device as metric;
 use gpuwho_model::catalog::device::{
-    Clock, Limit, MemoryState, Sensor, Task, TemperatureLimit, ThrottleReason,
+    self as metric, Clock, Limit, MemoryState, Sensor, Task, TemperatureLimit, ThrottleReason,
 };
 use gpuwho_model::catalog::wear::{self, EccCount, EccError, EccLocation, RetirementCause};
 use gpuwho_sys::hlml::{Handle, Hlml, HlmlError};

@@ -5,8 +5,7 @@
 //! read, and are left out when the thread has hung for some rounds.
 
 use crate::wire::{WireValue, push};
-use gpuwho_model::catalog::interconnect as metric;
-use gpuwho_model::catalog::interconnect::PeerLink;
+use gpuwho_model::catalog::interconnect::{self as metric, PeerLink};
 use gpuwho_model::catalog::link::{Direction, LinkState};
 use gpuwho_sys::hlml::{Handle, Hlml};
 use std::collections::BTreeMap;

@@ -5,10 +5,8 @@ use super::caller::{Call, NvmlCaller};
 use crate::wire::WireValue;
 use crate::wire::push;
 use gpuwho_model::catalog::device::{CodeKind, UNKNOWN_CODE};
-use gpuwho_model::catalog::link as metric;
-use gpuwho_model::catalog::link::{FabricCondition, FabricHealth, FabricState};
-use gpuwho_sys::nvml::fabric as raw;
-use gpuwho_sys::nvml::fabric::{Fabric, Version};
+use gpuwho_model::catalog::link::{self as metric, FabricCondition, FabricHealth, FabricState};
+use gpuwho_sys::nvml::fabric::{self as raw, Fabric, Version};
 use nvml_wrapper::Device;
 use std::fmt::Write as _;
 

@@ -9,10 +9,9 @@ use super::caller::NvmlCaller;
 use super::fields::{ALL_LINKS, DEVICE, Field, Fields};
 use crate::wire::WireValue;
 use crate::wire::push;
-use gpuwho_model::catalog::link as metric;
 use gpuwho_model::catalog::link::{
-    BitErrors, ChipLink, ChipLinkError, Corrected, Direction, Link, LinkError, LinkState, Recovery,
-    TotalError,
+    self as metric, BitErrors, ChipLink, ChipLinkError, Corrected, Direction, Link, LinkError,
+    LinkState, Recovery, TotalError,
 };
 use std::collections::BTreeMap;
 

@@ -14,8 +14,7 @@ use super::caller::{Call, NvmlCaller, PollEvery};
 use super::fields::Fields;
 use crate::wire::{WireValue, push};
 use clocks::Clocks;
-use gpuwho_model::catalog::device as metric;
-use gpuwho_model::catalog::device::{ApertureState, Fan, MemoryState, Task};
+use gpuwho_model::catalog::device::{self as metric, ApertureState, Fan, MemoryState, Task};
 use gpuwho_sys::nvml::engines;
 use nvml_wrapper::Device;
 

@@ -10,12 +10,12 @@ use super::links::Links;
 use super::{Versions, fabric};
 use crate::wire::WireValue;
 use crate::wire::push;
-use gpuwho_model::catalog::board as metric;
-use gpuwho_model::catalog::board::{ComputeMode, Mode, Protection, RecoveryAction, Video};
+use gpuwho_model::catalog::board::{
+    self as metric, ComputeMode, Mode, Protection, RecoveryAction, Video,
+};
 use gpuwho_model::catalog::device::{CodeKind, UNKNOWN_CODE};
 use gpuwho_owners::inventory::facts::{Fact, Facts};
-use gpuwho_sys::nvml::board as raw;
-use gpuwho_sys::nvml::board::Confidential;
+use gpuwho_sys::nvml::board::{self as raw, Confidential};
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{ComputeMode as NvmlComputeMode, InfoRom};
 use nvml_wrapper::error::NvmlError;

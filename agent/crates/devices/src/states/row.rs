@@ -3,13 +3,10 @@
 use super::ReaderContext;
 use crate::wire::{InstanceReading, ProcessValue, Reading, WireValue};
 use gpuwho_collect::snapshot::{DeviceSnapshot, InstanceSnapshot, ProcessSnapshot};
-use gpuwho_model::catalog::device as metric;
-use gpuwho_model::catalog::device::{DeviceState, MemoryState, Sensor, Task};
-use gpuwho_model::catalog::gpm as gpm_metric;
-use gpuwho_model::catalog::gpm::CounterState;
+use gpuwho_model::catalog::device::{self as metric, DeviceState, MemoryState, Sensor, Task};
+use gpuwho_model::catalog::gpm::{self as gpm_metric, CounterState};
 use gpuwho_model::catalog::instance as instance_metric;
-use gpuwho_model::catalog::process as process_metric;
-use gpuwho_model::catalog::process::{ProcessTask, ProcessType};
+use gpuwho_model::catalog::process::{self as process_metric, ProcessTask, ProcessType};
 use gpuwho_model::ids::Place;
 use gpuwho_model::ids::{GpuId, InstanceId, ProcKey};
 use gpuwho_model::sample::{GpuProcess, Sample, Subject};

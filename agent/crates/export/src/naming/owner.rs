@@ -6,8 +6,7 @@
 //! under the new attributes. One entry for each series of a device and of an owner on it, so the
 //! series limit bounds them.
 
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::{AttrKey, AttrSet};
+use gpuwho_model::catalog::attributes::{self as attr, AttrKey, AttrSet};
 use gpuwho_model::catalog::{self, Kind, MetricDef, share};
 use gpuwho_model::ids::GpuId;
 use gpuwho_model::point::{EnrichedBatch, Labels, Point};

@@ -2,8 +2,7 @@
 
 use super::store::{Live, Store};
 use super::text::{Format, Number, Page, put_label};
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::AttrKey;
+use gpuwho_model::catalog::attributes::{self as attr, AttrKey};
 use gpuwho_model::catalog::dcgm::{ALL, DcgmMetric, DcgmOrigin};
 use gpuwho_model::catalog::device::INFO;
 use gpuwho_model::point::Labels;

@@ -209,8 +209,7 @@ fn put_float(out: &mut String, number: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuwho_model::catalog::attributes as attr;
-    use gpuwho_model::catalog::attributes::AttrSet;
+    use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
     use proptest::prelude::*;
 
     proptest! {

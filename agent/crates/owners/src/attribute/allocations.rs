@@ -1,8 +1,7 @@
 //! The allocated devices: those that the kubelet or Slurm has allocated on this node, used or not.
 //! Each source replaces its own list as a whole; if a source is down, its last list stays.
 
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::AttrSet;
+use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
 use gpuwho_model::catalog::share::{GrantKind, GrantSource};
 use gpuwho_model::ids::AllocationId;
 use gpuwho_model::ids::GpuUuid;

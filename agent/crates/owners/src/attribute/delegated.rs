@@ -5,8 +5,7 @@
 //! Reads only memory; costs nothing for a workload without such names.
 
 use super::{Host, KernelCgroups, ProcessAttribution, Workload};
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::{AttrKey, AttrSet};
+use gpuwho_model::catalog::attributes::{self as attr, AttrKey, AttrSet};
 use gpuwho_model::ids::{ContainerId, PodUid, SlurmJobId};
 use std::sync::Arc;
 

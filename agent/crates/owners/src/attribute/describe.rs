@@ -1,8 +1,7 @@
 //! A workload's names as attributes, and which of them stay while their source is unavailable.
 
 use super::{Pod, Workload};
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::AttrSet;
+use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
 use gpuwho_model::ids::ContainerId;
 use std::sync::Arc;
 

@@ -8,8 +8,7 @@ mod place;
 
 use super::slurm::SlurmTask;
 use super::{Method, ProcessAttribution, Workload};
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::AttrSet;
+use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
 use gpuwho_model::ids::OwnerId;
 use gpuwho_model::ids::{ContainerId, PodUid, SlurmJobId};
 pub use place::MAX_DEPTH;

@@ -8,8 +8,7 @@
 
 mod frameworks;
 
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::{AttrKey, AttrSet, PodKeys};
+use gpuwho_model::catalog::attributes::{self as attr, AttrKey, AttrSet, PodKeys};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -2,8 +2,7 @@
 //! cloud's metadata service.
 
 use super::cloud::Cloud;
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::AttrSet;
+use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
 use gpuwho_model::config::{ConfigError, Section, Tables};
 use gpuwho_model::paths::Paths;
 use serde::Deserialize;

@@ -1,8 +1,7 @@
 //! Facts about a board as text: versions, serial numbers, its place in the rack. Each vendor's
 //! reader sets those it can read.
 
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::{AttrKey, AttrSet};
+use gpuwho_model::catalog::attributes::{self as attr, AttrKey, AttrSet};
 use serde::{Deserialize, Serialize};
 
 /// Declares the facts.

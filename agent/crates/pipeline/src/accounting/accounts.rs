@@ -4,8 +4,7 @@
 //! if all owners are present, its use goes to the `other` account. Amounts already recorded stay
 //! where they are, so counters only increase.
 
-use gpuwho_model::catalog::share as metric;
-use gpuwho_model::catalog::share::ShareMethod;
+use gpuwho_model::catalog::share::{self as metric, ShareMethod};
 use gpuwho_model::ids::GpuId;
 use gpuwho_model::ids::OwnerId;
 use gpuwho_model::sample::{Batch, GpuOwner};

@@ -3,8 +3,7 @@
 
 use super::accounts::MAX_ACCOUNTS;
 use super::reading::Reading;
-use gpuwho_model::catalog::share as metric;
-use gpuwho_model::catalog::share::Presence;
+use gpuwho_model::catalog::share::{self as metric, Presence};
 use gpuwho_model::ids::GpuId;
 use gpuwho_model::ids::OwnerId;
 use gpuwho_model::sample::{Batch, GpuOwner};

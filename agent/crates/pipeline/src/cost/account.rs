@@ -6,8 +6,7 @@
 
 use super::{Charge, Rates};
 use crate::accounting::Amount;
-use gpuwho_model::catalog::cost as metric;
-use gpuwho_model::catalog::cost::TimeUse;
+use gpuwho_model::catalog::cost::{self as metric, TimeUse};
 use gpuwho_model::ids::GpuId;
 use gpuwho_model::ids::OwnerId;
 use gpuwho_model::labels::LabelSet;

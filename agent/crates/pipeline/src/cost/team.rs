@@ -1,8 +1,7 @@
 //! Which team an owner belongs to: the first rule of `[cost] teams` whose conditions all hold.
 
 use super::settings::{matches, wrong};
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::{AttrKey, K8S_POD_LABEL};
+use gpuwho_model::catalog::attributes::{self as attr, AttrKey, K8S_POD_LABEL};
 use gpuwho_model::config::ConfigError;
 use gpuwho_model::labels::OTHER;
 use gpuwho_owners::attribute::owner::OwnerFacts;

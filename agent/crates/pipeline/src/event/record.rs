@@ -1,8 +1,7 @@
 //! Makes log records of an event: one for each affected owner, or a single one.
 
 use super::{Affected, AffectedOwner, Event, Observation, Peer, Place, xid};
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::AttrSet;
+use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
 use gpuwho_model::catalog::event::EventKind;
 use gpuwho_model::text::printable;
 use std::time::{SystemTime, UNIX_EPOCH};

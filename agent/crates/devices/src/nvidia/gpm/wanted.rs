@@ -1,8 +1,7 @@
 //! The queried counter metrics, and their conversion to the catalogue's units.
 
 use crate::wire::WireValue;
-use gpuwho_model::catalog::gpm as metric;
-use gpuwho_model::catalog::gpm::{MediaEngine, Pipe};
+use gpuwho_model::catalog::gpm::{self as metric, MediaEngine, Pipe};
 use gpuwho_model::catalog::link::Direction::{self, Receive, Transmit};
 use nvml_wrapper_sys::bindings::{
     nvmlGpmMetricId_t_NVML_GPM_METRIC_ANY_TENSOR_UTIL as ANY_TENSOR,

@@ -5,9 +5,8 @@ use crate::nvidia::caller::{Call, NvmlCaller};
 use crate::nvidia::fields::Field;
 use crate::wire::WireValue;
 use crate::wire::push;
-use gpuwho_model::catalog::wear as metric;
 use gpuwho_model::catalog::wear::{
-    EccCount, EccError, EccLocation, RetirementCause, SpareRows, SramUnit,
+    self as metric, EccCount, EccError, EccLocation, RetirementCause, SpareRows, SramUnit,
 };
 use gpuwho_sys::nvml::wear;
 use nvml_wrapper::Device;

@@ -6,8 +6,7 @@ use crate::nvidia::fields::Field;
 use crate::wire::WireValue;
 use crate::wire::push;
 use gpuwho_model::catalog::link::Direction;
-use gpuwho_model::catalog::wear as metric;
-use gpuwho_model::catalog::wear::PcieError;
+use gpuwho_model::catalog::wear::{self as metric, PcieError};
 use nvml_wrapper::Device;
 use std::ops::RangeInclusive;
 

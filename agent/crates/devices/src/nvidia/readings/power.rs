@@ -5,8 +5,7 @@ use crate::nvidia::caller::{Call, NvmlCaller};
 use crate::nvidia::fields::{Field, MODULE};
 use crate::wire::WireValue;
 use crate::wire::push;
-use gpuwho_model::catalog::device as metric;
-use gpuwho_model::catalog::device::Limit;
+use gpuwho_model::catalog::device::{self as metric, Limit};
 use std::ops::RangeInclusive;
 
 /// Divides milliwatts and millijoules.

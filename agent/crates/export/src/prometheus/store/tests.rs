@@ -1,8 +1,7 @@
 use super::super::fixture::{labels, point, power, store};
 use super::*;
 use crate::naming::Profile::{Dcgm, Native};
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::AttrSet;
+use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
 use gpuwho_model::catalog::{device, engine, gpm, instance};
 use std::io::Read as _;
 

@@ -4,8 +4,7 @@
 //! shows it, and whether it is on every point. A stronger source replaces a weaker one's value; of
 //! equal sources the first stays, so that all points of a job agree.
 
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::{AttrKey, AttrSet};
+use gpuwho_model::catalog::attributes::{self as attr, AttrKey, AttrSet};
 use std::sync::Arc;
 
 /// The source of a fact, the least trusted first.

@@ -3,8 +3,7 @@
 use super::view::{Receipt, ReceiptReport};
 use crate::event::Severity;
 use crate::event::record::Record;
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::AttrSet;
+use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The record's event name.

@@ -1,7 +1,6 @@
 //! A receipt as people, JSON and the log get it.
 
-use gpuwho_model::catalog::attributes as attr;
-use gpuwho_model::catalog::attributes::AttrKey;
+use gpuwho_model::catalog::attributes::{self as attr, AttrKey};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};

@@ -58,8 +58,7 @@ impl Serialize for OwnerNames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuwho_model::catalog::attributes as attr;
-    use gpuwho_model::catalog::attributes::AttrSet;
+    use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
     use gpuwho_owners::attribute::owner::Owner;
 
     fn facts(names: &[(&'static attr::AttrKey, &str)]) -> Arc<OwnerFacts> {
