@@ -14,7 +14,7 @@ pub mod libraries;
 mod memory;
 mod probes;
 mod ras;
-mod ring;
+pub mod ring;
 mod squat;
 
 use crate::program::{self, NotBuilt};

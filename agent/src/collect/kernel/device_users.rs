@@ -10,7 +10,7 @@ pub mod source;
 use super::load::{Loaded, load, losses};
 use super::losses::LossStatus;
 use super::nodes::Nodes;
-use super::share::Allowances;
+use super::share::{Allowances, LookBudget};
 use super::watch::Watch;
 use crate::attribute::Evidence;
 use crate::attribute::ownership::Ownership;
@@ -257,7 +257,7 @@ pub fn start(
         tracker: Tracker::default(),
         attempts: super::attempts::Attempts::default(),
         loss_status: loss_status.clone(),
-        looks: (None, 0),
+        looks: LookBudget::default(),
         emit,
     };
     let thread =
