@@ -34,7 +34,7 @@ use crate::engines::Engines;
 use crate::ids::GpuId;
 use crate::inventory::Inventory;
 use crate::paths::Paths;
-use accounts::Accounts;
+use accounts::{Accounts, Places};
 use dcgm::Fed;
 use fetch::LargePages;
 use page::Drafting;
@@ -73,6 +73,7 @@ struct Shared {
     drafting: Drafting,
     fed: Fed,
     accounts: Accounts,
+    places: Places,
     /// The agent's own network namespace, by inode.
     own_network: Option<u64>,
     /// The agent's interval.

@@ -22,6 +22,7 @@ use crate::collect::cpu_limit::Importance;
 use crate::collect::schedule::thread_cpu;
 use crate::collect::status::Report;
 use crate::engines::{EngineFacts, EngineId, Serving};
+use crate::labels::SeenLabels;
 use crate::sample::Batch;
 use error::ReadError;
 use path::{PagePath, paths};
@@ -92,8 +93,10 @@ impl Endpoint {
             port: server.at.port(),
             ..EngineFacts::default()
         };
+        let owner = shared.ownership.key_of(Some(&server.owner));
+        let labels = shared.places.take(owner, server.at.port());
         let link = Link::new(server);
-        let endpoint = Self::new(part, Origin::Found(link.clone()), facts, shared)?;
+        let endpoint = Self::new(part, Origin::Found(link.clone()), (facts, labels), shared)?;
         Ok((endpoint, link))
     }
 
@@ -109,10 +112,16 @@ impl Endpoint {
             labels: endpoint.labels.clone(),
             ..EngineFacts::default()
         };
-        Self::new(part, Origin::Configured(endpoint.target.clone()), facts, shared)
+        let origin = Origin::Configured(endpoint.target.clone());
+        Self::new(part, origin, (facts, SeenLabels::default()), shared)
     }
 
-    fn new(part: u32, origin: Origin, facts: EngineFacts, shared: &Shared) -> io::Result<Self> {
+    fn new(
+        part: u32,
+        origin: Origin,
+        (facts, labels): (EngineFacts, SeenLabels),
+        shared: &Shared,
+    ) -> io::Result<Self> {
         let every = shared.every.unwrap_or(shared.interval);
         Ok(Self {
             part,
@@ -121,7 +130,7 @@ impl Endpoint {
             origin,
             path: PagePath::default(),
             fetcher: Fetcher::new(&shared.large, every.min(WITHIN))?,
-            reader: PageReader::sharing(&shared.drafting),
+            reader: PageReader::sharing(&shared.drafting, labels),
             is_version_asked: false,
             started: None,
             rate: TokenRate::default(),

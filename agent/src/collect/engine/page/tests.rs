@@ -2,7 +2,7 @@ use super::*;
 use crate::attribute::ownership::Ownership;
 use crate::collect::engine::table;
 use crate::export::EnrichedBatch;
-use crate::labels::MAX_NEW_PER_HOUR;
+use crate::labels::{MAX_NEW_PER_HOUR, SeenLabels};
 use crate::paths::Paths;
 use crate::sample::{Sample, Value};
 use crate::series::SeriesRegistry;
@@ -496,13 +496,13 @@ fn a_long_page_is_read_anew_each_time_and_not_remembered() {
 fn of_readers_that_share_a_turn_one_reads_line_by_line_at_a_time() {
     let drafting = Drafting::default();
     let page = fixture("vllm-0.32.0-busy.prom");
-    let mut known = PageReader::sharing(&drafting);
+    let mut known = PageReader::sharing(&drafting, SeenLabels::default());
     read_by(&mut known, page.as_bytes()).unwrap();
     let turn = drafting.0.lock().unwrap();
     // A page of the known shape needs none.
     read_by(&mut known, page.as_bytes()).unwrap();
     let (sender, read) = std::sync::mpsc::channel();
-    let mut new = PageReader::sharing(&drafting);
+    let mut new = PageReader::sharing(&drafting, SeenLabels::default());
     let thread = std::thread::spawn(move || {
         let samples = read_by(&mut new, page.as_bytes()).unwrap();
         sender.send(samples.len()).unwrap();
