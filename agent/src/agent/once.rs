@@ -11,7 +11,7 @@ use crate::collect::proc_scan::Tracker;
 use crate::collect::source::Alone;
 use crate::control::Answer as _;
 use crate::event::record::{Record, records};
-use crate::export::EnrichedBatch;
+use crate::export::{EnrichedBatch, Held};
 use crate::heartbeat::Heartbeat;
 use crate::inventory::register::DeviceStore;
 use crate::sample::{Batch, SourcePart};
@@ -66,6 +66,11 @@ pub fn collect(
     }
     let heartbeat = Arc::new(Heartbeat::new(settings.interval));
     let mut sinks = sinks::open(configuration, &heartbeat)?;
+    // A person waits for these lines; the agent has more to do, and tries again.
+    let held = sinks.iter().find_map(|(_, sink)| sink.report().held);
+    if let Some(held @ Held::File(_)) = held {
+        return Err(RunError::Sink(held.status().reason.into()));
+    }
     let mut core = Core::new(settings, DeviceStore::read_only(&settings.paths.state), None);
     core.start_providers()?;
     core.prepare_costs(settings);

@@ -1,12 +1,25 @@
-//! A tenant who listens where the agent or its receiver should.
+//! A tenant who listens, or has a file, where the agent or its receiver should.
 
 use super::{Attack, become_nobody};
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
 use std::thread;
 
 /// The attacks, by name.
-pub(super) const ATTACKS: &[Attack] = &[Attack { name: "squat", run: squat }];
+pub(super) const ATTACKS: &[Attack] =
+    &[Attack { name: "squat", run: squat }, Attack { name: "plant", run: plant }];
+
+/// `LINK TARGET`: leads who writes to the one into the other.
+fn plant(arguments: &[String]) -> io::Result<()> {
+    let [link, target] = arguments else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "plant LINK TARGET"));
+    };
+    become_nobody()?;
+    symlink(target, link)?;
+    println!("planted");
+    io::stdin().read_to_end(&mut Vec::new()).map(drop)
+}
 
 /// `ADDRESS SECRET`: answers every request as a receiver does. Writes `listening`, and then a line for each read:
 /// `secret` where it has the secret, `bytes` otherwise.
