@@ -9,15 +9,15 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and may stop")]
 
-use gpuwho::catalog::attributes::{self, AttrSet};
-use gpuwho::catalog::{self, Kind, MetricDef};
-use gpuwho::export::otlp::Resource;
-use gpuwho::export::otlp::encode::{Encoder, Limits};
-use gpuwho::export::otlp::settings::{Compression, RawOtlp, Settings, Signal};
-use gpuwho::export::prometheus::Pages;
-use gpuwho::export::spool::{self, Spool};
-use gpuwho::export::{EnrichedBatch, Labels, Point};
-use gpuwho::sample::Value;
+use gpuwho_export::otlp::Resource;
+use gpuwho_export::otlp::encode::{Encoder, Limits};
+use gpuwho_export::otlp::settings::{Compression, RawOtlp, Settings, Signal};
+use gpuwho_export::prometheus::Pages;
+use gpuwho_export::spool::{self, Spool};
+use gpuwho_model::catalog::attributes::{self, AttrSet};
+use gpuwho_model::catalog::{self, Kind, MetricDef};
+use gpuwho_model::point::{EnrichedBatch, Labels, Point};
+use gpuwho_model::sample::Value;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;

@@ -8,13 +8,13 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and may stop")]
 
-use gpuwho::catalog::attributes::{self, AttrKey, AttrSet};
-use gpuwho::catalog::{Kind, MetricDef};
-use gpuwho::export::otlp::Resource;
-use gpuwho::export::otlp::encode::{Encoder, Limits};
-use gpuwho::export::otlp::settings::{RawOtlp, Settings, Signal};
-use gpuwho::export::{EnrichedBatch, Labels, Point};
-use gpuwho::sample::Value;
+use gpuwho_export::otlp::Resource;
+use gpuwho_export::otlp::encode::{Encoder, Limits};
+use gpuwho_export::otlp::settings::{RawOtlp, Settings, Signal};
+use gpuwho_model::catalog::attributes::{self, AttrKey, AttrSet};
+use gpuwho_model::catalog::{Kind, MetricDef};
+use gpuwho_model::point::{EnrichedBatch, Labels, Point};
+use gpuwho_model::sample::Value;
 use opentelemetry::metrics::MeterProvider as _;
 use opentelemetry::{KeyValue, StringValue};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -88,7 +88,7 @@ fn thread_micros() -> f64 {
 }
 
 fn gauges() -> Vec<&'static MetricDef> {
-    let all = gpuwho::catalog::all().filter(|metric| metric.kind == Kind::Gauge);
+    let all = gpuwho_model::catalog::all().filter(|metric| metric.kind == Kind::Gauge);
     let gauges: Vec<_> = all.take(GAUGES).collect();
     assert_eq!(gauges.len(), GAUGES, "the catalogue has too few gauges");
     gauges

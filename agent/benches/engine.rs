@@ -5,9 +5,10 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and may stop")]
 
-use gpuwho::collect::engine::page::PageReader;
-use gpuwho::engines::{EngineFacts, EngineId, Engines};
-use gpuwho::sample::{Batch, Value};
+use gpuwho_engines::page::PageReader;
+use gpuwho_model::ids::EngineId;
+use gpuwho_model::sample::{Batch, Value};
+use gpuwho_owners::engines::{EngineFacts, Engines};
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
 use std::time::{Duration, UNIX_EPOCH};

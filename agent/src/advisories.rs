@@ -4,7 +4,7 @@
 //! The table knows the branches that its sources name, and says nothing of others: a branch without a row
 //! may have the holes too.
 
-use crate::config::{ConfigError, Section, Tables};
+use gpuwho_model::config::{ConfigError, Section, Tables};
 use serde::Deserialize;
 
 /// Whose driver the table is about, as the inventory names it.

@@ -13,16 +13,16 @@ mod show;
 mod who;
 
 use crate::agent::configuration::Configuration;
+use crate::agent::probes::PROBES;
 use crate::agent::reload::Load;
 use crate::agent::{sinks, sources};
-use crate::collect::kernel::PROBES;
-use crate::config::{ConfigError, Flags};
-use crate::export::prometheus::def::DEFAULT_ADDRESS;
-use crate::sys::memory;
-use crate::text::printable_lines;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use gpuwho_export::prometheus::def::DEFAULT_ADDRESS;
+use gpuwho_model::config::{ConfigError, Flags};
+use gpuwho_model::text::printable_lines;
+use gpuwho_sys::memory;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -140,7 +140,7 @@ fn sinks_help() -> String {
 }
 
 fn sources_help() -> String {
-    let line = |source: crate::collect::source::SourceDef| {
+    let line = |source: gpuwho_collect::source::SourceDef| {
         format!("\n  {:<16} {}", source.name, source.about)
     };
     let lines: String = sources::all().into_iter().map(line).collect();

@@ -10,10 +10,10 @@ mod server;
 pub use lock::{Lock, LockError};
 pub use server::{Access, serve};
 
-use crate::cost::receipts::ReceiptReport;
-use crate::event::recent::EventReport;
-use crate::health::report::HealthReport;
 use crate::who::HostReport;
+use gpuwho_pipeline::cost::receipts::ReceiptReport;
+use gpuwho_pipeline::event::recent::EventReport;
+use gpuwho_pipeline::health::report::HealthReport;
 use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, Permissions};

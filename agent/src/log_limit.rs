@@ -7,10 +7,10 @@
 //! are counted by owner and summarised once a minute. A line costs one lock and one look-up; memory
 //! is bounded by the number of lines that pass.
 
-use crate::attribute::ownership::Ownership;
-use crate::attribute::quota::QuotaKey;
-use crate::catalog::agent::OwnerLimit;
-use crate::ids::ProcKey;
+use gpuwho_model::catalog::agent::OwnerLimit;
+use gpuwho_model::ids::ProcKey;
+use gpuwho_owners::attribute::ownership::Ownership;
+use gpuwho_owners::attribute::quota::QuotaKey;
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write as _};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};

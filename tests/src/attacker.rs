@@ -12,10 +12,12 @@ pub mod fuse;
 pub mod hang;
 pub mod libraries;
 mod memory;
+mod places;
 mod probes;
 mod ras;
 pub mod ring;
 mod squat;
+mod tpu;
 
 use crate::program::{self, NotBuilt};
 use crate::until::until;
@@ -48,10 +50,12 @@ pub fn find(name: &str) -> Option<&'static Attack> {
         hang::ATTACKS,
         libraries::ATTACKS,
         memory::ATTACKS,
+        places::ATTACKS,
         probes::ATTACKS,
         ras::ATTACKS,
         ring::ATTACKS,
         squat::ATTACKS,
+        tpu::ATTACKS,
     ];
     all.into_iter().flatten().find(|attack| attack.name == name)
 }

@@ -71,8 +71,8 @@ impl Worker {
         }
         let mut child = Command::new(program::worker()?)
             .args(script.to_arguments())
-            .envs(environment.iter().copied())
             .envs([nodes::environment()])
+            .envs(environment.iter().copied())
             // Ctrl-C at a terminal is for whoever started the worker, who then ends it.
             .process_group(0)
             .stdin(Stdio::piped())

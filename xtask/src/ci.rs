@@ -76,8 +76,8 @@ fn fmt() -> Result<Outcome> {
     shell::run(&mut shell::cargo(["fmt", "--all", "--check"])).map(passed)
 }
 
-/// Everything, the fuzz targets too, and what `cargo xtask run` builds; agent/build.rs checks the BPF
-/// programs.
+/// Everything, the fuzz targets too, and what `cargo xtask run` builds; agent/crates/bpf/build.rs checks
+/// the BPF programs.
 fn clippy() -> Result<Outcome> {
     compile::check_demo()?;
     let mut command = shell::cargo(["clippy", "--all-targets"]);

@@ -97,7 +97,7 @@ pub(crate) fn engines(request: &Request) -> Result<()> {
     let folder = place::cache("engines")?;
     install(&folder)?;
     compile::packages(Profile::Debug, PARTS)?;
-    let mut reader = shell::cargo(["test", "-p", "gpuwho", "--lib", "exposition::"]);
+    let mut reader = shell::cargo(["test", "-p", "gpuwho-engines", "--lib", "exposition::"]);
     reader.args(["--", "--nocapture"]).env(PYTHON_VARIABLE, folder.join("vllm/bin/python"));
     shell::run(&mut reader)?;
     let mut command = shell::cargo(["test", "-p", "gpuwho-tests", "--test", "e2e"]);

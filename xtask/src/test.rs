@@ -26,12 +26,12 @@ const PROMETHEUS: [(&str, &str); 2] =
     [("promtool", "GPUWHO_PROMTOOL"), ("prometheus", "GPUWHO_PROMETHEUS")];
 
 /// The programs that take the longest, which therefore start first.
-const START_FIRST: [&str; 2] = ["e2e", "gpuwho (lib)"];
+const START_FIRST: [&str; 3] = ["e2e", "gpuwho_nccl (lib)", "gpuwho_bpf (lib)"];
 
 /// What `cargo xtask test` can be asked.
 #[derive(Default, clap::Args)]
 pub(crate) struct Request {
-    /// Only test programs of this name (e2e, gpuwho, xtask); may be repeated
+    /// Only test programs of this name (e2e, gpuwho_nccl, xtask); may be repeated
     #[arg(long = "program", short, value_name = "NAME")]
     programs: Vec<String>,
     /// Also the tests of the benchmark and of the check on real hardware

@@ -4,11 +4,13 @@
 //! has a unit test that shows it can fail.
 
 mod alerts;
+mod crates;
 mod documents;
 mod layout;
 mod manifests;
 mod names;
 mod pages;
+mod places;
 mod rust;
 mod threats;
 mod tree;
@@ -53,6 +55,7 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     names::dashboards,
     manifests::no_kubernetes_client,
     manifests::reasons,
+    crates::direction,
     words::retired,
     documents::source_paths,
     documents::measured_tables,
@@ -60,6 +63,7 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     alerts::alerts,
     alerts::queries,
     threats::model,
+    places::listed,
 ];
 
 /// `cargo xtask tidy`; asks a built agent for its commands.

@@ -9,6 +9,7 @@
 mod boot;
 mod initramfs;
 mod kernels;
+mod libraries;
 mod machine;
 mod passed;
 
@@ -16,8 +17,9 @@ use crate::setup::{self, Want};
 use crate::{compile, parallel, place, shell};
 use anyhow::{Context as _, Result, bail};
 use boot::Booted;
-use initramfs::{Check, Image, PROGRAM, TESTS, Tests};
+use initramfs::{Check, Image, PROGRAM, Tests};
 use kernels::{Catalog, Kernel};
+use libraries::{LIBRARIES, Library};
 use machine::{MACHINES, Machine};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -27,11 +29,14 @@ use std::time::{Duration, Instant};
 /// this machine's processors busy.
 const AT_A_TIME: usize = 2;
 
+/// Crates with their tests.
+type ByLibrary = Vec<(&'static Library, Vec<String>)>;
+
 /// What the probes' table says is to be proved on every kernel.
 struct Proofs {
     /// Arguments of `gpuwho self-test`.
     self_tests: Vec<Vec<String>>,
-    /// The agent's unit tests: few, since each loads all programs, which takes an emulated processor
+    /// Unit tests of the agent's crates: few, since each loads all programs, which takes an emulated processor
     /// some seconds.
     tests: Vec<String>,
 }
@@ -54,6 +59,22 @@ impl Proofs {
             }
         }
         (!proofs.self_tests.is_empty() && !proofs.tests.is_empty()).then_some(proofs)
+    }
+
+    /// The tests that run on a machine, below the crates that have them; fails where none has one.
+    fn by_library(&self, machine: &Machine) -> Result<ByLibrary> {
+        let tests = self.tests.iter().map(String::as_str).chain(machine.tests.iter().copied());
+        let tests: Vec<_> = tests.collect();
+        let root = place::root();
+        if let Some(test) = libraries::lost(&root, &tests)? {
+            bail!("no crate of {LIBRARIES:?} has a test {test}");
+        }
+        let mut all = Vec::new();
+        for library in LIBRARIES {
+            let own: Vec<_> = library.own(&root, &tests)?.into_iter().map(str::to_owned).collect();
+            all.extend((!own.is_empty()).then_some((library, own)));
+        }
+        Ok(all)
     }
 }
 
@@ -261,7 +282,7 @@ struct Guest {
     machine: &'static Machine,
     image: Image,
     /// `None` where another program runs in place of the agent.
-    proofs: Option<Proofs>,
+    proofs: Option<(Proofs, ByLibrary)>,
 }
 
 impl Guest {
@@ -274,19 +295,29 @@ impl Guest {
         compile::setup_toolchain()?;
         let (target, programs) = match machine.cross() {
             None => (place::target("debug"), compile::all()?),
-            Some(cross) => (cross.target(), cross.test_programs(&["gpuwho", "gpuwho-fake-nccl"])?),
+            Some(cross) => {
+                let libraries = LIBRARIES.iter().map(|library| library.name);
+                let packages = ["gpuwho", "gpuwho-fake-nccl"].into_iter().chain(libraries);
+                (cross.target(), cross.test_programs(&packages.collect::<Vec<_>>())?)
+            }
         };
-        let tests = programs.into_iter().find(|program| program.name == "gpuwho (lib)");
-        let tests = tests.context("cargo names no test program of gpuwho")?.path;
+        let proofs = Proofs::ask()?;
+        let tests = proofs.by_library(machine)?;
+        let program = |(library, _): &(&'static Library, _)| {
+            let name = library.program();
+            let built = programs.iter().find(|program| program.name == name);
+            let built = built.with_context(|| format!("cargo names no test program {name}"))?;
+            Ok((built.path.clone(), library.place))
+        };
         let beside = ["nccl-rank", "libnccl.so"].map(|name| target.join(name)).to_vec();
-        let tests = Tests { program: tests, beside };
-        let image = initramfs::build(machine, busybox, &target.join("gpuwho"), Some(&tests))?;
-        Ok(Self { machine, image, proofs: Some(Proofs::ask()?) })
+        let packed = Tests { programs: tests.iter().map(program).collect::<Result<_>>()?, beside };
+        let image = initramfs::build(machine, busybox, &target.join("gpuwho"), Some(&packed))?;
+        Ok(Self { machine, image, proofs: Some((proofs, tests)) })
     }
 
     /// What is checked in a kernel, one after the other.
     fn checks(&self, request: &Request, kernel: &Kernel) -> Vec<Check> {
-        let Some(proofs) = &self.proofs else {
+        let Some((proofs, tests)) = &self.proofs else {
             let args = request.args.clone();
             return vec![Check { name: "program".into(), program: PROGRAM, args, idle: None }];
         };
@@ -303,12 +334,13 @@ impl Guest {
                 .collect(),
             idle: None,
         });
-        let tests =
-            proofs.tests.iter().map(String::as_str).chain(self.machine.tests.iter().copied());
-        let args = tests.chain(["--test-threads=1", "--nocapture"]).map(OsString::from).collect();
-        let idle = Some("needs .*BPF");
-        let ranks = Check { name: "ranks".into(), program: TESTS, args, idle };
-        self_tests.chain([ranks]).collect()
+        let tests = tests.iter().map(|(library, tests)| {
+            let options = ["--test-threads=1", "--nocapture"].map(str::to_owned);
+            let args = tests.iter().cloned().chain(options).map(OsString::from).collect();
+            let idle = Some("needs .*BPF");
+            Check { name: library.name.into(), program: library.place, args, idle }
+        });
+        self_tests.chain(tests).collect()
     }
 }
 

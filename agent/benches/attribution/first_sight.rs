@@ -3,11 +3,13 @@
 
 use crate::runtime::Runtime;
 use crate::scene::{BEGAN_NS, CONTAINERS, Host, Place};
-use gpuwho::attribute::ProcessAttribution;
-use gpuwho::attribute::ownership::Ownership;
-use gpuwho::attribute::providers::{Containers, Kubernetes, MetadataProviders, Settings, THREAD};
-use gpuwho::collect::status::StatusRegistry;
-use gpuwho::ids::ProcKey;
+use gpuwho_model::ids::ProcKey;
+use gpuwho_model::status::StatusRegistry;
+use gpuwho_owners::attribute::ProcessAttribution;
+use gpuwho_owners::attribute::ownership::Ownership;
+use gpuwho_owners::attribute::providers::{
+    Containers, Kubernetes, MetadataProviders, Settings, THREAD,
+};
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -87,10 +89,13 @@ impl Node {
         (0..containers).map(Place::of).for_each(|place| runtime.start(place));
         runtime.serve(&socket);
         let ownership = Ownership::with_clock(&host.paths, || BEGAN_NS);
-        let mut kubernetes = Kubernetes::default();
-        kubernetes.cri = vec![socket];
-        let settings =
-            Settings { paths: host.paths.clone(), kubernetes, containers: Containers::default() };
+        let kubernetes = Kubernetes { cri: vec![socket], ..Kubernetes::default() };
+        let settings = Settings {
+            paths: host.paths.clone(),
+            kubernetes,
+            containers: Containers::default(),
+            vendors: gpuwho_devices::nodes(),
+        };
         let mut providers =
             MetadataProviders::start_for(settings, &ownership, &StatusRegistry::default());
         providers.start().unwrap();

@@ -14,7 +14,7 @@ mod scene;
 mod steady;
 /// What the agent asks a runtime, as it asks it.
 #[allow(dead_code, reason = "the agent uses all of it")]
-#[path = "../../src/attribute/providers/cri/wire.rs"]
+#[path = "../../crates/owners/src/attribute/providers/cri/wire.rs"]
 mod wire;
 
 fn main() {

@@ -1,20 +1,20 @@
 //! A host made of files: 500 pods of one container each, 200 processes in the first hundred of
 //! them, eight devices, and a batch as the device reader emits it.
 
-use gpuwho::attribute::allocations::{Allocation, AllocationDetails, DeviceName};
-use gpuwho::attribute::names::{ContainerFacts, PodFacts, Provider};
-use gpuwho::attribute::owner::Owner;
-use gpuwho::attribute::ownership::Ownership;
-use gpuwho::attribute::{Evidence, KernelCgroups, Opened, Workload};
-use gpuwho::catalog::attributes::AttrSet;
-use gpuwho::catalog::device::{self, Clock, DeviceState, Limit, MemoryState, Sensor, Task};
-use gpuwho::catalog::process::{self, ProcessTask, ProcessType};
-use gpuwho::catalog::share::{GrantKind, GrantSource};
-use gpuwho::ids::{CgroupId, ContainerId, GpuId, GpuUuid, Hierarchy, PodUid, ProcKey};
-use gpuwho::inventory::facts::Facts;
-use gpuwho::inventory::{GpuInfo, Inventory};
-use gpuwho::paths::Paths;
-use gpuwho::sample::{Batch, GpuProcess};
+use gpuwho_model::catalog::attributes::AttrSet;
+use gpuwho_model::catalog::device::{self, Clock, DeviceState, Limit, MemoryState, Sensor, Task};
+use gpuwho_model::catalog::process::{self, ProcessTask, ProcessType};
+use gpuwho_model::catalog::share::{GrantKind, GrantSource};
+use gpuwho_model::ids::{CgroupId, ContainerId, GpuId, GpuUuid, Hierarchy, PodUid, ProcKey};
+use gpuwho_model::paths::Paths;
+use gpuwho_model::sample::{Batch, GpuProcess};
+use gpuwho_owners::attribute::allocations::{Allocation, AllocationDetails, DeviceName};
+use gpuwho_owners::attribute::names::{ContainerFacts, PodFacts, Provider};
+use gpuwho_owners::attribute::owner::Owner;
+use gpuwho_owners::attribute::ownership::Ownership;
+use gpuwho_owners::attribute::{Evidence, KernelCgroups, Opened, Workload};
+use gpuwho_owners::inventory::facts::Facts;
+use gpuwho_owners::inventory::{GpuInfo, Inventory};
 use std::fs;
 use std::sync::Arc;
 use std::time::SystemTime;

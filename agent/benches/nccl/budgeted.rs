@@ -4,7 +4,7 @@
 use crate::compared::process_cpu;
 use crate::ranks::{self, Ranks};
 use crate::table::callers;
-use gpuwho::collect::nccl::probe::BudgetedProbe;
+use gpuwho_nccl::probe::BudgetedProbe;
 use std::io;
 use std::time::{Duration, Instant};
 

@@ -5,7 +5,7 @@ use aya::programs::UProbe;
 use aya::programs::uprobe::UProbeScope;
 use aya::{Ebpf, EbpfLoader};
 use aya_obj::Object;
-use gpuwho::sys::uprobes::{Kind, Place, attach as attach_to, load as load_as};
+use gpuwho_sys::uprobes::{Kind, Place, attach as attach_to, load as load_as};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/per_call"));
+use gpuwho_bpf::objects::PER_CALL as OBJECT;
 
 /// Programs that do nothing.
 pub(crate) struct Nothing {
@@ -50,7 +50,7 @@ impl NothingThrough {
         let code = object.functions.get(&program.function_key()).ok_or_else(missing)?;
         let program = load_as(name, &code.instructions, &program.license, Kind::Session)
             .map_err(|(error, _)| error)?;
-        let offset = gpuwho::collect::nccl::probe::place_of(&File::open(library)?, "AllReduce")?;
+        let offset = gpuwho_nccl::probe::place_of(&File::open(library)?, "AllReduce")?;
         let library = CString::new(library.as_os_str().as_bytes())?;
         let places = [Place { offset, cookie: 0 }];
         let link = attach_to(program.as_fd(), Kind::Session, false, &library, &places)?;
@@ -146,7 +146,7 @@ fn load() -> io::Result<Ebpf> {
 
 /// At `ncclAllReduce`.
 fn attach(bpf: &mut Ebpf, program: &str, library: &Path) -> io::Result<()> {
-    let offset = gpuwho::collect::nccl::probe::place_of(&File::open(library)?, "AllReduce")?;
+    let offset = gpuwho_nccl::probe::place_of(&File::open(library)?, "AllReduce")?;
     let missing = || io::Error::other("no such program");
     let program: &mut UProbe =
         bpf.program_mut(program).ok_or_else(missing)?.try_into().map_err(io::Error::other)?;

@@ -25,7 +25,7 @@ mod ranks;
 mod table;
 
 use compared::{Nothing, NothingThrough, Ring};
-use gpuwho::collect::nccl::probe::{Probed, Settings, Way};
+use gpuwho_nccl::probe::{Probed, Settings, Way};
 use ranks::Ranks;
 use std::path::Path;
 use table::Found;

@@ -1,21 +1,22 @@
 //! Answers requests on the control sockets from the current state of sources and ownership.
 
 use super::core::{Core, health_clock};
-use crate::attribute::ProcessAttribution;
-use crate::catalog::device::DeviceState;
-use crate::collect::device::snapshot::{
+use crate::control::Answer;
+use crate::who::{
+    Device, EngineView, Holder, HostReport, Instance, Process, SCHEMA, Source, Totals,
+};
+use gpuwho_collect::snapshot::{
     Control, DeviceSnapshot, InstanceSnapshot, ProcessSnapshot, ReaderSnapshot,
 };
-use crate::control::Answer;
-use crate::cost::receipts::ReceiptReport;
-use crate::engines::{EngineFacts, Serving};
-use crate::event::recent::EventReport;
-use crate::health::report::HealthReport;
-use crate::ids::InstanceId;
-use crate::text::printable;
-use crate::who::{
-    Device, EngineView, Holder, HostReport, Instance, OwnerView, Process, SCHEMA, Source, Totals,
-};
+use gpuwho_model::catalog::device::DeviceState;
+use gpuwho_model::ids::InstanceId;
+use gpuwho_model::text::printable;
+use gpuwho_owners::attribute::ProcessAttribution;
+use gpuwho_owners::attribute::view::OwnerView;
+use gpuwho_owners::engines::{EngineFacts, Serving};
+use gpuwho_pipeline::cost::receipts::ReceiptReport;
+use gpuwho_pipeline::event::recent::EventReport;
+use gpuwho_pipeline::health::report::HealthReport;
 use humantime::format_duration;
 use std::sync::Arc;
 use std::time::Duration;

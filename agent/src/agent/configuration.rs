@@ -2,9 +2,10 @@
 
 use super::sinks::SINKS;
 use super::sources;
-use crate::collect::source::{Source, SourceDef};
-use crate::config::{self, ConfigError, Flags, Resolving, Section, Settings, Tables};
-use crate::export::def::{OpenError, Receiver};
+use crate::settings::{self, Settings};
+use gpuwho_collect::source::{Source, SourceDef};
+use gpuwho_export::def::{OpenError, Receiver};
+use gpuwho_model::config::{ConfigError, Flags, Section, Tables};
 use std::path::Path;
 
 const TITLE: &str = "\
@@ -40,7 +41,7 @@ impl Configuration {
             env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
         };
         let settings = Settings::resolve(&tables, flags, env)?;
-        let with = Resolving { tables: &tables, settings: &settings, flags, env };
+        let with = settings.resolving(&tables, flags, env);
         let mut sources = Vec::new();
         for source in sources::all() {
             sources.push((source, (source.configure)(source.name, &with)?));
@@ -75,8 +76,8 @@ impl Configuration {
 fn sections() -> Vec<Section> {
     let sources = sources::all().into_iter().filter_map(|source| source.section);
     let sinks = SINKS.iter().filter_map(|sink| sink.section);
-    let all = config::FIRST.iter().copied().chain(sources);
-    let all = all.chain(config::LAST.iter().copied()).chain(sinks);
+    let all = settings::FIRST.iter().copied().chain(sources);
+    let all = all.chain(settings::LAST.iter().copied()).chain(sinks);
     let mut sections: Vec<Section> = Vec::new();
     for section in all {
         if !sections.iter().any(|known| known.name == section.name) {
@@ -98,9 +99,9 @@ pub fn sample() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::device::DEVICES;
-    use crate::collect::kernel::device_users;
-    use crate::diagnosis::Finding;
+    use gpuwho_devices::DEVICES;
+    use gpuwho_model::finding::Finding;
+    use gpuwho_owners::nodes;
 
     fn load(text: &str) -> Configuration {
         let folder = tempfile::tempdir().unwrap();
@@ -126,7 +127,12 @@ mod tests {
             .filter(|line| !line.starts_with('#'))
             .fold(String::new(), |all, line| all + line + "\n");
         let nodes = load(&shown).settings.nodes;
-        assert_eq!(nodes, device_users::Settings::default(), "defaults as documented");
+        let all = nodes::Settings::of(nodes.vendors);
+        assert_eq!(
+            (nodes.nodes, nodes.drivers),
+            (all.nodes, all.drivers),
+            "defaults as documented"
+        );
     }
 
     /// A wrong key's error lists the right ones.
@@ -201,7 +207,8 @@ mod tests {
         let names = ["nccl", "host", "engines"].into_iter().chain(DEVICES.iter().map(|v| v.name));
         let all = load(&names.map(off).collect::<String>());
         let off = all.sources.iter().filter(|(_, source)| !source.is_enabled());
-        let found: Vec<_> = off.flat_map(|(_, source)| source.diagnose(&all.settings)).collect();
+        let found: Vec<_> =
+            off.flat_map(|(_, source)| source.diagnose(&all.settings.diagnosing())).collect();
         assert!(found.len() >= 6, "{found:?}");
         assert!(!found.iter().any(Finding::is_fault), "{found:?}");
     }

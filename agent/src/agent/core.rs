@@ -3,30 +3,31 @@
 use super::configuration::Configuration;
 use super::reload::Pending;
 use super::{RunError, sources};
-use crate::attribute::ownership::Ownership;
-use crate::attribute::providers::{self, MetadataProviders};
-use crate::attribute::slurm::{DeviceNumber, JobAllocations};
-use crate::catalog::attributes as attr;
-use crate::collect::Collector;
-use crate::collect::cpu_limit::CpuLimit;
-use crate::collect::device::partitions::PartitionNodes;
-use crate::collect::device::snapshot::{Control, ProcessSnapshot};
-use crate::collect::kernel::nodes::{Device, Nodes};
-use crate::collect::source::{Context, Readers, SharedSelection, SourceDef};
-use crate::collect::status::StatusRegistry;
-use crate::communicators::Communicators;
-use crate::config::Settings;
-use crate::cost::receipts::Receipts;
-use crate::cost::{self, Carbon, Costs};
-use crate::event::aggregator::{self, EventAggregator};
-use crate::event::recent::RecentEvents;
-use crate::health::HealthMonitor;
-use crate::host::{self, CgroupNamespace};
-use crate::inventory::Inventory;
-use crate::inventory::register::DeviceStore;
 use crate::log_limit;
-use crate::series::SeriesRegistry;
-use crate::tenant_files::{self, TenantFiles};
+use crate::settings::Settings;
+use gpuwho_collect::Collector;
+use gpuwho_collect::cpu_limit::CpuLimit;
+use gpuwho_collect::snapshot::{Control, ProcessSnapshot};
+use gpuwho_collect::source::{Context, Readers, SharedSelection, SourceDef};
+use gpuwho_devices::DEVICES;
+use gpuwho_model::catalog::attributes as attr;
+use gpuwho_model::status::StatusRegistry;
+use gpuwho_owners::attribute::ownership::Ownership;
+use gpuwho_owners::attribute::providers::{self, MetadataProviders};
+use gpuwho_owners::attribute::slurm::{DeviceNumber, JobAllocations};
+use gpuwho_owners::communicators::Communicators;
+use gpuwho_owners::host::{self, CgroupNamespace};
+use gpuwho_owners::inventory::Inventory;
+use gpuwho_owners::inventory::register::DeviceStore;
+use gpuwho_owners::nodes::{Device, Nodes};
+use gpuwho_owners::partitions::PartitionNodes;
+use gpuwho_owners::tenant_files::{self, TenantFiles};
+use gpuwho_pipeline::cost::receipts::Receipts;
+use gpuwho_pipeline::cost::{self, Carbon, Costs};
+use gpuwho_pipeline::event::aggregator::{self, EventAggregator};
+use gpuwho_pipeline::event::recent::RecentEvents;
+use gpuwho_pipeline::health::HealthMonitor;
+use gpuwho_pipeline::series::SeriesRegistry;
 use std::cell::OnceCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -105,9 +106,7 @@ impl Core {
             processes: <_>::default(),
             upkeep: <_>::default(),
             late: <_>::default(),
-            nccl_processes: <_>::default(),
-            nccl_states: <_>::default(),
-            nccl_in_use: <_>::default(),
+            of_kind: <_>::default(),
             engines: <_>::default(),
         };
         let host = host::name(&settings.paths, settings.names.kubernetes.node_name.as_deref());
@@ -193,12 +192,15 @@ impl Core {
         board.put(tenant_files::NAME, &self.context.files.status().report());
         self.context.upkeep.lock().iter_mut().for_each(|work| work());
         log_limit::sum_up(ownership);
+        let vendors = self.context.nodes.vendors;
         let known = OnceCell::new();
         self.job_allocations.refresh(ownership, |numbers| {
-            let read = || (Nodes::read(&self.context.nodes, paths), PartitionNodes::of_all(paths));
+            let read = || {
+                (Nodes::read(&self.context.nodes, paths), PartitionNodes::of_all(vendors, paths))
+            };
             let (nodes, partitions) = known.get_or_init(read);
             let name = |DeviceNumber { major, minor }| nodes.name(Device { major, minor });
-            partitions.devices_of(&numbers.iter().copied().map(name).collect::<Vec<_>>())
+            partitions.devices_of(&numbers.iter().copied().map(name).collect::<Vec<_>>(), vendors)
         });
         let readers = self.context.readers.lock().iter().filter_map(Control::child).collect();
         *gauges.readers.lock().unwrap_or_else(PoisonError::into_inner) = readers;
@@ -212,7 +214,8 @@ pub(super) fn health_clock() -> f64 {
 
 /// The judge of device health; only the agent has a past and keeps one.
 fn health_monitor(settings: &Settings, is_agent: bool) -> HealthMonitor {
-    let monitor = HealthMonitor::new(settings.health.clone(), settings.interval);
+    let vendors = DEVICES.iter().map(|vendor| vendor.name).collect();
+    let monitor = HealthMonitor::new(settings.health.clone(), settings.interval, vendors);
     let now = (health_clock(), SystemTime::now());
     if is_agent { monitor.with_past(&settings.paths, now) } else { monitor }
 }

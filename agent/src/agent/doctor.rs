@@ -1,12 +1,13 @@
 //! The findings of `gpuwho doctor`: checks everything that the agent would use, without an agent.
 
 use super::configuration::Configuration;
+use super::diagnosis;
 use super::read_once;
-use crate::attribute::providers;
-use crate::catalog::device as metric;
-use crate::collect::device::DEVICES;
-use crate::diagnosis::{self, Finding, Group};
 use crate::who::{Device, Source};
+use gpuwho_devices::DEVICES;
+use gpuwho_model::catalog::device as metric;
+use gpuwho_model::finding::{Finding, Group};
+use gpuwho_owners::attribute::providers;
 
 /// Checks the host, each source, the metadata providers, each sink, and, without an agent, the
 /// devices.
@@ -14,7 +15,7 @@ pub fn diagnose(configuration: &Configuration, reads_devices: bool) -> Vec<Findi
     let settings = &configuration.settings;
     let mut findings = diagnosis::host(settings);
     for (def, row) in &configuration.sources {
-        let found = row.diagnose(settings).into_iter();
+        let found = row.diagnose(&settings.diagnosing()).into_iter();
         findings.extend(found.map(|finding| finding.of(group_of(def.name))));
     }
     let names = diagnosis::names(settings).into_iter();

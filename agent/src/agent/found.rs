@@ -4,13 +4,13 @@
 use super::configuration::Configuration;
 use super::core::Core;
 use crate::advisories;
-use crate::catalog::agent::SourceState;
-use crate::catalog::event::EventKind;
-use crate::collect::kernel::device_users;
-use crate::event::{EventSource, Moment, Observation, Place, Severity};
-use crate::host::boot_time_ns;
-use crate::inventory::GpuInfo;
-use crate::sample::SourcePart;
+use gpuwho_bpf::device_users;
+use gpuwho_model::catalog::agent::SourceState;
+use gpuwho_model::catalog::event::EventKind;
+use gpuwho_model::sample::SourcePart;
+use gpuwho_owners::host::boot_time_ns;
+use gpuwho_owners::inventory::GpuInfo;
+use gpuwho_pipeline::event::{EventSource, Moment, Observation, Place, Severity};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -116,7 +116,7 @@ pub(super) fn log_receivers(configuration: &Configuration, open: &[&'static str]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::GpuUuid;
+    use gpuwho_model::ids::GpuUuid;
 
     #[test]
     fn devices_are_counted_by_model_and_driver() {

@@ -1,13 +1,13 @@
 //! The thread `signals`: waits for signals, and for what the agent's [`Poller`] has: the first client
 //! of each control socket, events of the kernel and of the vendors' libraries.
 //!
-//! [`Poller`]: crate::poller::Poller
+//! [`Poller`]: gpuwho_model::poller::Poller
 
 use super::reload::Requests;
 use super::{Core, RunError, spawn};
-use crate::collect::schedule::{Event, Stop};
 use crate::control::{self, Access};
-use crate::poller::{LINGER, Poller, Task};
+use gpuwho_collect::schedule::{Event, Stop};
+use gpuwho_model::poller::{LINGER, Poller, Task};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;

@@ -1,8 +1,8 @@
 //! Tells systemd that the agent is ready, that it stops, and, with `WatchdogSec=`, that its pipeline
 //! ticks. Without systemd nothing is sent.
 
-use crate::collect::schedule::Stop;
-use crate::heartbeat::{Heartbeat, Pulse};
+use gpuwho_collect::schedule::Stop;
+use gpuwho_model::heartbeat::{Heartbeat, Pulse};
 use sd_notify::NotifyState;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

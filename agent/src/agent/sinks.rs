@@ -2,11 +2,12 @@
 
 use super::RunError;
 use super::configuration::Configuration;
-use crate::config::Settings;
-use crate::event::record::Record;
-use crate::export::def::{NamedSink, OpenError, Receiver, SinkContext, SinkDef};
-use crate::export::{self, EnrichedBatch};
-use crate::heartbeat::Heartbeat;
+use crate::settings::Settings;
+use gpuwho_export as export;
+use gpuwho_export::def::{NamedSink, OpenError, Receiver, SinkContext, SinkDef};
+use gpuwho_model::heartbeat::Heartbeat;
+use gpuwho_model::point::EnrichedBatch;
+use gpuwho_pipeline::event::record::Record;
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -1,21 +1,21 @@
 //! [`SOURCES`]: every source that is neither a vendor's devices (`DEVICES`) nor a probe (`PROBES`).
 //! To add one, write its file and its row here.
 
-use crate::collect;
-use crate::collect::device::{self, DEVICES};
-use crate::collect::kernel::PROBES;
-use crate::collect::source::SourceDef;
+use crate::agent::probes::PROBES;
+use gpuwho_collect as collect;
+use gpuwho_collect::source::SourceDef;
+use gpuwho_devices::{self as device, DEVICES};
 
 /// The sources. Each row names the sources that must start before it.
 pub static SOURCES: &[SourceDef] = &[
-    collect::nccl::INSPECTOR,
-    collect::nccl::RAS,
-    collect::engine::SOURCE,
+    gpuwho_nccl::INSPECTOR,
+    gpuwho_nccl::RAS,
+    gpuwho_engines::SOURCE,
     collect::host::SOURCE,
     collect::host::CGROUPS,
     collect::kmsg::SOURCE,
     collect::events::SOURCE,
-    collect::own::SOURCE,
+    super::own::SOURCE,
 ];
 
 /// The rows of all tables.
@@ -60,8 +60,8 @@ pub(super) fn start_order(sources: &[SourceDef]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::source::Alone;
-    use crate::config::ConfigError;
+    use gpuwho_collect::source::Alone;
+    use gpuwho_model::config::ConfigError;
     use std::collections::BTreeSet;
 
     fn row(name: &'static str, after: &'static [&'static str]) -> SourceDef {

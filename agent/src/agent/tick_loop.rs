@@ -4,22 +4,25 @@
 use super::core::{Core, health_clock};
 use super::found::{self, FirstReadings};
 use super::notify::notify;
+use super::own::SinkReports;
 use super::reload::Reopening;
 use super::sinks::{self, OpenSink};
-use crate::accounting::Accounting;
-use crate::catalog::agent::Stage;
-use crate::collect::schedule::{Event, Scheduler, thread_cpu};
-use crate::collect::source::Context;
-use crate::cost::{Costs, receipts};
-use crate::event::recent::EventView;
-use crate::event::record::{Record, records};
-use crate::event::{self, EventSource, Moment, Severity};
-use crate::export::{self, EnrichedBatch};
-use crate::heartbeat::Heartbeat;
-use crate::host::boot_time_ns;
-use crate::sample::{Batch, SourcePart};
-use crate::series::SeriesRegistry;
-use crate::subject::Registries;
+use gpuwho_collect::schedule::{Event, Scheduler};
+use gpuwho_collect::source::Context;
+use gpuwho_export as export;
+use gpuwho_model::catalog::agent::Stage;
+use gpuwho_model::heartbeat::Heartbeat;
+use gpuwho_model::point::EnrichedBatch;
+use gpuwho_model::sample::{Batch, SourcePart};
+use gpuwho_owners::host::boot_time_ns;
+use gpuwho_pipeline::accounting::Accounting;
+use gpuwho_pipeline::cost::{Costs, receipts};
+use gpuwho_pipeline::event::recent::EventView;
+use gpuwho_pipeline::event::record::{Record, records};
+use gpuwho_pipeline::event::{self, EventSource, Moment, Severity};
+use gpuwho_pipeline::identity::Registries;
+use gpuwho_pipeline::series::SeriesRegistry;
+use gpuwho_sys::clock::thread_cpu;
 use sd_notify::NotifyState;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::PoisonError;
@@ -104,7 +107,8 @@ fn report_sinks(context: &Context, reports: BTreeMap<&'static str, export::Repor
             None => context.board.recovered(name),
         }
     }
-    *context.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner) = reports;
+    *context.of_kind.get::<SinkReports>().0.lock().unwrap_or_else(PoisonError::into_inner) =
+        reports;
 }
 
 /// Takes a batch through the stages.

@@ -2,14 +2,14 @@
 //! thread of its own: a file system that never answers stops this thread, but not the export.
 
 use super::core::Core;
-use crate::attribute::users;
-use crate::catalog::agent::{SourceState, Stage};
-use crate::collect::schedule::Stop;
-use crate::collect::source::Context;
-use crate::collect::status::Report;
-use crate::cost::receipts;
-use crate::host::boot_time_ns;
-use crate::sys::memory;
+use gpuwho_collect::schedule::Stop;
+use gpuwho_collect::source::Context;
+use gpuwho_model::catalog::agent::{SourceState, Stage};
+use gpuwho_model::status::Report;
+use gpuwho_owners::attribute::users;
+use gpuwho_owners::host::boot_time_ns;
+use gpuwho_pipeline::cost::receipts;
+use gpuwho_sys::memory;
 use std::path::Path;
 use std::time::{Duration, Instant};
 

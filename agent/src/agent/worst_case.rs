@@ -1,11 +1,11 @@
 //! The most that a configuration lets this host send, for `gpuwho config check`.
 
 use super::configuration::Configuration;
-use crate::catalog;
-use crate::collect::device::{DEVICES, Vendor};
-use crate::sample::Subject;
-use crate::series::{Family, Selection};
-use crate::subject::KindDef;
+use gpuwho_devices::{DEVICES, Vendor};
+use gpuwho_model::catalog;
+use gpuwho_model::catalog::selection::{Family, Selection};
+use gpuwho_model::sample::Subject;
+use gpuwho_model::subject::KindDef;
 use serde::Serialize;
 use std::fmt::Write as _;
 

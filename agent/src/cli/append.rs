@@ -2,9 +2,9 @@
 //! user's paths, and no program may run as the user outside his job, so a copy of this process opens the file with
 //! the user's rights and nothing else of his (`sys::process::open_files_as`).
 
-use crate::sys::{confine, process};
 use anyhow::bail;
 use clap::Args;
+use gpuwho_sys::{confine, process};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};

@@ -3,12 +3,12 @@
 use super::{Common, print, screen, who};
 use crate::agent;
 use crate::agent::configuration::Configuration;
-use crate::collect::status::brief;
 use crate::control::{self, ControlError, Reply, Request};
-use crate::diagnosis::{Finding, Group, NOT_RUNNING};
-use crate::who::{Screen, Style};
 use anyhow::Context as _;
 use clap::Args;
+use gpuwho_model::finding::{Finding, Group, NOT_RUNNING};
+use gpuwho_model::screen::{Screen, Style};
+use gpuwho_model::status::brief;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

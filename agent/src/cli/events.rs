@@ -2,10 +2,10 @@
 
 use super::{Common, print, screen, who};
 use crate::control::{Reply, Request};
-use crate::event::recent::{EventReport, EventView};
-use crate::who::{Screen, Style};
 use anyhow::{Context as _, bail};
 use clap::Args;
+use gpuwho_model::screen::{Screen, Style};
+use gpuwho_pipeline::event::recent::{EventReport, EventView};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;

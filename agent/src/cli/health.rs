@@ -3,13 +3,13 @@
 
 use super::{Common, NO_DEVICE, print, screen, who};
 use crate::control::{ControlError, Reply, Request};
-use crate::event::Severity;
-use crate::health::report::{HealthReport, Verdict};
-use crate::health::rules::{Figures, RULES, Rule};
-use crate::health::settings::HealthSettings;
-use crate::who::Screen;
 use anyhow::{Context as _, bail};
 use clap::Args;
+use gpuwho_model::screen::Screen;
+use gpuwho_pipeline::event::Severity;
+use gpuwho_pipeline::health::report::{HealthReport, Verdict};
+use gpuwho_pipeline::health::rules::{Figures, RULES, Rule};
+use gpuwho_pipeline::health::settings::HealthSettings;
 use humantime::format_duration;
 use std::path::PathBuf;
 use std::process::ExitCode;

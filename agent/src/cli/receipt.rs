@@ -1,13 +1,14 @@
 //! `gpuwho receipt`: what a job, pod or unit had of the devices, what it used and what that cost.
 
 use super::{Common, NO_RECEIPT, print, screen, who};
-use crate::catalog::attributes::{self as attr, AttrKey};
 use crate::control::{Reply, Request};
-use crate::cost::receipts::view::{DeviceReceipt, GpuHours, Money};
-use crate::cost::receipts::{Receipt, ReceiptReport};
-use crate::who::{Screen, Style};
 use anyhow::{Context as _, bail};
 use clap::Args;
+use gpuwho_model::catalog::attributes as attr;
+use gpuwho_model::catalog::attributes::AttrKey;
+use gpuwho_model::screen::{Screen, Style};
+use gpuwho_pipeline::cost::receipts::view::{DeviceReceipt, GpuHours, Money};
+use gpuwho_pipeline::cost::receipts::{Receipt, ReceiptReport};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -3,19 +3,20 @@
 use super::{
     AgentArgs, CollectArgs, FileReaderArgs, ReaderArgs, SelfTestArgs, Usage, print, screen,
 };
+use crate::agent::probes::PROBES;
 use crate::agent::{self, RunError};
-use crate::collect::device::{self, child};
-use crate::collect::kernel::PROBES;
-use crate::collect::kernel::probe::SelfTest;
-use crate::config::Settings;
-use crate::export::otlp::Resource;
+use crate::log_filter;
 use crate::log_limit::LogLimit;
-use crate::paths::Paths;
 use crate::privilege;
-use crate::sys::confine;
-use crate::telemetry::{self, Telemetry};
-use crate::tenant_files;
+use crate::settings::Settings;
 use anyhow::{Context as _, bail};
+use gpuwho_bpf::probe::SelfTest;
+use gpuwho_devices::{self as device, child};
+use gpuwho_export::otlp::Resource;
+use gpuwho_export::telemetry::{self, Telemetry};
+use gpuwho_model::paths::Paths;
+use gpuwho_owners::tenant_files;
+use gpuwho_sys::confine;
 use rustix::fd::AsFd as _;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -127,7 +128,7 @@ fn self_tests() -> String {
 
 /// Logs go to standard error; a person's terminal gets colours, a file does not.
 fn start_log(settings: &Settings) -> anyhow::Result<Option<Telemetry>> {
-    let filter = EnvFilter::try_new(&settings.log).map_err(|error| {
+    let filter = EnvFilter::try_new(log_filter::of_crates(&settings.log)).map_err(|error| {
         Usage(format!("`{}` is not a log level or filter: {error}; try info", settings.log))
     })?;
     let colours = screen::colours(&std::io::stderr());

@@ -1,8 +1,8 @@
 //! Standard output as a person's terminal: its size, and whether it takes colours.
 
-use crate::text::printable_lines;
-use crate::who::Screen;
 use anyhow::Context as _;
+use gpuwho_model::screen::Screen;
+use gpuwho_model::text::printable_lines;
 use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use terminal_size::{Height, Width, terminal_size_of};
 

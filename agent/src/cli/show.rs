@@ -5,13 +5,13 @@ use super::{
 };
 use crate::agent::configuration::{self, Configuration};
 use crate::agent::worst_case::WorstCase;
-use crate::catalog::level::Level;
-use crate::catalog::{self, MetricDef, document};
-use crate::collect::device::{DEVICES, Vendor};
 use crate::control::{self, Reply, Request};
-use crate::diagnosis::Finding;
-use crate::who::Screen;
 use anyhow::{Context as _, bail};
+use gpuwho_devices::{DEVICES, Vendor};
+use gpuwho_model::catalog::level::Level;
+use gpuwho_model::catalog::{self, MetricDef, document};
+use gpuwho_model::finding::Finding;
+use gpuwho_model::screen::Screen;
 use std::process::ExitCode;
 use std::time::Duration;
 

@@ -4,8 +4,8 @@
 
 use super::client::{Client, Step};
 use super::{Answer, Reply, Request};
-use crate::event::recent::EventReport;
 use crate::who::HostReport;
+use gpuwho_pipeline::event::recent::EventReport;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixListener;

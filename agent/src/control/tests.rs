@@ -1,6 +1,7 @@
 use super::*;
-use crate::event::recent::EventView;
-use crate::who::{Device, OwnerView, Process};
+use crate::who::{Device, Process};
+use gpuwho_owners::attribute::view::OwnerView;
+use gpuwho_pipeline::event::recent::EventView;
 use std::io::Read as _;
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Inference engines in the table: a line each, with what they serve and for whom.
 
-use super::OwnerView;
-use super::layout::{Screen, Style, clean, left, right, width};
-use crate::text::printable;
+use gpuwho_model::screen::{Screen, Style, clean, left, right, width};
+use gpuwho_model::text::printable;
+use gpuwho_owners::attribute::view::OwnerView;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 

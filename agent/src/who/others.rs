@@ -1,12 +1,13 @@
 //! What a user without privilege is told of others: how many processes they have on a device and
 //! what these take together, and nothing else.
 
-use super::{Device, Holder, HostReport, OwnerView, Process, Source};
-use crate::attribute::providers;
-use crate::collect::device::DEVICES;
-use crate::collect::kernel::device_users;
-use crate::collect::kmsg;
-use crate::event::recent::Summary;
+use super::{Device, Holder, HostReport, Process, Source};
+use gpuwho_bpf::device_users;
+use gpuwho_collect::kmsg;
+use gpuwho_devices::DEVICES;
+use gpuwho_owners::attribute::providers;
+use gpuwho_owners::attribute::view::OwnerView;
+use gpuwho_pipeline::event::recent::Summary;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 

@@ -1,9 +1,10 @@
 //! What of the report a person wants to see: `--gpu`, `--user`, `--pod`, `--namespace`, `--job`,
 //! `--sort`.
 
-use super::{HostReport, OwnerView, Process, Totals};
-use crate::ids::PciAddress;
+use super::{HostReport, Process, Totals};
 use clap::{Args, ValueEnum};
+use gpuwho_model::ids::PciAddress;
+use gpuwho_owners::attribute::view::OwnerView;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 

@@ -6,10 +6,12 @@ mod columns;
 
 use self::columns::Columns;
 use super::engines;
-use super::layout::{self, Screen, Style, clean, left, right};
-use super::{Device, Holder, HostReport, Instance, OwnerView, Process, Source};
-use crate::collect::device::DEVICES;
-use crate::health::report::ConditionView;
+use super::{Device, Holder, HostReport, Instance, Process, Source};
+use gpuwho_devices::DEVICES;
+use gpuwho_model::screen::{self, Screen, Style, clean, left, right};
+use gpuwho_model::text::plural;
+use gpuwho_owners::attribute::view::OwnerView;
+use gpuwho_pipeline::health::report::ConditionView;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::SystemTime;
@@ -82,7 +84,7 @@ impl HostReport {
         for (holder, row) in held.iter().zip(&holders) {
             let room = screen.width().saturating_sub(columns.left() + 2);
             let line = row.left(&columns, screen);
-            let line = format!("{line}  {}", layout::elide(&nodes(&holder.nodes), room));
+            let line = format!("{line}  {}", screen::elide(&nodes(&holder.nodes), room));
             // Writing to a String cannot fail.
             let _ = writeln!(out, "{}", line.trim_end());
         }
@@ -102,7 +104,7 @@ impl HostReport {
         } else {
             format!(": {processes} on {devices}{silent}")
         };
-        format!("{}{text}", layout::elide(&clean(host), width / 2))
+        format!("{}{text}", screen::elide(&clean(host), width / 2))
     }
 
     fn rows(device: &Device) -> Vec<Row> {
@@ -380,10 +382,6 @@ fn gib(bytes: i64) -> f64 {
 
 fn percent(ratio: f64) -> String {
     format!("{:.0} %", ratio * 100.0)
-}
-
-pub(crate) fn plural(count: usize, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 #[cfg(test)]

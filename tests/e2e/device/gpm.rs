@@ -3,7 +3,7 @@
 
 use crate::device::reader::rig::Key;
 use crate::device::reader::truth;
-use gpuwho::catalog::{self, gpm};
+use gpuwho_model::catalog::{self, gpm};
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::collector::Collector;
 use gpuwho_tests::collector::received::{ReceivedKind, ReceivedPoint, of};

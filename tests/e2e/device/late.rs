@@ -1,7 +1,7 @@
 //! The agent is there before the driver: first there is no library, then one whose kernel driver is not
 //! loaded, then a driver with eight devices.
 
-use gpuwho::catalog::{self, Kind};
+use gpuwho_model::catalog::{self, Kind};
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::collector::Collector;
 use gpuwho_tests::collector::received::{ReceivedPoint, of};

@@ -2,7 +2,7 @@
 //! machines arrives at the real OpenTelemetry Collector with its value, unit and kind.
 
 use crate::device::reader::truth::links::{at, grows, is_ours};
-use gpuwho::catalog::{self, Kind, MetricDef, board, link};
+use gpuwho_model::catalog::{self, Kind, MetricDef, board, link};
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::collector::Collector;
 use gpuwho_tests::collector::received::{ReceivedKind, ReceivedPoint, of};

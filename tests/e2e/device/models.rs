@@ -1,9 +1,9 @@
 //! The readers of files on the trees of other models than those of their own tests.
 
 use super::reader::amd::{Key, values};
-use gpuwho::collect::device::wire::Outcome;
-use gpuwho::collect::device::{OpenOptions, vendor};
-use gpuwho::paths::Paths;
+use gpuwho_devices::wire::Outcome;
+use gpuwho_devices::{OpenOptions, vendor};
+use gpuwho_model::paths::Paths;
 use gpuwho_tests::amd::Tree;
 use gpuwho_tests::fakes::{FAKES, load};
 use std::collections::BTreeMap;

@@ -18,9 +18,9 @@ mod mps;
 pub(crate) mod rig;
 pub(crate) mod truth;
 
-use gpuwho::catalog::agent::SourceState;
-use gpuwho::catalog::device::DeviceState;
-use gpuwho::collect::Collector as _;
+use gpuwho_collect::Collector as _;
+use gpuwho_model::catalog::agent::SourceState;
+use gpuwho_model::catalog::device::DeviceState;
 use rig::{Rig, alone, in_a_process_of_its_own};
 use std::collections::BTreeSet;
 use std::fs;

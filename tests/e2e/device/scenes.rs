@@ -1,7 +1,7 @@
 //! What `cargo xtask run --scenario` shows of each vendor's hosts: every device with its model in the table,
 //! and each vendor's state by `gpuwho doctor`, and why a device has no utilisation.
 
-use gpuwho::collect::device::DEVICES;
+use gpuwho_devices::DEVICES;
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::fakes::{FAKES, Host, load};
 use gpuwho_tests::nvml::scenarios;

@@ -6,7 +6,7 @@ mod receiver;
 mod reload;
 mod secrets;
 
-use gpuwho::export::spool::{Found, Totals};
+use gpuwho_export::spool::{Found, Totals};
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::kmsg::Kmsg;
 use gpuwho_tests::nvml::FakeNvml;

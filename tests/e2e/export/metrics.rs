@@ -3,7 +3,7 @@
 
 use crate::device::reader::truth;
 use crate::fixture::TRAINER;
-use gpuwho::catalog::{self, Kind, MetricDef};
+use gpuwho_model::catalog::{self, Kind, MetricDef};
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::collector::Collector;
 use gpuwho_tests::collector::received::{ReceivedKind, ReceivedPoint, of};

@@ -87,7 +87,7 @@ fn prometheus_3_takes_points_under_their_names_and_answers_the_first_queries() {
         answers((query(question), *count));
     }
     // Every name is one that the agent's own page has, with the same suffix.
-    let ours: BTreeSet<String> = gpuwho::export::prometheus::names().collect();
+    let ours: BTreeSet<String> = gpuwho_export::prometheus::names().collect();
     let is_ours = |name: &String| {
         let parts = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
         ours.contains(name) || parts.is_some_and(|name| ours.contains(name))

@@ -1,7 +1,7 @@
 //! The same ticks twice: scraped by the real Prometheus, and received by the real Collector.
 
 use crate::points::ALONE;
-use gpuwho::catalog::{self, dcgm};
+use gpuwho_model::catalog::{self, dcgm};
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::collector::received::{ReceivedKind, ReceivedPoint, ReceivedValue};
 use gpuwho_tests::collector::{Collector, translate};
@@ -218,7 +218,7 @@ fn kinds_agree(prometheus: &Prometheus, sent: &[ReceivedPoint], names: &HashMap<
 fn names_are_prometheus_own(sent: &HashMap<String, String>) {
     let rows: Vec<_> = catalog::all().map(|def| [def.name, def.unit, def.kind.as_str()]).collect();
     let theirs = translate(&rows).unwrap();
-    let ours: Vec<String> = gpuwho::export::prometheus::names().collect();
+    let ours: Vec<String> = gpuwho_export::prometheus::names().collect();
     assert_eq!(ours, theirs);
     assert!(sent.values().all(|name| ours.contains(name)));
 }

@@ -2,11 +2,14 @@
 
 mod socket;
 
+use super::usage::Attacker;
 use crate::fixture::{TRAINER, ended, holder, wait_for_holder, watch_with};
 use crate::points::{ALONE, WatchedAgent, of_process, words};
-use gpuwho_tests::agent::Config;
+use gpuwho_tests::agent::{Config, Otlp};
 use gpuwho_tests::attacker::{self, NOBODY, Running};
+use gpuwho_tests::kmsg::Kmsg;
 use gpuwho_tests::nvml::FakeNvml;
+use gpuwho_tests::prometheus::free_address;
 use gpuwho_tests::stage::{Group, Stage};
 use gpuwho_tests::until::until;
 use gpuwho_tests::worker::Worker;
@@ -316,4 +319,59 @@ fn names_with_escapes_and_directions_reach_neither_terminal_nor_points() {
     assert!(table.contains("]0;x"), "{table}");
     let is_odd = |c: char| c != '\n' && (c.is_control() || "\u{202e}\u{200b}".contains(c));
     assert!(!table.contains(is_odd), "{table:?}");
+}
+
+/// Whether a text would do more on a terminal than to show letters.
+fn is_odd(c: char) -> bool {
+    c.is_control() || "\u{202e}\u{200b}".contains(c)
+}
+
+#[test]
+fn words_of_a_receiver_a_process_and_a_kernel_line_are_printable_wherever_they_are_told() {
+    let mut stage = or_skip!(Stage::new());
+    let slice = manager(&mut stage, NOBODY);
+    let attack = Attack::holds(0, b"\x1b[2J\xe2\x80\xaeodd", &slice, "run", &[]);
+    let nvml = FakeNvml::install(stage.folder(), "h100x8").unwrap().from_now();
+    nvml.set_processes(0, &[Some(attack.pid())]).unwrap();
+    let mut kmsg = Kmsg::new(stage.folder()).unwrap();
+    let address = free_address(stage.folder()).unwrap();
+    let _receiver = Attacker::start(&mut attacker::command("words", &[&address]).unwrap());
+    let otlp = Otlp { endpoint: format!("http://{address}"), protocol: Some("http/json") };
+    let config = Config {
+        pod_logs: Some(stage.pod_logs()),
+        kmsg: Some(kmsg.path()),
+        more: ALONE.to_owned(),
+        otlp: Some(otlp),
+        ..Config::default()
+    };
+    let mut watched = WatchedAgent::start_with(stage.folder(), nvml, config);
+    named(&mut watched, attack.pid());
+    // As the kernel writes a name with such bytes.
+    let pid = attack.pid();
+    let name = "\\x1b[2J\\xe2\\x80\\xaeodd";
+    let line =
+        format!("NVRM: Xid (PCI:0000:10:00): 13, pid={pid}, name={name}, Graphics Exception");
+    kmsg.write_line(&line).unwrap();
+    watched.wait("the fault", |points| {
+        let is_it =
+            |point: &&Value| point["event"] == "gpu.xid" && point.to_string().contains("odd");
+        points.iter().find(is_it).map(drop)
+    });
+    let log = watched.agent.wait_for_log("refusal", ANSWERS_WITHIN).unwrap();
+    let all = watched.points().iter().map(ToString::to_string).collect::<String>();
+    let ask = |arguments: &[&str]| {
+        let mut command = Command::new(program::gpuwho().unwrap());
+        let output = command.args(arguments).arg("--socket").arg(watched.agent.socket()).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let [events, table, json] = [&["events"][..], &[], &["--json"]].map(ask);
+    for (what, text) in
+        [("log", &log), ("points", &all), ("events", &events), ("table", &table), ("json", &json)]
+    {
+        assert!(text.contains("odd"), "{what}: {text}");
+        let lines = text.lines().flat_map(|line| line.split("}{"));
+        let mut odd = lines.filter(|line| line.contains(is_odd) || line.contains("\\u001b"));
+        assert_eq!(odd.next(), None, "{what}");
+    }
+    assert!(!watched.agent.log().iter().any(|line| line.starts_with("WARN forged")));
 }

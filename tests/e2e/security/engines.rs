@@ -4,17 +4,22 @@ use super::usage::{Attacker, Peaks, Received, cpu_time};
 use crate::fixture::TRAINER;
 use crate::points::ALONE;
 use gpuwho_tests::agent::{Agent, Config};
-use gpuwho_tests::attacker;
+use gpuwho_tests::attacker::{self, NOBODY};
 use gpuwho_tests::engine::serve::{GENERATED, recorded};
 use gpuwho_tests::engine::{EngineSpec, FakeEngine};
 use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::or_skip;
+use gpuwho_tests::program;
 use gpuwho_tests::stage::{Group, PodSpec, Stage};
 use gpuwho_tests::until::until;
 use gpuwho_tests::worker::Worker;
 use gpuwho_tests::worker::script::Script;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// Some readings of an agent that is attacked from all sides, on a machine under load.
 const WITHIN: Duration = Duration::from_mins(2);
@@ -196,4 +201,65 @@ fn an_engine_that_is_started_again_has_no_names_again() {
     // The next one has the rest of the hour.
     host.wait_until("another process", || again.count("ended") >= 1 && again.count("page") >= 4);
     host.wait(&["gpuwho.owner.refused", "\"series\"", "again"], |(count, _)| count > 0.0);
+}
+
+/// Serves a page about a device beside a program by the exporter's name.
+fn export((user, group): (u32, &Group), program: &Path, uuid: &str) -> Attacker {
+    let [user, program] = [user.to_string(), program.display().to_string()];
+    let directories = group.directories.iter().map(|path| path.display().to_string());
+    let arguments = [user, program, uuid.to_owned(), "0".to_owned()].into_iter();
+    let arguments: Vec<_> = arguments.chain(directories).collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let mut command: Command = attacker::command("exporter", &arguments).unwrap();
+    Attacker::start(command.envs([gpuwho_tests::worker::nodes::environment()]))
+}
+
+/// Programs of root's in a folder of root's, and those that a tenant has: one of his own, and a link to root's in
+/// a folder where everybody may make some. The set-user-ID ones are the tests' own, which become root and stay.
+fn programs(folder: &Path) -> [PathBuf; 4] {
+    fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+    let make = |name: &str, mode| {
+        let path = folder.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::copy(program::attacker().unwrap(), &path).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        path
+    };
+    let exporter = make("root/dcgm-exporter", 0o755);
+    let set_user_id = make("root/su", 0o4755);
+    let own = make("tenant/dcgm-exporter", 0o755);
+    chown(&own, Some(NOBODY), Some(NOBODY)).unwrap();
+    chown(own.parent().unwrap(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let linked = folder.join("shared/dcgm-exporter");
+    fs::create_dir(linked.parent().unwrap()).unwrap();
+    fs::set_permissions(linked.parent().unwrap(), Permissions::from_mode(0o1777)).unwrap();
+    // As a tenant can where `fs.protected_hardlinks` is 0.
+    fs::hard_link(&set_user_id, &linked).unwrap();
+    [exporter, set_user_id, own, linked]
+}
+
+#[test]
+fn a_page_beside_a_set_user_id_program_of_roots_tells_nothing_of_others_devices() {
+    let mut host = Host::new(or_skip!(Stage::new()));
+    let folder = TempDir::new().unwrap();
+    let [exporter, set_user_id, own, linked] = programs(folder.path());
+    let uuid = |device: u32| UUID.replace("d0", &format!("d{device}"));
+    let attacks: Vec<_> = [("set-user-id", set_user_id), ("own", own), ("linked", linked)]
+        .into_iter()
+        .zip(1..)
+        .map(|((name, program), device)| {
+            let pod = host.pod(name);
+            (name, device, export((NOBODY, &pod), &program, &uuid(device)))
+        })
+        .collect();
+    // The same by root, with root's program.
+    let service = host.stage.service("dcgm").unwrap();
+    let _real = export((0, &service), &exporter, UUID);
+    host.wait(&["gpu.sm.active", UUID], |(value, _)| (value - 0.75).abs() < 0.01);
+    for (name, device, attack) in &attacks {
+        host.wait_until(&format!("two pages of {name}"), || attack.count("page") >= 2);
+        let (up, _) = host.wait(&["gpuwho.engine.up", name], |_| true);
+        let believed = host.received.of(&["gpu.sm.active", &uuid(*device)]);
+        assert_eq!((believed, up < 0.5), (None, true), "{name} was believed");
+    }
 }

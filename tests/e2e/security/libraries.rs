@@ -215,3 +215,24 @@ fn sparse_libraries_cost_a_bounded_time_and_keep_nobody_waiting() {
     println!("processor time: {:?}", spent());
     assert_eq!(most, None);
 }
+
+#[test]
+fn libraries_behind_thirty_thousand_mounts_are_refused_and_keep_nobody_waiting() {
+    let host = or_skip!(Host::start());
+    // Loads the programs.
+    drop(host.counts_a_rank());
+    let before = host.watched_for();
+    let spent = || host.watched_for().saturating_sub(before);
+    let began = Instant::now();
+    let _attacker = host.attack("behind-mounts", Path::new("/"), "mapped");
+    println!("mounted in {:?}", began.elapsed());
+    let refused = host.agent.wait_for_log("(unknown) may never answer", WITHIN).unwrap();
+    assert!(refused.contains("libnccl"), "{refused}");
+    let _rank = host.counts_a_rank();
+    let who = host.agent.who().unwrap();
+    let mut sources = who["sources"].as_array().unwrap().iter();
+    assert!(sources.all(|source| source["state"] != "hung"), "{who:#}");
+    let most = until(WATCHED, || Some(spent()).filter(|spent| *spent > MAX_CPU));
+    println!("processor time: {:?}", spent());
+    assert_eq!(most, None);
+}

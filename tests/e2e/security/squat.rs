@@ -2,7 +2,7 @@
 
 use super::usage::Attacker;
 use gpuwho_tests::agent::{Agent, Config};
-use gpuwho_tests::attacker;
+use gpuwho_tests::attacker::{self, NOBODY};
 use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::program;
 use gpuwho_tests::prometheus::{free_address, get};
@@ -117,7 +117,7 @@ fn who_has_the_sinks_file_or_its_folder_ends_no_agent_and_reads_nothing() {
     fs::write(&target, "root's\n").unwrap();
     let file = open.join("points.jsonl");
     let arguments = [&file, &target].map(|path| path.to_str().unwrap());
-    let _plant = Attacker::start(&mut attacker::command("plant", &arguments).unwrap());
+    assert!(attacker::command("place", &arguments).unwrap().status().unwrap().success());
     // A person who asks for lines is told at once.
     let mut once = Command::new(program::gpuwho().unwrap());
     once.args(["collect", "--once", "--sink"]).arg(format!("file:{}", file.display()));
@@ -202,6 +202,49 @@ fn who_takes_a_webhooks_port_gets_no_signature_and_no_points() {
     let section = "[webhook]\nurl = \"http://ADDRESS/hook\"\nmetrics = true\n\
                    secret_file = \"FILE\"\n";
     squatted(section, "webhook", "sink:webhook", "\"gpu.energy\"");
+}
+
+#[test]
+fn who_takes_the_receivers_port_of_grpc_gets_no_token_and_no_byte() {
+    let folder = TempDir::new().unwrap();
+    let address = free_address(folder.path()).unwrap();
+    let secret = folder.path().join("secret");
+    fs::write(&secret, TOKEN).unwrap();
+    let section = |address: &str, more: &str| {
+        format!(
+            "[otlp]\nendpoint = \"http://{address}\"\nprotocol = \"grpc\"\ntoken_file = {:?}\n{more}",
+            secret.display().to_string()
+        )
+    };
+    let listen = |address: &str, user: u32| {
+        let user = user.to_string();
+        let arguments = [address, TOKEN, &user];
+        Attacker::start(&mut attacker::command("squat-grpc", &arguments).unwrap())
+    };
+    let squatter = listen(&address, NOBODY);
+    let agent = start(folder.path(), section(&address, ""));
+    wait_for_source(&agent, "sink:otlp", "degraded", "a process of user 65534 accepts connections");
+    wait_for_readings(folder.path(), READINGS);
+    let seen = [squatter.count("secret"), squatter.count("bytes")];
+    assert_eq!(seen, [0, 0], "nothing is sent to a tenant");
+
+    // Root's receiver there gets all of it.
+    drop(squatter);
+    let receiver = until(WITHIN, || TcpListener::bind(&address).ok());
+    drop(receiver.expect("a free port"));
+    let receiver = listen(&address, 0);
+    wait_for_source(&agent, "sink:otlp", "ready", "");
+    let has_come = until(WITHIN, || (receiver.count("secret") > READINGS).then_some(()));
+    assert!(has_come.is_some(), "{:#?}", agent.log());
+    drop(agent);
+
+    // Who is named is the receiver.
+    let folder = TempDir::new().unwrap();
+    let other = free_address(folder.path()).unwrap();
+    let receiver = listen(&other, NOBODY);
+    let agent = start(folder.path(), section(&other, "receiver_user = \"nobody\"\n"));
+    let has_come = until(WITHIN, || (receiver.count("secret") > 2).then_some(()));
+    assert!(has_come.is_some(), "{:#?}", agent.log());
 }
 
 #[test]

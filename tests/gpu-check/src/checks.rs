@@ -15,7 +15,7 @@ mod start;
 use crate::load::{LoadError, Running};
 use crate::report::Row;
 use crate::watch::{Point, WatchError, Watched, values};
-use gpuwho::catalog::device as metric;
+use gpuwho_model::catalog::device as metric;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -111,7 +111,7 @@ impl Bench<'_> {
     fn of(&self, uuid: &str, since: SystemTime) -> Result<Vec<Point>, CheckError> {
         let mut points = self.watched.since(since)?;
         points.retain(|point| {
-            point.attribute(gpuwho::catalog::attributes::GPU_UUID.name) == Some(uuid)
+            point.attribute(gpuwho_model::catalog::attributes::GPU_UUID.name) == Some(uuid)
         });
         Ok(points)
     }
@@ -119,7 +119,7 @@ impl Bench<'_> {
     /// Waits until a device answers again.
     fn answers(&self, uuid: &str, since: SystemTime, within: Duration) -> bool {
         let answered = self.watched.wait_for(since, within, |points| {
-            let on = [(gpuwho::catalog::attributes::GPU_UUID.name, uuid)];
+            let on = [(gpuwho_model::catalog::attributes::GPU_UUID.name, uuid)];
             values(points, metric::MEMORY_LIMIT.def().name, &on).first().copied()
         });
         answered.is_some()

@@ -1,6 +1,6 @@
 //! The built agent at work, as an operator starts it, and the points that it writes.
 
-use gpuwho::catalog::attributes as attr;
+use gpuwho_model::catalog::attributes as attr;
 use gpuwho_tests::agent::{Agent, AgentError, Config};
 use gpuwho_tests::until::until;
 use serde::Deserialize;

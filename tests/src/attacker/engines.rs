@@ -1,14 +1,15 @@
 //! False inference engines: what they answer, and the processes beside them.
 
-use super::{Attack, become_nobody};
+use super::{Attack, NOBODY};
 use crate::engine::serve::PAGE;
 use crate::sys;
-use crate::worker::act::{die_with_parent, join, take_name};
+use crate::worker::act::{become_user, die_with_parent, join, take_name};
 use crate::worker::nodes::{open_gpus, private_dev};
 use crate::worker::script::Script;
 use rustix::event::epoll;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustix::thread::UnshareFlags;
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Resource, Rlimit, Uid, getrlimit, setrlimit};
+use rustix::thread::{UnshareFlags, set_thread_res_uid};
 use std::fmt::Write as _;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -25,6 +26,8 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack { name: "engine", run: engine },
     Attack { name: "crowd", run: crowd },
     Attack { name: "epolls", run: epolls },
+    Attack { name: "exporter", run: exporter },
+    Attack { name: "stand-in", run: stand_in },
 ];
 
 /// As much as the agent reads of a page.
@@ -39,6 +42,8 @@ const SHARING: usize = 8;
 /// How an engine calls itself, and the port that it has without another one.
 const TITLE: &str = "VLLM::APIServer";
 const PORT: u16 = 8000;
+/// The port of DCGM's exporter.
+const EXPORTERS_PORT: u16 = 9400;
 /// Models of a page of `churn`.
 const MODELS: u64 = 80;
 /// In the place of a device's number.
@@ -77,12 +82,17 @@ fn start_again(port: u16) -> io::Result<()> {
 }
 
 /// Joins the groups, takes a network and a `/dev` of its own, becomes nobody and opens the device.
-fn enter(groups: &[String], gpu: &str) -> io::Result<Vec<OwnedFd>> {
+pub(super) fn enter(groups: &[String], gpu: &str) -> io::Result<Vec<OwnedFd>> {
+    enter_as(Some(NOBODY), groups, gpu)
+}
+
+/// The same as any user.
+fn enter_as(user: Option<u32>, groups: &[String], gpu: &str) -> io::Result<Vec<OwnedFd>> {
     join(groups)?;
     sys::own_namespaces(UnshareFlags::NEWNET)?;
     sys::loopback_up()?;
     private_dev()?;
-    become_nobody()?;
+    become_user(user)?;
     let gpus = if gpu == NO_GPU { Vec::new() } else { vec![number(gpu)?] };
     open_gpus(&Script { gpus, ..Script::default() })
 }
@@ -254,6 +264,38 @@ fn all_descriptors() {
     let most = getrlimit(Resource::Nofile).maximum;
     // Fewer are an attack as well.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most });
+}
+
+/// `USER PROGRAM UUID GPU GROUP…`: serves an exporter's page about that device, beside PROGRAM, which has the
+/// exporter's name as its argument and the socket that listens. Writes the same lines as `engines`.
+fn exporter(arguments: &[String]) -> io::Result<()> {
+    let [user, program, uuid, gpu, groups @ ..] = arguments else { return Err(usage()) };
+    let _open = enter_as(Some(number(user)?), groups, gpu)?;
+    let clients = TcpListener::bind((Ipv4Addr::UNSPECIFIED, EXPORTERS_PORT))?;
+    fcntl_setfd(&clients, FdFlags::empty())?;
+    let mut named = Command::new(program);
+    named.arg0("dcgm-exporter").args(["stand-in", "--address", &format!(":{EXPORTERS_PORT}")]);
+    named.stdin(Stdio::null()).spawn()?;
+    let kind = format!("dcgm:{uuid}");
+    let page = page(&kind)?;
+    line("ready")?;
+    for client in clients.incoming().flatten() {
+        // A client that goes away is what is tried.
+        let _ = answer(client, &kind, &page);
+    }
+    Ok(())
+}
+
+/// What a program that is set-user-ID of root's may do: it becomes root in every respect, if it can, and
+/// stays.
+fn stand_in(_: &[String]) -> io::Result<()> {
+    let root = Uid::ROOT;
+    // Without the permission it is a user's own program by that name.
+    let _ = set_thread_res_uid(root, root, root);
+    die_with_parent()?;
+    loop {
+        thread::park();
+    }
 }
 
 fn line(text: &str) -> io::Result<()> {

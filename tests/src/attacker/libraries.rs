@@ -5,7 +5,7 @@ use super::{Attack, become_nobody};
 use crate::sys::{self, Lease};
 use crate::until::until;
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind_recursive, mount_change};
 use rustix::thread::UnshareFlags;
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -24,12 +24,15 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack { name: "leased-libraries", run: leased_libraries },
     Attack { name: "deep-mappings", run: deep_mappings },
     Attack { name: "sparse-libraries", run: sparse_libraries },
+    Attack { name: "behind-mounts", run: behind_mounts },
 ];
 
 /// Stands for a GPU's node: everybody may open it, and hardly anybody keeps it open.
 pub const NODE: &str = "/dev/random";
 /// Longer than the agent takes to see a new process, on a busy machine.
 const ASKED_WITHIN: Duration = Duration::from_mins(1);
+/// To 32,768 mounts.
+const DOUBLINGS: usize = 15;
 /// Bytes of a crafted library, of which all are mapped.
 const SIZE: usize = elf::SIZE;
 
@@ -134,6 +137,33 @@ fn sparse_libraries(arguments: &[String]) -> io::Result<()> {
         let file = folder.join(format!("sparse{number}.so"));
         elf::write_sparse(&file)?;
         sys::map(&File::open(file)?, None, SIZE)?;
+    }
+    let _node = hold_of(arguments)?;
+    wait("mapped")
+}
+
+/// Libraries on a file system that only the list of mounts tells from one that may never answer, behind thirty
+/// thousand mounts with long names: more than the agent reads of it.
+fn behind_mounts(arguments: &[String]) -> io::Result<()> {
+    let folder = path(arguments, 0)?.join("mounts");
+    fs::create_dir(&folder)?;
+    // So that nobody has to remove them.
+    sys::own_namespaces(UnshareFlags::NEWNS)?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    mount("mounts", &folder, "tmpfs", MountFlags::NOSUID, c"mode=0755,nr_inodes=0" as &CStr)?;
+    // Each doubles what is there.
+    for number in 0..DOUBLINGS {
+        let place = folder.join(format!("{number:030}"));
+        fs::create_dir(&place)?;
+        mount_bind_recursive(&folder, &place)?;
+    }
+    let last = folder.join("last");
+    fs::create_dir(&last)?;
+    mount("last", &last, "ramfs", MountFlags::NOSUID, c"mode=0777" as &CStr)?;
+    become_nobody()?;
+    for number in 0..20 {
+        let library = crafted(&last.join(format!("libnccl{number}.so.2")), CODE)?;
+        sys::map(&library, None, SIZE)?;
     }
     let _node = hold_of(arguments)?;
     wait("mapped")

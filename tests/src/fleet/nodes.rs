@@ -1,12 +1,13 @@
 //! The simulated nodes: each has the agent's own sink, its own name in the resource, and its own labels.
 
 use crate::bench::BenchError;
-use gpuwho::catalog::attributes::{self, AttrSet, HOST_NAME, SERVICE_INSTANCE_ID};
-use gpuwho::catalog::{Kind, MetricDef};
-use gpuwho::export::otlp::settings::{RawOtlp, Settings, Signal};
-use gpuwho::export::otlp::{OtlpSink, Resource};
-use gpuwho::export::{EnrichedBatch, Labels, Point, Report, Sink as _};
-use gpuwho::sample::Value;
+use gpuwho_export::otlp::settings::{RawOtlp, Settings, Signal};
+use gpuwho_export::otlp::{OtlpSink, Resource};
+use gpuwho_export::{Report, Sink as _};
+use gpuwho_model::catalog::attributes::{self, AttrSet, HOST_NAME, SERVICE_INSTANCE_ID};
+use gpuwho_model::catalog::{Kind, MetricDef};
+use gpuwho_model::point::{EnrichedBatch, Labels, Point};
+use gpuwho_model::sample::Value;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -115,7 +116,7 @@ fn resource(name: &str, settings: &Settings) -> Resource {
 fn batch(node: &str, start_ns: u64) -> EnrichedBatch {
     let labels = |device| Arc::new(Labels::new(set(node, device)));
     let labels: Vec<_> = (0..DEVICES).map(labels).collect();
-    let numbers = gpuwho::catalog::all().filter(|metric| metric.kind != Kind::Histogram);
+    let numbers = gpuwho_model::catalog::all().filter(|metric| metric.kind != Kind::Histogram);
     let point = |metric: &'static MetricDef| {
         let start_ns = if metric.kind == Kind::Counter { start_ns } else { 0 };
         let of = |labels| Point { metric, labels, value: None, start_ns, time_ns: 0 };

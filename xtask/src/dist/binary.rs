@@ -89,8 +89,8 @@ fn remapped() -> Result<(String, String)> {
 /// Builds the BPF programs, or finds them built, and puts them into a folder, whose path stays the same
 /// so that cargo builds the agent once.
 fn bpf_objects(into: &Path) -> Result<()> {
-    let check =
-        ["check", "--package", PROGRAM, "--lib", "--message-format=json-render-diagnostics"];
+    let format = "--message-format=json-render-diagnostics";
+    let check = ["check", "--package", "gpuwho-bpf", "--lib", format];
     let messages = shell::output(&mut shell::cargo(check))?;
     let folder = messages.lines().find_map(out_folder).context("cargo names no build script")?;
     fs::create_dir_all(into).with_context(|| format!("making {}", into.display()))?;
@@ -108,12 +108,12 @@ fn bpf_objects(into: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where the agent's build script wrote to, if one of cargo's messages is about it.
+/// Where the build script of agent/crates/bpf wrote to, if one of cargo's messages is about it.
 fn out_folder(message: &str) -> Option<PathBuf> {
     let message: Value = serde_json::from_str(message).ok()?;
-    let is_agent = message["package_id"].as_str()?.contains("/agent#");
+    let is_bpf = message["package_id"].as_str()?.contains("/agent/crates/bpf#");
     let is_script = message["reason"] == "build-script-executed";
-    (is_agent && is_script).then(|| message["out_dir"].as_str().map(PathBuf::from))?
+    (is_bpf && is_script).then(|| message["out_dir"].as_str().map(PathBuf::from))?
 }
 
 /// Fails where a program needs a newer glibc than it was linked for.
@@ -150,12 +150,12 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_is_that_of_the_agents_build_script() {
-        let message = r#"{"reason":"build-script-executed","package_id":"path+file:///r/agent#gpuwho@0.1.0",
-            "out_dir":"/r/target/debug/build/gpuwho-1/out"}"#;
-        let expected = Path::new("/r/target/debug/build/gpuwho-1/out");
+    fn the_folder_is_that_of_the_build_script_with_the_bpf_programs() {
+        let message = r#"{"reason":"build-script-executed","package_id":"path+file:///r/agent/crates/bpf#gpuwho-bpf@0.1.0",
+            "out_dir":"/r/target/debug/build/gpuwho-bpf-1/out"}"#;
+        let expected = Path::new("/r/target/debug/build/gpuwho-bpf-1/out");
         assert_eq!(out_folder(message).as_deref(), Some(expected));
-        assert_eq!(out_folder(&message.replace("/agent#", "/agent-common#")), None);
+        assert_eq!(out_folder(&message.replace("/bpf#", "/nccl#")), None);
         assert_eq!(
             out_folder(&message.replace("build-script-executed", "compiler-artifact")),
             None

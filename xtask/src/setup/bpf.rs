@@ -15,7 +15,7 @@ use std::process::Command;
 /// The linker's version; 0.13 is the first that links against LLVM 22.
 const LINKER_VERSION: &str = "0.13.0";
 
-/// The rustup toolchain made of Debian's packages; `agent/build.rs` knows the name.
+/// The rustup toolchain made of Debian's packages; `agent/crates/bpf/build.rs` knows the name.
 const LINKED_TOOLCHAIN: &str = "gpuwho-bpf";
 
 /// A compiler that can build for the BPF target.

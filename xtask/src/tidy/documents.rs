@@ -16,22 +16,26 @@ pub(super) fn agent_commands(tree: &Tree, known: &[String]) -> Vec<Finding> {
     commands(tree, "gpuwho ", known)
 }
 
-/// The documents that say where things are, with the folder below which their paths begin.
-const MAPS: &[&str] = &["agent/docs/architecture.md", "agent/docs/glossary.md"];
-const SOURCES: &str = "agent/src/";
+/// The documents that say where things are.
+const MAPS: [&str; 2] = ["agent/docs/architecture.md", "agent/docs/glossary.md"];
+/// The folders below which their paths begin.
+const SOURCES: [&str; 2] = ["agent/crates/", "agent/src/"];
+/// What must be there.
+pub(super) const PLACES: &[&str] = &[MAPS[0], MAPS[1], SOURCES[0], SOURCES[1], MEASURED];
 
-/// Every source that a map of the code names exists, below `agent/src` or the top folder.
+/// Every source that a map of the code names exists, below one of these folders or the top folder.
 pub(super) fn source_paths(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.ending(".md").filter(|(path, _)| MAPS.contains(path)) {
         let named = code(text).into_iter().filter(|(_, span)| is_source(span));
         for (line, span) in named {
-            if tree.text(span).is_none() && tree.text(&format!("{SOURCES}{span}")).is_none() {
+            let mut places = SOURCES.iter().chain(&[""]);
+            if places.all(|folder| tree.text(&format!("{folder}{span}")).is_none()) {
                 findings.push(Finding {
                     file: path.to_owned(),
                     line,
                     rule: "maps of the code name only sources that exist",
-                    remedy: format!("there is no {span} below {SOURCES}"),
+                    remedy: format!("there is no {span} below {}", SOURCES.join(" or ")),
                 });
             }
         }
@@ -63,7 +67,7 @@ pub(super) fn measured_tables(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// A path, not a pattern like `collect/<source>.rs`.
+/// A path, not a pattern like `collect/src/<source>.rs`.
 fn is_source(span: &str) -> bool {
     let is_path = |c: char| c.is_ascii_alphanumeric() || "_-/.".contains(c);
     span.strip_suffix(".rs").is_some_and(|stem| stem.chars().all(is_path))
@@ -166,7 +170,7 @@ mod tests {
             ("xtask/src/main.rs", ""),
         ]));
         let found: Vec<_> = found.iter().map(|f| (&*f.file, f.line, &*f.remedy)).collect();
-        let remedy = "there is no event/desk.rs below agent/src/";
+        let remedy = "there is no event/desk.rs below agent/crates/ or agent/src/";
         assert_eq!(found, [("agent/docs/glossary.md", 2, remedy)]);
     }
 

@@ -5,7 +5,7 @@ use super::tree::Tree;
 use std::collections::BTreeSet;
 
 /// What the top folder may hold; everything else has its place below these.
-const TOP_LEVEL: &[&str] = &[
+pub(super) const TOP_LEVEL: &[&str] = &[
     ".cargo",
     ".ci",
     ".github",
@@ -57,7 +57,7 @@ pub(super) fn no_mod_rs(tree: &Tree) -> Vec<Finding> {
 }
 
 /// A probe is three files of one name: the records, the program, the reader. A reader that has
-/// other sources of the same matter beside it is `collect/NAME/probe.rs`.
+/// other sources of the same matter beside it is `probe.rs` of the crate NAME.
 pub(super) fn probe_triples(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let programs = tree.ending(".rs").filter_map(|(path, _)| {
@@ -66,8 +66,8 @@ pub(super) fn probe_triples(tree: &Tree) -> Vec<Finding> {
         (stem != "per_call").then_some((path, stem))
     });
     for (path, stem) in programs {
-        let is_wing = tree.text(&format!("agent/src/collect/{stem}/probe.rs")).is_some();
-        let reader = (!is_wing).then(|| format!("agent/src/collect/kernel/{stem}.rs"));
+        let has_crate = tree.text(&format!("agent/crates/{stem}/src/probe.rs")).is_some();
+        let reader = (!has_crate).then(|| format!("agent/crates/bpf/src/{stem}.rs"));
         let others = [format!("agent-common/src/{stem}.rs")].into_iter().chain(reader);
         for other in others.filter(|other| tree.text(other).is_none()) {
             findings.push(Finding {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_mod_rs_is_found() {
-        let tree = Tree::of([("agent/src/collect/mod.rs", ""), ("agent/src/collect.rs", "")]);
+        let tree = Tree::of([("agent/src/cli/mod.rs", ""), ("agent/src/cli.rs", "")]);
         assert_eq!(no_mod_rs(&tree).len(), 1);
     }
 
@@ -104,18 +104,18 @@ mod tests {
         let whole = Tree::of([
             ("agent-ebpf/src/bin/faults.rs", ""),
             ("agent-common/src/faults.rs", ""),
-            ("agent/src/collect/kernel/faults.rs", ""),
+            ("agent/crates/bpf/src/faults.rs", ""),
         ]);
         assert_eq!(probe_triples(&whole), []);
-        let wing = Tree::of([
+        let with_crate = Tree::of([
             ("agent-ebpf/src/bin/faults.rs", ""),
             ("agent-common/src/faults.rs", ""),
-            ("agent/src/collect/faults/probe.rs", ""),
+            ("agent/crates/faults/src/probe.rs", ""),
         ]);
-        assert_eq!(probe_triples(&wing), []);
+        assert_eq!(probe_triples(&with_crate), []);
         let torn =
             Tree::of([("agent-ebpf/src/bin/faults.rs", ""), ("agent-common/src/faults.rs", "")]);
         let remedies: Vec<_> = probe_triples(&torn).into_iter().map(|found| found.remedy).collect();
-        assert_eq!(remedies, ["agent/src/collect/kernel/faults.rs is missing"]);
+        assert_eq!(remedies, ["agent/crates/bpf/src/faults.rs is missing"]);
     }
 }

@@ -6,10 +6,13 @@ use super::tree::{Source, Tree, is_test_file};
 use std::collections::BTreeSet;
 
 /// The folder that declares every name.
-const CATALOG: &str = "agent/src/catalog/";
+const CATALOG: &str = "agent/crates/model/src/catalog/";
 
 /// Declares the type, and the macros that make values of it.
-const CATALOG_ROOT: &str = "agent/src/catalog.rs";
+const CATALOG_ROOT: &str = "agent/crates/model/src/catalog.rs";
+
+/// What must be there.
+pub(super) const PLACES: &[&str] = &[CATALOG, CATALOG_ROOT];
 
 /// What Prometheus spellings may have behind the name: units, and the parts of a series.
 const SUFFIXES: &[&str] = &[
@@ -53,7 +56,7 @@ pub(super) fn metric_declarations(tree: &Tree) -> Vec<Finding> {
 pub(super) fn name_literals(tree: &Tree) -> Vec<Finding> {
     let names = declared(tree);
     let mut findings = Vec::new();
-    let sources = tree.ending(".rs").filter(|(path, _)| path.starts_with("agent/src/"));
+    let sources = tree.ending(".rs").filter(|(path, _)| is_shipped(path));
     for (path, text) in sources {
         if path == CATALOG_ROOT || path.starts_with(CATALOG) || is_test_file(path) {
             continue;
@@ -71,6 +74,11 @@ pub(super) fn name_literals(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Of the agent itself, not of its benchmarks.
+fn is_shipped(path: &str) -> bool {
+    path.starts_with("agent/") && path.contains("/src/")
 }
 
 /// A dashboard or an alert on a metric that does not exist shows nothing, and nobody notices.
@@ -154,10 +162,10 @@ pub(super) fn is_known(word: &str, names: &BTreeSet<String>, spelled: &BTreeSet<
 #[cfg(test)]
 mod tests {
     use super::super::tree::Tree;
-    use super::{dashboards, metric_declarations, name_literals};
+    use super::{CATALOG_ROOT, dashboards, metric_declarations, name_literals};
 
     const DEVICE: (&str, &str) = (
-        "agent/src/catalog/device.rs",
+        "agent/crates/model/src/catalog/device.rs",
         "metrics! { ENERGY: Counter<f64> of GpuId = \"gpu.energy\" [\"J\"] from \"nvml\"; }\n\
          attributes! { POD = \"k8s.pod.name\"; }",
     );
@@ -166,7 +174,7 @@ mod tests {
     fn a_metric_made_outside_the_catalogue_is_found() {
         let text = "fn a() -> MetricDef { b }\n";
         let made = "static A: D = MetricDef { name };\n";
-        let tree = Tree::of([("agent/src/a.rs", made), ("agent/src/catalog.rs", text)]);
+        let tree = Tree::of([("agent/src/a.rs", made), (CATALOG_ROOT, text)]);
         assert_eq!(metric_declarations(&tree).len(), 1);
     }
 
@@ -174,7 +182,7 @@ mod tests {
     fn a_name_as_a_literal_is_found_but_not_in_tests_or_documentation() {
         let text = "/// `gpu.energy`\nfn a() { f(\"gpu.energy\", \"k8s.pod.name\", \"gpu.new\") }\n\
                     #[cfg(test)]\nmod tests { const A: &str = \"gpu.energy\"; }\n";
-        let found = name_literals(&Tree::of([DEVICE, ("agent/src/a.rs", text)]));
+        let found = name_literals(&Tree::of([DEVICE, ("agent/crates/nccl/src/a.rs", text)]));
         let remedies: Vec<_> = found.iter().map(|finding| finding.remedy.as_str()).collect();
         assert_eq!(
             remedies,

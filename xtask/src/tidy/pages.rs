@@ -19,6 +19,12 @@ const SAMPLE: &str = "deploy/gpuwho.toml";
 /// The recording rules.
 const RULES: &str = "dashboards/alerts.yaml";
 
+/// The pages, by the beginnings of their paths.
+const PAGES: [&str; 3] = ["agent/docs/from-", "agent/docs/queries.md", "deploy/collector/"];
+
+/// What must be there.
+pub(super) const PLACES: &[&str] = &[SAMPLE, RULES, PAGES[0], PAGES[1], PAGES[2]];
+
 /// Words that look like names and are files.
 const FILES: &[&str] = &[".toml", ".yaml", ".md", ".service", ".json", ".sock", ".alloy", ".pem"];
 
@@ -68,8 +74,7 @@ pub(super) fn names(tree: &Tree) -> Vec<Finding> {
 }
 
 fn is_page(path: &str) -> bool {
-    let places = ["agent/docs/from-", "agent/docs/queries.md", "deploy/collector/"];
-    places.iter().any(|place| path.starts_with(place))
+    PAGES.iter().any(|place| path.starts_with(place))
 }
 
 /// What may be named.
@@ -142,7 +147,7 @@ mod tests {
     use super::names;
 
     const CATALOG: (&str, &str) = (
-        "agent/src/catalog/device.rs",
+        "agent/crates/model/src/catalog/device.rs",
         "metrics! { ENERGY: Counter<f64> of GpuId = \"gpu.energy\" [\"J\"] from \"nvml\"; }\n\
          attributes! { POD = \"k8s.pod.name\"; }",
     );

@@ -8,7 +8,7 @@ const MAX_LINES: usize = 400;
 
 /// Sources that may be longer, each with the reason.
 const LONG_FILES: &[(&str, &str)] = &[
-    ("agent/src/catalog/", "tables of metrics: longer is not harder to read"),
+    ("agent/crates/model/src/catalog/", "tables of metrics: longer is not harder to read"),
     ("tests/fakes/nccl/", "one function for each symbol of the library it stands for"),
     ("tests/fakes/hlml/", "one function for each symbol of the library it stands for"),
     ("tests/fakes/nvml/", "one function for each symbol of the library it stands for"),
@@ -16,14 +16,18 @@ const LONG_FILES: &[(&str, &str)] = &[
 
 /// Where `unsafe` may be written.
 const UNSAFE_PLACES: &[&str] = &[
-    "agent/src/sys.rs",
-    "agent/src/sys/",
+    "agent/crates/sys/",
     "agent-common/",
     "agent-ebpf/",
     "tests/fakes/",
     "tests/gpu-check/src/cuda.rs",
     "tests/src/sys.rs",
 ];
+
+/// What must be there.
+pub(super) fn places() -> impl Iterator<Item = &'static str> {
+    LONG_FILES.iter().map(|(place, _)| *place).chain(UNSAFE_PLACES.iter().copied())
+}
 
 /// Readers open a file whole; beyond this length they stop doing so.
 pub(super) fn file_length(tree: &Tree) -> Vec<Finding> {
@@ -55,8 +59,8 @@ pub(super) fn unsafe_places(tree: &Tree) -> Vec<Finding> {
     find(tree, elsewhere, is_unsafe, |path, line| Finding {
         file: path.to_owned(),
         line,
-        rule: "unsafe is in the sys modules, agent-common, agent-ebpf and the fakes only",
-        remedy: "call a safe function of agent/src/sys, or add one there".to_owned(),
+        rule: "unsafe is in the crate sys, agent-common, agent-ebpf and the fakes only",
+        remedy: "call a safe function of agent/crates/sys, or add one there".to_owned(),
     })
 }
 
@@ -111,7 +115,8 @@ mod tests {
     #[test]
     fn a_long_source_is_found_unless_it_is_a_table() {
         let long = "// line\n".repeat(401);
-        let tree = Tree::of([("agent/src/a.rs", &*long), ("agent/src/catalog/b.rs", &*long)]);
+        let tree =
+            Tree::of([("agent/src/a.rs", &*long), ("agent/crates/model/src/catalog/b.rs", &*long)]);
         let found: Vec<_> = file_length(&tree).into_iter().map(|finding| finding.file).collect();
         assert_eq!(found, ["agent/src/a.rs"]);
     }
@@ -125,7 +130,7 @@ mod tests {
     #[test]
     fn unsafe_is_found_outside_its_places_and_in_tests_too() {
         let text = "// unsafe\nfn a() { unsafe { b() } }\n";
-        let tree = Tree::of([("agent/src/a.rs", text), ("agent/src/sys/a.rs", text)]);
+        let tree = Tree::of([("agent/src/a.rs", text), ("agent/crates/sys/src/a.rs", text)]);
         let found: Vec<_> =
             unsafe_places(&tree).into_iter().map(|found| (found.file, found.line)).collect();
         assert_eq!(found, [("agent/src/a.rs".to_owned(), 2)]);

@@ -5,6 +5,8 @@ use super::tree::Tree;
 use std::collections::{BTreeMap, BTreeSet};
 
 const MODEL: &str = "agent/docs/threat-model.md";
+/// What must be there.
+pub(super) const PLACES: &[&str] = &[MODEL];
 /// A test's name is a claim, a sentence: longer than the kernel's and others' functions that the text names.
 const MIN_WORDS: usize = 5;
 /// Beginnings of constants that are others': the kernel's, C's, the environment's.
@@ -172,14 +174,14 @@ mod tests {
         Duration::from_millis(250);\n    #[test]\n    fn a_line_without_end_is_cut() {}\n";
 
     fn remedies(model: &str) -> Vec<String> {
-        let tree = Tree::of([(MODEL, model), ("agent/src/collect/kmsg.rs", CODE)]);
+        let tree = Tree::of([(MODEL, model), ("agent/crates/collect/src/kmsg.rs", CODE)]);
         super::model(&tree).into_iter().map(|finding| finding.remedy).collect()
     }
 
     #[test]
     fn what_the_model_names_is_there_and_has_its_value() {
         for right in [
-            "| lines | `collect/kmsg.rs` | 8 KiB (`MAX_LINES`) | cut | `a_line_without_end_is_cut` |",
+            "| lines | `kmsg.rs` | 8 KiB (`MAX_LINES`) | cut | `a_line_without_end_is_cut` |",
             "| lines | 8,192 bytes (`MAX_LINES`, the kernel's) | `events::a_line_without_end_is_…` |",
             "`CAP_SYS_ADMIN`, `register_for_each_vma`, `gpuwho.owner.refused`, `MAX_LINES`",
         ] {

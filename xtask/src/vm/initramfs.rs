@@ -1,4 +1,4 @@
-//! The guest's only file system: busybox, the agent and perhaps a test program with what it starts,
+//! The guest's only file system: busybox, the agent and perhaps test programs with what they start,
 //! each with its libraries, and an `init`.
 
 use super::machine::Machine;
@@ -39,8 +39,6 @@ poweroff -f
 
 /// The agent in the guest.
 pub(super) const PROGRAM: &str = "/program";
-/// The test program there, where cargo would have put it beside what was built.
-pub(super) const TESTS: &str = "/target/deps/tests";
 
 /// One run of a program in the guest.
 pub(super) struct Check {
@@ -54,9 +52,10 @@ pub(super) struct Check {
     pub(super) idle: Option<&'static str>,
 }
 
-/// A test program and the programs and libraries it looks for beside itself.
+/// Test programs, each with its place in the guest, and the programs and libraries they look for beside
+/// themselves.
 pub(super) struct Tests {
-    pub(super) program: PathBuf,
+    pub(super) programs: Vec<(PathBuf, &'static str)>,
     pub(super) beside: Vec<PathBuf>,
 }
 
@@ -107,9 +106,11 @@ pub(super) fn build(
     let contents = Contents { root: &root, cross: machine.cross() };
     contents.add(program, PROGRAM)?;
     contents.strip(PROGRAM)?;
-    if let Some(Tests { program, beside }) = tests {
-        contents.add(program, TESTS)?;
-        contents.strip(TESTS)?;
+    if let Some(Tests { programs, beside }) = tests {
+        for (program, place) in programs {
+            contents.add(program, place)?;
+            contents.strip(place)?;
+        }
         for file in beside {
             let name = file.file_name().context("a file without a name")?;
             contents.add(file, &format!("/target/{}", name.display()))?;

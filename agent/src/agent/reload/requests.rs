@@ -3,11 +3,11 @@
 use super::{Load, begin, one};
 use crate::agent::core::Core;
 use crate::agent::notify::notify;
-use crate::catalog::agent::{ReloadOutcome, SourceState};
-use crate::collect::schedule::Event;
-use crate::collect::source::Context;
-use crate::collect::status::Report;
-use crate::config::Tables;
+use gpuwho_collect::schedule::Event;
+use gpuwho_collect::source::Context;
+use gpuwho_model::catalog::agent::{ReloadOutcome, SourceState};
+use gpuwho_model::config::Tables;
+use gpuwho_model::status::Report;
 use sd_notify::NotifyState;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;

@@ -1,7 +1,7 @@
 //! How wide the columns of the table are: as their text would have them, then as the screen has room.
 
-use super::super::layout::{self, Screen, Style};
 use super::{INDENT, Row, Values};
+use gpuwho_model::screen::{self, Screen, Style};
 
 /// Names shorter than this are of no use: columns go before.
 const MIN_NAME: usize = 20;
@@ -29,12 +29,12 @@ impl Columns {
     /// As wide as the rows would have them.
     pub(super) fn of(rows: &[Row], holders: &[Row]) -> Self {
         let mut all = Self { state: 5, memory: 6, busy: 5, ..Self::default() };
-        let grow = |column: &mut usize, text: &str| *column = layout::width(text).max(*column);
+        let grow = |column: &mut usize, text: &str| *column = screen::width(text).max(*column);
         for row in rows.iter().chain(holders) {
             match row {
                 Row::Device { model, state, values, .. } => {
                     grow(&mut all.state, state);
-                    all.span = all.span.max(layout::width(model) + 1 + all.state);
+                    all.span = all.span.max(screen::width(model) + 1 + all.state);
                     grow(&mut all.power, &values.power);
                     grow(&mut all.power, "POWER");
                     grow(&mut all.temperature, &values.temperature);
@@ -42,9 +42,9 @@ impl Columns {
                 }
                 Row::Process { owner, user, pid, command, .. } => {
                     grow(&mut all.name, owner);
-                    all.user = layout::width(user).max(4).max(all.user).min(MAX_USER);
-                    all.pid = layout::width(pid).max(3).max(all.pid);
-                    all.command = layout::width(command).max(7).max(all.command).min(MAX_COMMAND);
+                    all.user = screen::width(user).max(4).max(all.user).min(MAX_USER);
+                    all.pid = screen::width(pid).max(3).max(all.pid);
+                    all.command = screen::width(command).max(7).max(all.command).min(MAX_COMMAND);
                 }
                 Row::Part { name, .. } => grow(&mut all.span, name),
                 Row::Reason(_) => {}

@@ -143,7 +143,7 @@ fn no_line_is_wider_than_the_screen() {
     report.holders = vec![Holder { owner: person(3, "idle"), nodes, ..Holder::default() }];
     for width in 40..=250 {
         let table = at(width, &report);
-        let widest = table.lines().map(layout::width).max();
+        let widest = table.lines().map(screen::width).max();
         assert!(widest <= Some(width), "{width}: {widest:?}\n{table}");
     }
 }

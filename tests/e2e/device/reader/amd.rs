@@ -3,11 +3,11 @@
 mod hostile;
 mod processes;
 
-use gpuwho::collect::device::wire::{Outcome, Reading, WireValue};
-use gpuwho::collect::device::{DeviceRead, OpenLibrary, OpenOptions, vendor};
-use gpuwho::inventory::facts::Fact;
-use gpuwho::paths::Paths;
-use gpuwho::sample::Value;
+use gpuwho_devices::wire::{Outcome, Reading, WireValue};
+use gpuwho_devices::{DeviceRead, OpenLibrary, OpenOptions, vendor};
+use gpuwho_model::paths::Paths;
+use gpuwho_model::sample::Value;
+use gpuwho_owners::inventory::facts::Fact;
 use gpuwho_tests::amd::{self, On, Tree, address};
 use nvidia_ml::scenario::Scenario;
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,9 +2,9 @@
 
 use super::rig::{Rig, Values};
 use super::{failing, names};
-use gpuwho::catalog::agent::SourceState;
-use gpuwho::catalog::device::DeviceState;
-use gpuwho::collect::Collector as _;
+use gpuwho_collect::Collector as _;
+use gpuwho_model::catalog::agent::SourceState;
+use gpuwho_model::catalog::device::DeviceState;
 use std::fs;
 use std::time::{Duration, Instant};
 

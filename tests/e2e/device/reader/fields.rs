@@ -2,7 +2,7 @@
 
 use super::rig::{Rig, Values};
 use super::{DeviceState, truth};
-use gpuwho::collect::Collector as _;
+use gpuwho_collect::Collector as _;
 
 /// A value of a device.
 fn of(read: &Values, device: u32, name: &str, dim: &str) -> Option<f64> {

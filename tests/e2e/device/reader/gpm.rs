@@ -5,8 +5,8 @@ mod lacks;
 
 use super::rig::{Key, Rig, Values};
 use super::truth;
-use gpuwho::catalog::gpm::CounterState;
-use gpuwho::collect::Collector as _;
+use gpuwho_collect::Collector as _;
+use gpuwho_model::catalog::gpm::CounterState;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

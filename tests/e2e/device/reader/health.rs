@@ -2,8 +2,8 @@
 
 use super::rig::{Rig, Values};
 use super::{names, truth};
-use gpuwho::catalog::agent::DropReason;
-use gpuwho::collect::Collector as _;
+use gpuwho_collect::Collector as _;
+use gpuwho_model::catalog::agent::DropReason;
 
 /// A value of a device.
 fn of(read: &Values, device: u32, name: &str, dim: &str) -> Option<f64> {

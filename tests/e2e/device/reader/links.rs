@@ -2,7 +2,8 @@
 
 use super::rig::{Rig, Values};
 use super::truth::links::{self as truth, grows, is_ours};
-use gpuwho::catalog::attributes::{self as attr, AttrKey};
+use gpuwho_model::catalog::attributes as attr;
+use gpuwho_model::catalog::attributes::AttrKey;
 use std::collections::BTreeMap;
 
 /// The values of a reading that are told in [`truth`].

@@ -2,11 +2,11 @@
 
 use super::rig::{Rig, Values};
 use super::truth;
-use gpuwho::collect::Collector as _;
-use gpuwho::collect::device::snapshot::InstanceSnapshot;
-use gpuwho::collect::device::wire::Place;
-use gpuwho::ids::GpuUuid;
-use gpuwho::inventory::{InstanceExtent, InstanceInfo};
+use gpuwho_collect::Collector as _;
+use gpuwho_collect::snapshot::InstanceSnapshot;
+use gpuwho_model::ids::GpuUuid;
+use gpuwho_model::ids::Place;
+use gpuwho_owners::inventory::{InstanceExtent, InstanceInfo};
 use nvidia_ml::scenario::Scenario;
 use std::collections::BTreeMap;
 use std::fs;

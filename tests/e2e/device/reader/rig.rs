@@ -1,14 +1,14 @@
 //! A reader on the fake library with a scenario, PIDs and a call log of its own.
 
-use gpuwho::catalog::device::DeviceState;
-use gpuwho::catalog::gpm;
-use gpuwho::collect::Collector as _;
-use gpuwho::collect::device::reader::{DeviceReader, Settings};
-use gpuwho::collect::device::vendor;
-use gpuwho::ids::ProcKey;
-use gpuwho::inventory::Inventory;
-use gpuwho::paths::Paths;
-use gpuwho::sample::{Batch, Sample, Subject, Value};
+use gpuwho_collect::Collector as _;
+use gpuwho_devices::reader::{DeviceReader, Settings};
+use gpuwho_devices::vendor;
+use gpuwho_model::catalog::device::DeviceState;
+use gpuwho_model::catalog::gpm;
+use gpuwho_model::ids::ProcKey;
+use gpuwho_model::paths::Paths;
+use gpuwho_model::sample::{Batch, Sample, Subject, Value};
+use gpuwho_owners::inventory::Inventory;
 use nvidia_ml::counts::{self, Count};
 use nvidia_ml::install::install;
 use nvidia_ml::scenario::Scenario;

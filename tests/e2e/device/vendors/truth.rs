@@ -5,7 +5,7 @@ mod rows;
 
 use super::arrived;
 use crate::device::reader::amd;
-use gpuwho::catalog;
+use gpuwho_model::catalog;
 use gpuwho_tests::collector::received::ReceivedPoint;
 use rows::{ALL, COMMON, ELSEWHERE, LATER, OF_ONE, Row, SERVED_GROWS, Truth};
 use std::collections::BTreeMap;

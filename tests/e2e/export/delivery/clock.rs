@@ -4,7 +4,7 @@
 
 use super::receiver::{Answer, Receiver};
 use super::{WITHIN, assert_nothing_is_missing, kill, spool, xid};
-use gpuwho::export::spool::Found;
+use gpuwho_export::spool::Found;
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::kmsg::Kmsg;
 use gpuwho_tests::nvml::FakeNvml;

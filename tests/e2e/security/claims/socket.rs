@@ -4,7 +4,8 @@ use super::{ANSWERS_WITHIN, Attack, manager};
 use crate::fixture::{SEEN_WITHIN, TRAINER, wait_for_holder, watch, watch_with};
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::attacker::{self, NOBODY};
-use gpuwho_tests::stage::Stage;
+use gpuwho_tests::nvml::FakeNvml;
+use gpuwho_tests::stage::{Group, PodSpec, Stage};
 use gpuwho_tests::until::until;
 use gpuwho_tests::worker::Worker;
 use gpuwho_tests::worker::script::Script;
@@ -191,5 +192,45 @@ fn a_configuration_that_cannot_be_right_is_refused() {
         assert!(is_over, "{}: it waits", file.display());
         assert_eq!(output.status.code(), Some(2), "{}: {said}", file.display());
         assert!(said.contains(words), "{}: {said}", file.display());
+    }
+}
+
+#[test]
+fn another_users_receipt_is_answered_as_one_that_nobody_has() {
+    const ALICE: u32 = 1001;
+    let mut stage = or_skip!(Stage::new());
+    opened(&stage);
+    let own = PodSpec { name: "own", ..TRAINER };
+    let pods =
+        [(TRAINER, ALICE), (own, NOBODY)].map(|(spec, uid)| (stage.pod(&spec).unwrap(), uid));
+    let nvml = FakeNvml::install(stage.folder(), "h100x8").unwrap();
+    let begin = |(gpu, (pod, uid)): (u32, &(Group, u32))| {
+        let script = Script { uid: Some(*uid), gpus: vec![gpu], ..Script::default() };
+        let worker = Worker::start(Some(pod), &script).unwrap();
+        nvml.set_processes(gpu, &[Some(worker.pid())]).unwrap();
+        worker
+    };
+    let _workers: Vec<_> = (0..).zip(&pods).map(begin).collect();
+    let (interval, pod_logs) = (Some("200ms".to_owned()), Some(stage.pod_logs()));
+    let config = Config { interval, pod_logs, ..Config::default() };
+    let agent = Agent::start(stage.folder(), &config, Some(&nvml)).unwrap();
+    let answer = |uid: u32, name: &str| {
+        let request = format!("{{\"ask\":\"receipt\",\"name\":{name:?}}}");
+        let text = String::from_utf8(asked(&agent, "gpuwho.sock", uid, &request).stdout).unwrap();
+        text.replace(name, "NAME")
+    };
+    let has = |uid: u32, name: &str| answer(uid, name).contains("\"gpu_hours\"");
+    let is_known = || (has(0, "trainer-0") && has(0, "own") && has(NOBODY, "own")).then_some(());
+    assert!(
+        until(SEEN_WITHIN, is_known).is_some(),
+        "{} {}",
+        answer(0, "own"),
+        answer(NOBODY, "own")
+    );
+    // Whether it ran here, and whether he has receipts himself, changes nothing.
+    for uid in [NOBODY, 12_345] {
+        let (others, nobodys) = (answer(uid, "trainer-0"), answer(uid, "trainer-9"));
+        assert_eq!(others, nobodys);
+        assert!(others.contains("\"answer\":\"receipts\""), "{others}");
     }
 }

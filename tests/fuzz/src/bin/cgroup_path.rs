@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use gpuwho::attribute::cgroup::{parse_path, parse_proc_cgroup};
+use gpuwho_owners::attribute::cgroup::{parse_path, parse_proc_cgroup};
 use libfuzzer_sys::fuzz_target;
 
 const UID: &str = "aaaaaaaa-0000-4000-8000-000000000001";

@@ -3,8 +3,8 @@
 
 #![no_main]
 
-use gpuwho::attribute::slurm::SlurmEnv;
-use gpuwho::collect::nccl::inspector::fuzz::environment;
+use gpuwho_nccl::inspector::fuzz::environment;
+use gpuwho_owners::attribute::slurm::SlurmEnv;
 use libfuzzer_sys::fuzz_target;
 use std::io::{self, Read};
 

@@ -5,4 +5,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|page: &[u8]| assert!(gpuwho::collect::engine::fuzz::pages(page)));
+fuzz_target!(|page: &[u8]| assert!(gpuwho_engines::fuzz::pages(page)));

@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| gpuwho::collect::device::fuzz::gpu_metrics(bytes));
+fuzz_target!(|bytes: &[u8]| gpuwho_devices::fuzz::gpu_metrics(bytes));

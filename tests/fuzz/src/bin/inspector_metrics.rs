@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &str| assert!(gpuwho::collect::nccl::inspector::fuzz::exposition(text)));
+fuzz_target!(|text: &str| assert!(gpuwho_nccl::inspector::fuzz::exposition(text)));

@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|line: &[u8]| gpuwho::collect::nccl::inspector::fuzz::record(line));
+fuzz_target!(|line: &[u8]| gpuwho_nccl::inspector::fuzz::record(line));

@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use gpuwho::collect::kmsg::fuzz::{as_records, log};
+use gpuwho_collect::kmsg::fuzz::{as_records, log};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -5,4 +5,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| assert!(gpuwho::collect::nccl::probe::fuzz::library(bytes)));
+fuzz_target!(|bytes: &[u8]| assert!(gpuwho_nccl::probe::fuzz::library(bytes)));

@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| assert!(gpuwho::collect::nccl::probe::fuzz::maps(bytes)));
+fuzz_target!(|bytes: &[u8]| assert!(gpuwho_nccl::probe::fuzz::maps(bytes)));

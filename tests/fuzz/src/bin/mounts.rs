@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use gpuwho::collect::nccl::probe::fuzz::mounts;
+use gpuwho_nccl::probe::fuzz::mounts;
 use libfuzzer_sys::fuzz_target;
 
 /// One of the corpus's.

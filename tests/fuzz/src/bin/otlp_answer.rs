@@ -6,6 +6,6 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    let (text, wait) = gpuwho::export::otlp::fuzz::answer(bytes);
+    let (text, wait) = gpuwho_export::otlp::fuzz::answer(bytes);
     assert!(text <= 2048 && wait <= 600, "{text} {wait}");
 });

@@ -4,10 +4,9 @@
 
 #![no_main]
 
-use gpuwho::collect::kernel::device_users::Settings;
-use gpuwho::collect::kernel::nodes::Nodes;
-use gpuwho::collect::proc_scan::{ScanPass, is_alive, living};
-use gpuwho::paths::Paths;
+use gpuwho_model::paths::Paths;
+use gpuwho_owners::nodes::{Nodes, Settings};
+use gpuwho_owners::proc_scan::{ScanPass, is_alive, living};
 use libfuzzer_sys::fuzz_target;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -28,7 +27,7 @@ static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
 /// `/dev/null` stands for a device.
 static NODES: LazyLock<Nodes> = LazyLock::new(|| {
     let nodes = vec!["/dev/null".to_owned()];
-    let settings = Settings { nodes, drivers: Vec::new(), ..Settings::default() };
+    let settings = Settings { nodes, drivers: Vec::new(), vendors: &[] };
     Nodes::read(&settings, &Paths::default())
 });
 

@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| gpuwho::collect::nccl::ras::fuzz::json(bytes));
+fuzz_target!(|bytes: &[u8]| gpuwho_nccl::ras::fuzz::json(bytes));

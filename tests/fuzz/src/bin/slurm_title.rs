@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    if let Some((job, step)) = gpuwho::attribute::slurm::fuzz::title(text) {
+    if let Some((job, step)) = gpuwho_owners::attribute::slurm::fuzz::title(text) {
         assert!(text.starts_with("slurmstepd: [") && text.contains(&job.to_string()[..1]));
         assert!(step.is_none_or(|step| !step.is_empty()));
     }

@@ -11,4 +11,4 @@ use std::sync::LazyLock;
 static ROOT: LazyLock<PathBuf> =
     LazyLock::new(|| PathBuf::from(format!("/dev/shm/gpuwho-fuzz-spool-{}", std::process::id())));
 
-fuzz_target!(|bytes: &[u8]| gpuwho::export::spool::fuzz::folder(&ROOT, bytes).unwrap());
+fuzz_target!(|bytes: &[u8]| gpuwho_export::spool::fuzz::folder(&ROOT, bytes).unwrap());

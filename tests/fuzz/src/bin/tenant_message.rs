@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| gpuwho::tenant_files::fuzz::message(bytes));
+fuzz_target!(|bytes: &[u8]| gpuwho_owners::tenant_files::fuzz::message(bytes));

@@ -4,8 +4,8 @@ use super::{Bench, CheckError, Checked};
 use crate::report::{Row, Verdict};
 use crate::smi::{self, Fields};
 use crate::watch::{Point, values};
-use gpuwho::catalog::attributes as attr;
-use gpuwho::catalog::device as metric;
+use gpuwho_model::catalog::attributes as attr;
+use gpuwho_model::catalog::device as metric;
 use std::time::{Duration, SystemTime};
 
 /// Bytes in nvidia-smi's MiB.

@@ -4,8 +4,8 @@
 use super::{Bench, Checked};
 use crate::report::Row;
 use crate::watch::{Point, mean, values};
-use gpuwho::catalog::attributes as attr;
-use gpuwho::catalog::gpm as metric;
+use gpuwho_model::catalog::attributes as attr;
+use gpuwho_model::catalog::gpm as metric;
 
 /// How far a part may be from what the load is.
 const TOLERANCE: f64 = 0.1;

@@ -2,8 +2,8 @@
 
 use super::Options;
 use crate::report::{Row, Verdict};
-use gpuwho::collect::device::{CallTimes, OpenOptions, vendor};
-use gpuwho::paths::Paths;
+use gpuwho_devices::{CallTimes, OpenOptions, vendor};
+use gpuwho_model::paths::Paths;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;

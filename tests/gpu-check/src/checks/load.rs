@@ -4,9 +4,9 @@
 use super::{Bench, CheckError, Checked};
 use crate::report::Row;
 use crate::watch::{Point, mean, values};
-use gpuwho::catalog::attributes as attr;
-use gpuwho::catalog::device as metric;
-use gpuwho::catalog::process as process_metric;
+use gpuwho_model::catalog::attributes as attr;
+use gpuwho_model::catalog::device as metric;
+use gpuwho_model::catalog::process as process_metric;
 
 /// MiB that a load takes.
 const MEMORY: &str = "2048";

@@ -4,8 +4,8 @@
 use super::{Bench, CheckError, Checked};
 use crate::report::Row;
 use crate::watch::Point;
-use gpuwho::catalog::attributes as attr;
-use gpuwho::catalog::nccl as metric;
+use gpuwho_model::catalog::attributes as attr;
+use gpuwho_model::catalog::nccl as metric;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};

@@ -4,8 +4,8 @@ use super::{Bench, Checked};
 use crate::load::Running;
 use crate::report::Row;
 use crate::watch::mean;
-use gpuwho::catalog::attributes as attr;
-use gpuwho::catalog::process as metric;
+use gpuwho_model::catalog::attributes as attr;
+use gpuwho_model::catalog::process as metric;
 use std::time::{Duration, SystemTime};
 
 const CHECK: &str = "split of two processes";

@@ -2,8 +2,8 @@
 
 use crate::report::{Row, Verdict};
 use crate::watch::Watched;
-use gpuwho::catalog::attributes as attr;
-use gpuwho::catalog::device as metric;
+use gpuwho_model::catalog::attributes as attr;
+use gpuwho_model::catalog::device as metric;
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 

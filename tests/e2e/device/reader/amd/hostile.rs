@@ -2,10 +2,10 @@
 //! are none, tables of every kind.
 
 use super::{Key, Rig, values};
-use gpuwho::collect::device::wire::{Outcome, Reading};
-use gpuwho::collect::device::{OpenOptions, vendor};
-use gpuwho::inventory::facts::Fact;
-use gpuwho::paths::Paths;
+use gpuwho_devices::wire::{Outcome, Reading};
+use gpuwho_devices::{OpenOptions, vendor};
+use gpuwho_model::paths::Paths;
+use gpuwho_owners::inventory::facts::Fact;
 use gpuwho_tests::amd::table::Table;
 use gpuwho_tests::attacker::fuse;
 use std::collections::{BTreeMap, BTreeSet};

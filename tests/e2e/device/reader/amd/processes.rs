@@ -1,8 +1,8 @@
 //! Which of KFD's files of processes are read, and when what they say is found.
 
 use super::{Rig, processes, values};
-use gpuwho::collect::device::wire::{Outcome, Reading};
-use gpuwho::collect::device::{DeviceRead, OpenLibrary};
+use gpuwho_devices::wire::{Outcome, Reading};
+use gpuwho_devices::{DeviceRead, OpenLibrary};
 use gpuwho_tests::amd::{self, On};
 
 /// Readings in which each file of a process without memory is read once, as the reader documents.

@@ -1,0 +1,64 @@
+//! The PCIe link.
+
+use super::Of;
+use crate::nvidia::caller::{Call, NvmlCaller};
+use crate::nvidia::fields::Field;
+use crate::wire::WireValue;
+use crate::wire::push;
+use gpuwho_model::catalog::link::Direction;
+use gpuwho_model::catalog::wear as metric;
+use gpuwho_model::catalog::wear::PcieError;
+use nvml_wrapper::Device;
+use std::ops::RangeInclusive;
+
+/// Plausible PCIe generations.
+const GENERATIONS: RangeInclusive<u32> = 1..=16;
+/// Plausible lane counts.
+const WIDTHS: RangeInclusive<u32> = 1..=32;
+
+/// Error counters.
+const ERRORS: &[(Field, PcieError)] = &[
+    (Field::PcieCorrectable, PcieError::Correctable),
+    (Field::PcieNonFatal, PcieError::NonFatal),
+    (Field::PcieFatal, PcieError::Fatal),
+    (Field::PcieUnsupportedRequests, PcieError::UnsupportedRequest),
+    (Field::PcieReceiverErrors, PcieError::Receiver),
+    (Field::PcieBadTlps, PcieError::BadTlp),
+    (Field::PcieBadDllps, PcieError::BadDllp),
+    (Field::PcieLcrc, PcieError::Lcrc),
+    (Field::PcieLaneErrors, PcieError::Lane),
+    (Field::PcieNaksReceived, PcieError::NakReceived),
+    (Field::PcieNaksSent, PcieError::NakSent),
+    (Field::PcieRollovers, PcieError::ReplayRollover),
+    (Field::PcieRecoveries, PcieError::Recovery),
+];
+
+/// Reads the current link and its counters.
+pub(super) fn read((device, fields): Of<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    let generation = caller.call(Call::PcieGeneration, || device.current_pcie_link_gen());
+    let generation = caller.in_range(generation, GENERATIONS).map(i64::from);
+    push(out, &metric::PCIE_GENERATION, (), generation);
+    let width = caller.call(Call::PcieWidth, || device.current_pcie_link_width());
+    push(out, &metric::PCIE_WIDTH, (), caller.in_range(width, WIDTHS).map(i64::from));
+    let replays = if fields.lacks(Field::PcieReplays, caller) {
+        let replays = caller.call(Call::PcieReplays, || device.pcie_replay_counter());
+        replays.filter(|replays| *replays != u32::MAX).map(i64::from)
+    } else {
+        fields.whole(Field::PcieReplays)
+    };
+    push(out, &metric::PCIE_REPLAYS, (), replays);
+    for (field, error) in ERRORS {
+        push(out, &metric::PCIE_ERRORS, *error, fields.whole(*field));
+    }
+    push(out, &metric::PCIE_IO, Direction::Transmit, fields.wide(Field::PcieSent));
+    push(out, &metric::PCIE_IO, Direction::Receive, fields.wide(Field::PcieReceived));
+}
+
+/// The maximum that device and slot support together.
+pub(super) fn highest(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    let generation = caller.call(Call::HighestPcieGeneration, || device.max_pcie_link_gen());
+    let generation = caller.in_range(generation, GENERATIONS).map(i64::from);
+    push(out, &metric::PCIE_GENERATION_LIMIT, (), generation);
+    let width = caller.call(Call::HighestPcieWidth, || device.max_pcie_link_width());
+    push(out, &metric::PCIE_WIDTH_LIMIT, (), caller.in_range(width, WIDTHS).map(i64::from));
+}

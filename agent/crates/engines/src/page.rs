@@ -1,0 +1,178 @@
+//! The page of one endpoint: its lines as samples.
+//!
+//! The first page is read line by line, and what each line is for is remembered. A later page of the
+//! same shape is compared with it by position: bytes before each value must be the same, and only
+//! values are parsed. What costs then is a comparison and a number a line, and two allocations a
+//! histogram, which are the sample's own. A page of another shape is read line by line again, and so
+//! is each that is too long to be remembered.
+
+mod buckets;
+mod draft;
+mod names;
+mod shape;
+
+use super::exposition::LineError;
+use super::table::Version;
+use draft::Draft;
+use gpuwho_model::ids::EngineId;
+use gpuwho_model::labels::{LabelSets, SeenLabels};
+use gpuwho_model::sample::Batch;
+use shape::Shape;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The longest page that is read. SGLang's has 86 kB, TGI's 97.
+pub const MAX_PAGE: usize = 8 << 20;
+/// Lines that are read of a page. TGI's has 1942.
+pub const MAX_LINES: usize = 1 << 16;
+/// Labels that are read of a page. SGLang's has 3400.
+pub const MAX_LABELS: usize = 1 << 18;
+/// Series and histograms of a page that are read, the first ones on it: vLLM has 55 a data-parallel
+/// rank.
+const MAX_SERIES: usize = 1 << 12;
+/// Bytes and lines of a page that is remembered: with its series some 1 MB.
+const MAX_KEPT_PAGE: usize = 256 << 10;
+const MAX_KEPT_LINES: usize = 1 << 14;
+/// Sets of labels that are kept apart on a page; a rank of a model has a few dozen.
+const MAX_LABEL_SETS: usize = 3 << 10;
+
+/// Why a page has no samples.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PageError {
+    /// Longer than [`MAX_PAGE`].
+    #[error("the page has {0} bytes, more than {MAX_PAGE}")]
+    TooLong(usize),
+    /// Nothing on it: SGLang before its first request, say.
+    #[error("the page has no series")]
+    Empty,
+    /// HTML, JSON, or what else is no exposition.
+    #[error("the page is no exposition: line {line}: {cause}")]
+    NoExposition {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        cause: LineError,
+    },
+    /// An exposition of something else.
+    #[error("the page is of no known engine")]
+    UnknownEngine,
+}
+
+/// What a page was.
+#[derive(Debug)]
+pub struct PageSummary<'a> {
+    /// The engine, by its row in `ENGINES`.
+    pub engine: &'static str,
+    /// Models that it names, [`MAX_MODELS`] at most.
+    pub models: &'a [Box<str>],
+    /// Start of the server's process in seconds since 1970, if the page has it.
+    pub started: Option<f64>,
+    /// Samples pushed.
+    pub samples: usize,
+    /// Families with the engine's prefix that its table does not have, or of another type than
+    /// there: the first [`MAX_UNKNOWN`].
+    pub unknown: &'a [Box<str>],
+    /// How many there are.
+    pub unknown_count: usize,
+    /// Families that the engine's version should have and the page has not.
+    pub missing: &'a [&'static str],
+    /// Lines that were not read.
+    pub bad_lines: usize,
+    /// The first of them, counted from 1, and what is wrong with it.
+    pub first_bad: Option<(usize, LineError)>,
+    /// Histograms of this page whose counts fall from a bucket to the next, which were left out.
+    pub unsound: usize,
+    /// Lines of series beyond those that are read of a page.
+    pub left_out: usize,
+    /// Sets of labels that became `other` when the page's shape was made.
+    pub folded: usize,
+}
+
+/// Names of unknown families that are kept.
+pub const MAX_UNKNOWN: usize = 32;
+/// Names of models that are kept.
+pub const MAX_MODELS: usize = 16;
+
+/// Of all readers that share it one reads a page line by line at a time: that takes some times the
+/// page's memory.
+#[derive(Clone, Debug, Default)]
+pub struct Drafting(Arc<Mutex<()>>);
+
+/// Reads the pages of one endpoint; remembers the last page's shape, so that a steady line costs no
+/// allocation.
+#[derive(Debug)]
+pub struct PageReader {
+    version: Option<Version>,
+    shape: Option<Shape>,
+    labels: LabelSets,
+    drafting: Drafting,
+}
+
+impl PageReader {
+    /// Has read nothing yet.
+    pub fn new() -> Self {
+        Self::sharing(&Drafting::default(), SeenLabels::default())
+    }
+
+    /// Has read nothing yet, and reads no page line by line while another one does. Labels count as new
+    /// beside those that the server before it had.
+    pub fn sharing(drafting: &Drafting, labels: SeenLabels) -> Self {
+        let labels = LabelSets::sharing(MAX_LABEL_SETS, labels);
+        Self { version: None, shape: None, labels, drafting: drafting.clone() }
+    }
+
+    /// Takes the engine's version, which says what should be on its page.
+    pub fn set_version(&mut self, version: Option<Version>) {
+        if self.version != version {
+            self.version = version;
+            self.shape = None;
+        }
+    }
+
+    /// Pushes the samples of one page; `subject` is the engine instance.
+    pub fn read(
+        &mut self,
+        page: &[u8],
+        subject: EngineId,
+        out: &mut Batch,
+    ) -> Result<PageSummary<'_>, PageError> {
+        if page.len() > MAX_PAGE {
+            return Err(PageError::TooLong(page.len()));
+        }
+        let folded = self.labels.folded();
+        let mut last = self.shape.take();
+        let is_same = last.as_mut().is_some_and(|shape| shape.read(page));
+        let shape = if let Some(shape) = last.filter(|_| is_same) {
+            shape
+        } else {
+            // Nothing that it guards is left half done.
+            let _turn = self.drafting.0.lock().unwrap_or_else(PoisonError::into_inner);
+            self.labels.clear();
+            Draft::read(page).shape(self.version, &mut self.labels)?
+        };
+        let shape = self.shape.insert(shape);
+        self.labels.expect_few_new();
+        let before = out.samples.len();
+        let unsound = shape.push(subject, out);
+        if !shape.is_kept {
+            shape.forget();
+            self.labels.clear();
+        }
+        let folded = usize::try_from(self.labels.folded() - folded).unwrap_or(usize::MAX);
+        let summary = shape.summary(out.samples.len() - before, unsound);
+        Ok(PageSummary { folded, ..summary })
+    }
+
+    /// Sets of labels that found no room, since the start.
+    pub fn folded(&self) -> u64 {
+        self.labels.folded()
+    }
+}
+
+impl Default for PageReader {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! The live series of NVIDIA's devices under the names and labels of dcgm-exporter.
+
+use super::store::{Live, Store};
+use super::text::{Format, Number, Page, put_label};
+use gpuwho_model::catalog::attributes as attr;
+use gpuwho_model::catalog::attributes::AttrKey;
+use gpuwho_model::catalog::dcgm::{ALL, DcgmMetric, DcgmOrigin};
+use gpuwho_model::catalog::device::INFO;
+use gpuwho_model::point::Labels;
+use gpuwho_model::sample::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::time::Instant;
+
+/// The vendor whose devices dcgm-exporter has.
+const VENDOR: &str = "nvidia";
+
+/// dcgm-exporter's labels of the one owner of a device, with `owner_on_devices`.
+const OWNER: [(&str, &AttrKey); 4] = [
+    ("pod", &attr::K8S_POD_NAME),
+    ("namespace", &attr::K8S_NAMESPACE_NAME),
+    ("container", &attr::K8S_CONTAINER_NAME),
+    ("hpc_job", &attr::SLURM_JOB_ID),
+];
+
+/// Writes every metric that has series; returns how many series.
+pub(super) fn render(store: &Store, page: &mut Page, now: Instant) -> u64 {
+    let labels = devices(store, now);
+    let mut points = 0;
+    for metric in ALL {
+        let Ok(origin) = &metric.from else { continue };
+        let series = series(store, origin, &labels, now);
+        if series.is_empty() {
+            continue;
+        }
+        head(page, metric);
+        for (labels, value) in series {
+            page.line([metric.name, ""], [&labels, ""], Number::Double(value * origin.scale));
+            points += 1;
+        }
+    }
+    points
+}
+
+/// A counter's name has no `_total`, which OpenMetrics does not allow, so it has no type there.
+fn head(page: &mut Page, metric: &DcgmMetric) {
+    let kind = match (metric.is_counter, page.format) {
+        (false, _) => "gauge",
+        (true, Format::Text) => "counter",
+        (true, Format::OpenMetrics) => "unknown",
+    };
+    let DcgmMetric { name, help, .. } = metric;
+    // Writing to a String cannot fail.
+    let _ = writeln!(page.text, "# TYPE {name} {kind}\n# HELP {name} {help}");
+}
+
+/// The sums of the series, by their labels.
+fn series(
+    store: &Store,
+    origin: &DcgmOrigin,
+    devices: &HashMap<&str, String>,
+    now: Instant,
+) -> BTreeMap<String, f64> {
+    let mut sums = BTreeMap::new();
+    let metrics = [Some(origin.device), origin.instance];
+    for Live { labels, value, .. } in metrics.into_iter().flatten().flat_map(|m| store.of(m, now)) {
+        let set = &**labels;
+        let is_one = origin.only.is_none_or(|(key, value)| text(set, key) == Some(value));
+        let device = text(set, &attr::GPU_UUID).and_then(|uuid| devices.get(uuid));
+        let (true, Some(device)) = (is_one, device) else { continue };
+        let mut labels = device.clone();
+        if let Some(profile) = text(set, &attr::GPU_MIG_PROFILE) {
+            put_label(&mut labels, "GPU_I_PROFILE", profile);
+        }
+        if let Some(id) = set.get(&attr::GPU_MIG_GPU_INSTANCE) {
+            put_label(&mut labels, "GPU_I_ID", &id.to_string());
+        }
+        let number = match value {
+            Value::Int(number) => *number as f64,
+            Value::Double(number) => *number,
+            Value::Histogram(_) => continue,
+        };
+        *sums.entry(labels).or_insert(0.0) += number;
+    }
+    sums
+}
+
+/// The labels of each device of the vendor, by its UUID.
+fn devices(store: &Store, now: Instant) -> HashMap<&str, String> {
+    let info = store.of(INFO.def(), now).map(|live| &*live.labels);
+    let ours = info.filter(|set| text(set, &attr::GPU_VENDOR) == Some(VENDOR));
+    ours.filter_map(|set| {
+        let uuid = text(set, &attr::GPU_UUID)?;
+        let index = text(set, &attr::GPU_INDEX)?;
+        let mut labels = String::new();
+        put_label(&mut labels, "gpu", index);
+        put_label(&mut labels, "UUID", uuid);
+        if let Some(address) = text(set, &attr::GPU_PCI_ADDRESS) {
+            put_label(&mut labels, "pci_bus_id", &bus_id(address));
+        }
+        put_label(&mut labels, "device", &format!("{VENDOR}{index}"));
+        put_label(&mut labels, "modelName", text(set, &attr::GPU_MODEL).unwrap_or_default());
+        put_label(&mut labels, "Hostname", store.host());
+        for (label, key) in OWNER {
+            if let Some(name) = text(set, key) {
+                put_label(&mut labels, label, name);
+            }
+        }
+        if let Some(version) = text(set, &attr::GPU_DRIVER_VERSION) {
+            put_label(&mut labels, "DCGM_FI_DRIVER_VERSION", version);
+        }
+        Some((uuid, labels))
+    })
+    .collect()
+}
+
+/// A PCI address as NVML spells it: a domain of eight digits, and capitals.
+fn bus_id(address: &str) -> String {
+    let (domain, rest) = address.split_once(':').unwrap_or(("", address));
+    format!("{domain:0>8}:{rest}").to_ascii_uppercase()
+}
+
+fn text<'a>(set: &'a Labels, key: &AttrKey) -> Option<&'a str> {
+    set.get(key).and_then(|value| value.as_text())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_spelled_as_nvml_does() {
+        assert_eq!(bus_id("0000:3b:00.0"), "00000000:3B:00.0");
+        assert_eq!(bus_id("00000000:07:00.0"), "00000000:07:00.0");
+    }
+}

@@ -1,0 +1,44 @@
+//! Wakes the thread that finds libraries after an event of a process.
+
+use gpuwho_model::ids::ProcKey;
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Processes that executed another program or opened another device since the last scan.
+pub(in super::super) type PendingRescans = Arc<Mutex<HashSet<ProcKey>>>;
+/// Limit; regular scans find the changes of further processes.
+const MAX_PENDING: usize = 1_024;
+
+/// Requests a scan after a process opened a device, executed another program or ended.
+#[derive(Clone, Debug)]
+pub struct RescanHandle {
+    pub(in super::super) wake: Weak<OwnedFd>,
+    pub(in super::super) pending: PendingRescans,
+}
+
+impl RescanHandle {
+    /// Wakes the thread, unless it is awake or gone. The process will be scanned as often as a new
+    /// one.
+    pub fn request(&self, process: ProcKey) {
+        let mut pending = locked(&self.pending);
+        if pending.len() < MAX_PENDING {
+            pending.insert(process);
+        }
+        drop(pending);
+        self.wake();
+    }
+
+    /// Wakes the thread, unless it is awake or gone.
+    pub fn wake(&self) {
+        if let Some(wake) = self.wake.upgrade() {
+            // The pipe is full: the thread will scan anyway.
+            let _ = rustix::io::write(&wake, &[1]);
+        }
+    }
+}
+
+/// The set is consistent even if a holder of the lock panicked.
+pub(in super::super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,363 @@
+//! The allocated devices: those that the kubelet or Slurm has allocated on this node, used or not.
+//! Each source replaces its own list as a whole; if a source is down, its last list stays.
+
+use gpuwho_model::catalog::attributes as attr;
+use gpuwho_model::catalog::attributes::AttrSet;
+use gpuwho_model::catalog::share::{GrantKind, GrantSource};
+use gpuwho_model::ids::AllocationId;
+use gpuwho_model::ids::GpuUuid;
+use gpuwho_model::ids::OwnerId;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A device as an allocator names it; bound to a device of the inventory on use.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DeviceName {
+    /// The vendor's UUID of a device or of a part of one (`GPU-…`, `MIG-…`).
+    Uuid(GpuUuid),
+    /// Minor number of its device node (Slurm's device program).
+    Minor(u32),
+    /// Index in the driver's order, of whatever vendor's driver.
+    Index(u32),
+    /// Index in the order of this vendor's driver: a host may have devices of two.
+    IndexOf(&'static str, u32),
+    /// PCI address, lower case.
+    Pci(Arc<str>),
+    /// Serial number.
+    Serial(Arc<str>),
+    /// A number that may be an index or a node's minor (a site's mapping files): it names a device
+    /// only if both readings match no other device.
+    Number(u32),
+    /// A device's MIG instance: the device's number as above, and the GPU instance's id.
+    Part(u32, u32),
+    /// The device of a node, by the node's name below `/dev` or its number (Slurm's device
+    /// program).
+    Node(Arc<str>),
+    /// A partition with nodes of its own (Slurm's device program).
+    Instance {
+        /// The node of the whole device.
+        device: Arc<str>,
+        /// GPU instance id.
+        gpu_instance: u32,
+        /// Compute instance id, if its node is allowed too.
+        compute_instance: Option<u32>,
+    },
+}
+
+impl DeviceName {
+    /// The device that a mapping file's name denotes: `0`, `0.3` for a MIG instance, or a UUID.
+    pub fn of_map(name: &str) -> Option<Self> {
+        if name.starts_with("GPU-") || name.starts_with("MIG-") {
+            return Some(Self::Uuid(GpuUuid::new(name)));
+        }
+        match name.split_once('.') {
+            Some((device, part)) => Some(Self::Part(device.parse().ok()?, part.parse().ok()?)),
+            None => name.parse().ok().map(Self::Number),
+        }
+    }
+
+    /// Whether it names a MIG instance.
+    pub fn is_part(&self) -> bool {
+        match self {
+            Self::Uuid(uuid) => uuid.as_str().starts_with("MIG-"),
+            Self::Part(..) | Self::Instance { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// One device allocated to one owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// The device.
+    pub device: DeviceName,
+    /// The owner.
+    pub owner: OwnerId,
+    /// The allocator.
+    pub source: GrantSource,
+    /// Exclusive or shared.
+    pub kind: GrantKind,
+    /// Further details from the allocator.
+    pub details: AllocationDetails,
+}
+
+/// The requested resource of an allocation, its part of the device, and what came with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AllocationDetails {
+    /// The requested resource: `nvidia.com/gpu`, a claim, a gres.
+    pub resource: Option<Arc<str>>,
+    /// The replica's number, if several owners have the same device.
+    pub replica: Option<Arc<str>>,
+    /// The device as the driver of a claim names it.
+    pub claimed: Option<Arc<DraDevice>>,
+    /// Resources of the host pinned to the container.
+    pub pinned: Option<Arc<PinnedResources>>,
+}
+
+/// A device of a claim of dynamic resource allocation, as its driver names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct DraDevice {
+    /// `gpu.nvidia.com`, ….
+    pub driver: String,
+    /// The driver's device pool, usually the node's.
+    pub pool: String,
+    /// Its name in the pool.
+    pub device: String,
+    /// CDI names by which the runtime found the device.
+    pub cdi: Vec<String>,
+}
+
+/// The host resources that a container has for itself, in addition to its device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PinnedResources {
+    /// NUMA nodes of the device, from its plugin.
+    pub numa: BTreeSet<i64>,
+    /// Exclusive CPUs (the kubelet's CPU manager).
+    pub cpus: BTreeSet<i64>,
+    /// Bytes of exclusive memory (the kubelet's memory manager).
+    pub memory: u64,
+    /// NUMA nodes of that memory.
+    pub memory_numa: BTreeSet<i64>,
+}
+
+/// All allocations by source, and all allocatable devices.
+#[derive(Clone, Debug, Default)]
+pub struct AllocationRegistry(Arc<Mutex<AllocationIndex>>);
+
+#[derive(Debug, Default)]
+struct AllocationIndex {
+    lists: BTreeMap<&'static str, Arc<[Allocation]>>,
+    allocatable: Arc<[DeviceName]>,
+    ids: HashMap<AllocationDetails, AllocationId>,
+    details: HashMap<AllocationId, Arc<AllocationDetails>>,
+    /// Details in no list at the last replacement; their series end meanwhile.
+    idle: HashSet<AllocationId>,
+    next: u32,
+}
+
+impl AllocationDetails {
+    /// The attributes for `gpu.allocation.info`.
+    pub fn attributes(&self) -> AttrSet {
+        let mut set = AttrSet::new();
+        set.set_some(&attr::GRANT_RESOURCE, self.resource.clone());
+        set.set_some(&attr::GRANT_REPLICA, self.replica.clone());
+        if let Some(claimed) = &self.claimed {
+            let cdi = claimed.cdi.join(",");
+            for (key, text) in [
+                (&attr::CLAIM_DRIVER, &claimed.driver),
+                (&attr::CLAIM_POOL, &claimed.pool),
+                (&attr::CLAIM_DEVICE, &claimed.device),
+                (&attr::CLAIM_CDI, &cdi),
+            ] {
+                set.set_some(key, Some(text.as_str()).filter(|text| !text.is_empty()));
+            }
+        }
+        if let Some(pinned) = &self.pinned {
+            set.set_some(&attr::GRANT_NUMA, ranges(&pinned.numa));
+            set.set_some(&attr::GRANT_CPUS, ranges(&pinned.cpus));
+            let memory = i64::try_from(pinned.memory).unwrap_or(i64::MAX);
+            set.set_some(&attr::GRANT_MEMORY, Some(memory).filter(|memory| *memory > 0));
+            set.set_some(&attr::GRANT_MEMORY_NUMA, ranges(&pinned.memory_numa));
+        }
+        set
+    }
+}
+
+/// Numbers in the kernel's CPU list format: `0-3,8`.
+fn ranges(numbers: &BTreeSet<i64>) -> Option<Arc<str>> {
+    let mut ranges: Vec<(i64, i64)> = Vec::new();
+    for &number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let texts = ranges.iter().map(|(first, last)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    });
+    let texts: Vec<_> = texts.collect();
+    (!texts.is_empty()).then(|| texts.join(",").into())
+}
+
+impl AllocationRegistry {
+    /// Replaces a source's list.
+    pub fn replace(&self, source: &'static str, allocations: Vec<Allocation>) {
+        let mut known = self.lock();
+        if known.lists.get(source).is_some_and(|list| **list == *allocations) {
+            return;
+        }
+        known.lists.insert(source, allocations.into());
+        known.number();
+    }
+
+    /// Sets what the node's allocator can allocate, one entry for each part; empty if the allocator
+    /// does not report it.
+    pub fn offer(&self, devices: Vec<DeviceName>) {
+        let mut known = self.lock();
+        if *known.allocatable != *devices {
+            known.allocatable = devices.into();
+        }
+    }
+
+    /// The allocatable devices as last set.
+    pub fn offered(&self) -> Arc<[DeviceName]> {
+        Arc::clone(&self.lock().allocatable)
+    }
+
+    /// The number of a source's allocations.
+    pub fn count(&self, source: &str) -> usize {
+        self.lock().lists.get(source).map_or(0, |list| list.len())
+    }
+
+    /// The lists of all sources.
+    pub fn all(&self) -> Vec<Arc<[Allocation]>> {
+        self.lock().lists.values().map(Arc::clone).collect()
+    }
+
+    /// The number of a listed allocation's details.
+    pub fn id(&self, allocation: &Allocation) -> Option<AllocationId> {
+        self.lock().ids.get(&allocation.details).copied()
+    }
+
+    /// The details of a number; they never change.
+    pub fn details(&self, id: AllocationId) -> Option<Arc<AllocationDetails>> {
+        self.lock().details.get(&id).map(Arc::clone)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AllocationIndex> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AllocationIndex {
+    /// Numbers new details, and removes those in no list for two changes.
+    fn number(&mut self) {
+        let Self { lists, ids, details, idle, next, .. } = self;
+        let listed =
+            lists.values().flat_map(|list| list.iter()).map(|allocation| &allocation.details);
+        let mut used = HashSet::new();
+        for reported in listed {
+            let id = *ids.entry(reported.clone()).or_insert_with(|| {
+                let id = AllocationId(*next);
+                *next = next.wrapping_add(1);
+                details.insert(id, Arc::new(reported.clone()));
+                id
+            });
+            used.insert(id);
+        }
+        let is_over = |id: &AllocationId| !used.contains(id) && idle.contains(id);
+        ids.retain(|_, id| !is_over(id));
+        details.retain(|id, _| !is_over(id));
+        *idle = details.keys().filter(|id| !used.contains(id)).copied().collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuwho_model::catalog::attributes::AttrValue;
+
+    #[test]
+    fn a_mapping_file_is_named_after_its_device() {
+        let uuid = |text| DeviceName::Uuid(GpuUuid::new(text));
+        for (name, expected) in [
+            ("10", Some(DeviceName::Number(10))),
+            ("0.3", Some(DeviceName::Part(0, 3))),
+            ("GPU-4e1a", Some(uuid("GPU-4e1a"))),
+            ("MIG-4e1a", Some(uuid("MIG-4e1a"))),
+            ("-1", None),
+            ("0.", None),
+            ("0.3.1", None),
+            ("README", None),
+        ] {
+            assert_eq!(DeviceName::of_map(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_allocator_s_details_become_attributes_and_absent_ones_do_not() {
+        let text = |text: &str| AttrValue::from(text);
+        let details = AllocationDetails {
+            resource: Some("one-gpu".into()),
+            replica: None,
+            claimed: Some(Arc::new(DraDevice {
+                driver: "gpu.nvidia.com".into(),
+                pool: "node-a".into(),
+                device: "gpu-3".into(),
+                cdi: vec!["a/b=c".into(), "a/b=d".into()],
+            })),
+            pinned: Some(Arc::new(PinnedResources {
+                numa: [1].into(),
+                cpus: [2, 3, 4, 8, 10, 11].into(),
+                memory: 1 << 30,
+                memory_numa: [0, 1].into(),
+            })),
+        };
+        let reported = details.attributes();
+        let mut expected = AttrSet::new();
+        for (key, value) in [
+            (&attr::GRANT_RESOURCE, text("one-gpu")),
+            (&attr::CLAIM_DRIVER, text("gpu.nvidia.com")),
+            (&attr::CLAIM_POOL, text("node-a")),
+            (&attr::CLAIM_DEVICE, text("gpu-3")),
+            (&attr::CLAIM_CDI, text("a/b=c,a/b=d")),
+            (&attr::GRANT_NUMA, text("1")),
+            (&attr::GRANT_CPUS, text("2-4,8,10-11")),
+            (&attr::GRANT_MEMORY, AttrValue::from(1_i64 << 30)),
+            (&attr::GRANT_MEMORY_NUMA, text("0-1")),
+        ] {
+            expected.set(key, value);
+        }
+        assert_eq!(reported, expected);
+        let nothing = AllocationDetails {
+            claimed: Some(Arc::default()),
+            pinned: Some(Arc::default()),
+            ..AllocationDetails::default()
+        };
+        assert_eq!(nothing.attributes(), AttrSet::new());
+    }
+
+    #[test]
+    fn a_source_replaces_its_own_list_only() {
+        let allocation = |index| Allocation {
+            device: DeviceName::Index(index),
+            owner: OwnerId::UNATTRIBUTED,
+            source: GrantSource::Slurm,
+            kind: GrantKind::Exclusive,
+            details: AllocationDetails::default(),
+        };
+        let allocations = AllocationRegistry::default();
+        allocations.replace("kubelet", vec![allocation(0)]);
+        allocations.replace("slurm", vec![allocation(1), allocation(2)]);
+        allocations.replace("slurm", vec![allocation(3)]);
+        let all: Vec<Allocation> =
+            allocations.all().iter().flat_map(|list| list.to_vec()).collect();
+        assert_eq!(all, [allocation(0), allocation(3)]);
+    }
+
+    #[test]
+    fn details_have_their_number_while_listed_and_for_one_more_change() {
+        let allocation = |replica: &str| Allocation {
+            device: DeviceName::Index(0),
+            owner: OwnerId::UNATTRIBUTED,
+            source: GrantSource::Kubelet,
+            kind: GrantKind::Replica,
+            details: AllocationDetails {
+                resource: Some("nvidia.com/gpu.shared".into()),
+                replica: Some(replica.into()),
+                ..AllocationDetails::default()
+            },
+        };
+        let allocations = AllocationRegistry::default();
+        allocations.replace("kubelet", vec![allocation("0"), allocation("1")]);
+        let [zero, one] = ["0", "1"].map(|replica| allocations.id(&allocation(replica)).unwrap());
+        assert_ne!(zero, one);
+        allocations.replace("kubelet", vec![allocation("1")]);
+        assert_eq!(allocations.id(&allocation("1")), Some(one));
+        assert_eq!(allocations.details(zero).as_deref(), Some(&allocation("0").details));
+        allocations.replace("kubelet", vec![allocation("1"), allocation("2")]);
+        assert_eq!((allocations.details(zero), allocations.id(&allocation("0"))), (None, None));
+        allocations.replace("kubelet", vec![allocation("0")]);
+        assert!(![zero, one].contains(&allocations.id(&allocation("0")).unwrap()));
+    }
+}

@@ -1,0 +1,13 @@
+//! What happens to a batch between source and sink.
+//!
+//! Owns shares ([`accounting`]), cost and receipts, events, health, the look-up of identities, and the
+//! series with their limit. May use `owners`, `model` and `sys`. Knows no source and no sink.
+
+#![forbid(unsafe_code)]
+
+pub mod accounting;
+pub mod cost;
+pub mod event;
+pub mod health;
+pub mod identity;
+pub mod series;
