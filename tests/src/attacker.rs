@@ -15,7 +15,7 @@ mod memory;
 mod places;
 mod probes;
 mod ras;
-mod ring;
+pub mod ring;
 mod squat;
 mod tpu;
 

@@ -7,6 +7,7 @@ use crate::control::Answer as _;
 use crate::who::HostReport;
 use gpuwho_collect::Collector;
 use gpuwho_collect::source::Alone;
+use gpuwho_export::Held;
 use gpuwho_model::heartbeat::Heartbeat;
 use gpuwho_model::point::EnrichedBatch;
 use gpuwho_model::sample::{Batch, SourcePart};
@@ -66,6 +67,11 @@ pub fn collect(
     }
     let heartbeat = Arc::new(Heartbeat::new(settings.interval));
     let mut sinks = sinks::open(configuration, &heartbeat)?;
+    // A person waits for these lines; the agent has more to do, and tries again.
+    let held = sinks.iter().find_map(|(_, sink)| sink.report().held);
+    if let Some(held @ Held::File(_)) = held {
+        return Err(RunError::Sink(held.status().reason.into()));
+    }
     let mut core = Core::new(settings, DeviceStore::read_only(&settings.paths.state), None);
     core.start_providers()?;
     core.prepare_costs(settings);

@@ -190,6 +190,19 @@ fn an_engine_that_renames_its_model_at_each_question_is_counted_as_other() {
     host.wait(&["gpuwho.owner.refused", "\"series\"", "churn"], |(count, _)| count > 0.0);
 }
 
+#[test]
+fn an_engine_that_is_started_again_has_no_names_again() {
+    let mut host = Host::new(or_skip!(Stage::new()));
+    let again = host.attack("again", 1, None);
+    // Of the first one all are known.
+    host.wait_until("pages", || again.count("page") >= 2);
+    host.wait(&["gpuwho.engine.up", "again"], |(up, _)| up > 0.5);
+    assert_eq!(host.received.of(&["gpuwho.owner.refused", "\"series\"", "again"]), None);
+    // The next one has the rest of the hour.
+    host.wait_until("another process", || again.count("ended") >= 1 && again.count("page") >= 4);
+    host.wait(&["gpuwho.owner.refused", "\"series\"", "again"], |(count, _)| count > 0.0);
+}
+
 /// Serves a page about a device beside a program by the exporter's name.
 fn export((user, group): (u32, &Group), program: &Path, uuid: &str) -> Attacker {
     let [user, program] = [user.to_string(), program.display().to_string()];

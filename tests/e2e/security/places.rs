@@ -4,6 +4,7 @@ use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::attacker;
 use gpuwho_tests::until::until;
 use rustix::process::geteuid;
+use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -32,6 +33,16 @@ impl Scene {
         Self { _folder: folder, shared, roots }
     }
 
+    /// The tenant puts a link to something of root's there, or a folder of his own; where, and all his arguments.
+    fn put(&self, place: &str, target: Option<&str>) -> (String, Vec<String>) {
+        let path = self.shared.join(place).display().to_string();
+        let target = target.map(|target| self.roots.join(target).display().to_string());
+        let arguments: Vec<_> = [Some(path.clone()), target].into_iter().flatten().collect();
+        let words: Vec<_> = arguments.iter().map(String::as_str).collect();
+        assert!(attacker::command("place", &words).unwrap().status().unwrap().success());
+        (path, arguments)
+    }
+
     /// An agent with its files in the shared folder, and its points in this file.
     fn spawn(&self, points: &str) -> Agent {
         let config = Config {
@@ -56,27 +67,35 @@ fn what_a_tenant_puts_in_the_place_of_the_agents_files_is_named_and_nothing_is_w
     if !geteuid().is_root() {
         gpuwho_tests::skip!("root, beside whom somebody else makes files");
     }
-    // What he puts, where it leads, and where the points go.
-    for (place, target, points) in [
-        ("points.jsonl", Some("file"), "points.jsonl"),
-        ("via", Some(""), "via/points.jsonl"),
-        ("run", Some(""), "points.jsonl"),
-        ("run", None, "points.jsonl"),
-        ("state", Some(""), "points.jsonl"),
-        ("state", None, "points.jsonl"),
-    ] {
+    for (place, target) in [("run", Some("")), ("run", None), ("state", Some("")), ("state", None)]
+    {
         let scene = Scene::new();
-        let path = scene.shared.join(place).display().to_string();
-        let target = target.map(|target| scene.roots.join(target).display().to_string());
-        let arguments: Vec<_> = [Some(&*path), target.as_deref()].into_iter().flatten().collect();
-        assert!(attacker::command("place", &arguments).unwrap().status().unwrap().success());
+        let (path, arguments) = scene.put(place, target);
         let before = scene.content();
-        let mut agent = scene.spawn(points);
+        let mut agent = scene.spawn("points.jsonl");
         let ended = agent.wait(WITHIN);
         let log = agent.log().join("\n");
         assert!(ended.is_some_and(|ended| !ended.success()), "{arguments:?}: {ended:?} {log}");
         assert!(log.contains("65534") && log.contains(&path), "{arguments:?}: {log}");
         assert_eq!(scene.content(), before, "{arguments:?}: {log}");
+    }
+    // Where the points go, which the agent goes on without.
+    for (place, target, points) in
+        [("points.jsonl", "file", "points.jsonl"), ("via", "", "via/points.jsonl")]
+    {
+        let scene = Scene::new();
+        let (_, arguments) = scene.put(place, Some(target));
+        let before = scene.content();
+        let agent = scene.spawn(points);
+        let is_named = |who: &Value| {
+            let mut sources = who["sources"].as_array()?.iter();
+            let sink = sources.find(|source| source["name"] == "sink:file")?;
+            let has_user = sink["reason"].as_str()?.contains("belongs to user 65534");
+            (sink["state"] == "degraded" && has_user).then_some(())
+        };
+        let what = format!("{arguments:?} named");
+        agent.wait_for(&what, WITHIN, is_named).unwrap();
+        assert_eq!(scene.content(), before, "{arguments:?}");
     }
     // Root's own links lead where they should.
     let scene = Scene::new();

@@ -3,6 +3,7 @@
 use super::usage::{Attacker, cpu_time};
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::attacker;
+use gpuwho_tests::attacker::ring::HIDER;
 use gpuwho_tests::or_skip;
 use gpuwho_tests::until::until;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
@@ -10,8 +11,9 @@ use rustix::process::geteuid;
 use serde_json::Value;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -32,32 +34,42 @@ const FILE: &str = "points.jsonl";
 struct Scene {
     agent: Agent,
     device: PathBuf,
+    /// A node that no driver serves.
+    refusing: PathBuf,
     folder: TempDir,
+    _turn: MutexGuard<'static, ()>,
 }
+
+/// The agents watch one device number, and the attackers are one owner: one scene at a time.
+static TURN: Mutex<()> = Mutex::new(());
 
 impl Scene {
     fn new(hook: Option<&'static str>) -> Result<Self, &'static str> {
         if !geteuid().is_root() {
             return Err("root, to attach programs");
         }
+        // A test that failed has left nothing.
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::Builder::new().prefix("gpuwho-ring-").tempdir_in("/dev");
         let folder = folder.map_err(|_| "a /dev to make a node in")?;
-        let device = folder.path().join("device");
-        let number = makedev(FULL.0, FULL.1);
-        mknodat(CWD, &device, FileType::CharacterDevice, Mode::empty(), number)
-            .map_err(|_| "a device node")?;
-        for (path, mode) in [(folder.path(), 0o755), (&*device, 0o666)] {
+        let [device, refusing] = ["device", "refusing"].map(|name| folder.path().join(name));
+        for (node, (major, minor)) in [(&device, FULL), (&refusing, (unserved(), 1))] {
+            let number = makedev(major, minor);
+            mknodat(CWD, node, FileType::CharacterDevice, Mode::empty(), number)
+                .map_err(|_| "a device node")?;
+        }
+        for (path, mode) in [(folder.path(), 0o755), (&*device, 0o666), (&*refusing, 0o666)] {
             fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         }
         let config = Config {
-            nodes: Some(vec![device.display().to_string()]),
+            nodes: Some([&device, &refusing].map(|node| node.display().to_string()).to_vec()),
             file: Some(folder.path().join(FILE)),
             hook,
             more: "[nvidia]\nenabled = false\n".to_owned(),
             ..Config::default()
         };
         let agent = Agent::start(folder.path(), &config, None).unwrap();
-        let scene = Self { agent, device, folder };
+        let scene = Self { agent, device, refusing, folder, _turn: turn };
         if scene.source()["reason"].as_str().is_some_and(|reason| reason.contains("scanning /proc"))
         {
             return Err("BPF");
@@ -66,9 +78,7 @@ impl Scene {
     }
 
     fn attack(&self, name: &str, more: &[&str]) -> Attacker {
-        let device = self.device.to_str().unwrap();
-        let arguments: Vec<&str> = [device].into_iter().chain(more.iter().copied()).collect();
-        Attacker::start(&mut attacker::command(name, &arguments).unwrap())
+        attack_on(&self.device, name, more)
     }
 
     /// A process of root's that holds the device.
@@ -78,9 +88,18 @@ impl Scene {
     }
 
     fn is_told(&self, pid: u32) -> bool {
+        self.nodes_of(pid).is_some()
+    }
+
+    /// The nodes of a living process that is told; an earlier one may have had its number.
+    fn nodes_of(&self, pid: u32) -> Option<Vec<Value>> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let start: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
         let who = self.agent.who().unwrap();
-        let holders = who["holders"].as_array().unwrap();
-        holders.iter().any(|holder| holder["pid"] == pid)
+        let mut holders = who["holders"].as_array().unwrap().iter();
+        let holder =
+            holders.find(|holder| holder["pid"] == pid && holder["start_ticks"] == start)?;
+        holder["nodes"].as_array().cloned()
     }
 
     fn source(&self) -> Value {
@@ -120,6 +139,31 @@ impl Scene {
         println!("{:.1} % of a core, beside {}", took * 100.0, attack.pid());
         assert!(took < MAX_CPU, "{took} of a core");
     }
+}
+
+fn attack_on(node: &Path, name: &str, more: &[&str]) -> Attacker {
+    let node = node.to_str().unwrap();
+    let arguments: Vec<&str> = [node].into_iter().chain(more.iter().copied()).collect();
+    Attacker::start(&mut attacker::command(name, &arguments).unwrap())
+}
+
+/// A major number for experiments that no driver of this kernel has.
+fn unserved() -> u32 {
+    let served = fs::read_to_string("/proc/devices").unwrap();
+    let is_served = |major: &u32| {
+        served.lines().any(|line| line.trim_start().starts_with(&format!("{major} ")))
+    };
+    (240..255).find(|major| !is_served(major)).unwrap()
+}
+
+/// The child of an attack that has this name.
+fn child_of(attack: &Attacker, name: &str) -> Option<u32> {
+    let pid = attack.pid();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    let is_it = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name)
+    };
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(is_it)
 }
 
 /// Ends when dropped.
@@ -184,4 +228,39 @@ fn a_thread_with_a_table_of_descriptors_of_its_own_hides_no_opening() {
         holders.iter().any(|holder| holder["pid"] == hidden.pid()).then_some(())
     };
     agent.wait_for("the hidden holder", WITHIN, look).unwrap();
+}
+
+#[test]
+fn who_fills_his_own_share_and_the_scans_hides_no_opening_of_his_own() {
+    let scene = or_skip!(Scene::new(None));
+    // Without the flood the kernel tells; behind more descriptors than are looked at the device is not known.
+    for [descriptors, flooders] in [["1000", "0"], ["1000", "3"], ["6000", "3"]] {
+        let attack = scene.attack("hide", &[descriptors, flooders]);
+        let hider = until(WITHIN, || child_of(&attack, HIDER)).unwrap();
+        let opened = Instant::now();
+        let nodes = until(WITHIN, || scene.nodes_of(hider));
+        let nodes =
+            nodes.unwrap_or_else(|| panic!("{descriptors} {flooders}: {:#}", scene.source()));
+        assert_eq!(nodes.len(), usize::from(descriptors == "1000"), "{nodes:?}");
+        println!("{descriptors} descriptors, {flooders} flooders: {:?}", opened.elapsed());
+        if flooders != "0" {
+            assert_eq!(scene.source()["state"], "degraded");
+        }
+    }
+}
+
+#[test]
+fn who_uses_up_his_looks_makes_no_refused_opening_of_another_count() {
+    // The hook whose openings the agent confirms in `/proc`.
+    let scene = or_skip!(Scene::new(Some("cgroup")));
+    let attack = attack_on(&scene.refusing, "refused", &[]);
+    thread::sleep(Duration::from_secs(2));
+    // This process is the victim: it holds no device, and has tried to.
+    File::open(&scene.refusing).unwrap_err();
+    let own = std::process::id();
+    let reported = until(Duration::from_secs(8), || scene.is_told(own).then_some(()));
+    assert!(reported.is_none(), "beside {}", attack.pid());
+    let victim = scene.victim();
+    let reported = until(WITHIN, || scene.is_told(victim.0.id()).then_some(()));
+    assert!(reported.is_some(), "{:#}", scene.source());
 }

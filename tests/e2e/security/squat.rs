@@ -7,9 +7,10 @@ use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::program;
 use gpuwho_tests::prometheus::{free_address, get};
 use gpuwho_tests::until::until;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -102,6 +103,43 @@ fn who_listens_on_the_endpoints_port_first_ends_no_agent() {
     let serves = || get(&address, "/metrics").is_ok_and(|page| page.contains("\ngpu_power_watts{"));
     assert!(until(WITHIN, || serves().then_some(())).is_some(), "{:#?}", agent.log());
     wait_for_source(&agent, "sink:prometheus", "ready", "");
+}
+
+#[test]
+fn who_has_the_sinks_file_or_its_folder_ends_no_agent_and_reads_nothing() {
+    let folder = TempDir::new().unwrap();
+    let [open, target] = ["open", "target"].map(|name| folder.path().join(name));
+    for (path, mode) in [(folder.path(), 0o755), (&*open, 0o1777)] {
+        // The first one is there.
+        let _ = fs::create_dir(path);
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+    fs::write(&target, "root's\n").unwrap();
+    let file = open.join("points.jsonl");
+    let arguments = [&file, &target].map(|path| path.to_str().unwrap());
+    assert!(attacker::command("place", &arguments).unwrap().status().unwrap().success());
+    // A person who asks for lines is told at once.
+    let mut once = Command::new(program::gpuwho().unwrap());
+    once.args(["collect", "--once", "--sink"]).arg(format!("file:{}", file.display()));
+    let answer = once.output().unwrap();
+    let error = String::from_utf8_lossy(&answer.stderr).into_owned();
+    assert!(!answer.status.success() && error.contains("belongs to user 65534"), "{error}");
+
+    let nvml = FakeNvml::install(folder.path(), "a10x1").unwrap();
+    let interval = Some("200ms".to_owned());
+    let config = Config { interval, file: Some(file.clone()), ..Config::default() };
+    let agent = Agent::start(folder.path(), &config, Some(&nvml)).unwrap();
+    wait_for_source(&agent, "sink:file", "degraded", "the file belongs to user 65534");
+    assert_eq!(fs::read_to_string(&target).unwrap(), "root's\n");
+    // In a folder where everybody may replace it there is none.
+    fs::remove_file(&file).unwrap();
+    fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+    wait_for_source(&agent, "sink:file", "degraded", "every user can write in a folder");
+    // The operator's own: it is written as soon as it is so.
+    fs::set_permissions(&open, Permissions::from_mode(0o755)).unwrap();
+    let lines = || fs::read_to_string(&file).is_ok_and(|text| text.contains("\"gpu.energy\""));
+    assert!(until(WITHIN, || lines().then_some(())).is_some(), "{:#?}", agent.log());
+    wait_for_source(&agent, "sink:file", "ready", "");
 }
 
 /// What `gpuwho config check` says of a section.

@@ -60,11 +60,25 @@ fn engines(arguments: &[String]) -> io::Result<()> {
     let (name, option) =
         if is_exporter { ("dcgm-exporter", "--address") } else { ("attacker", "--port") };
     for port in port..port.saturating_add(count) {
+        if kind == "again" {
+            thread::spawn(move || start_again(port));
+            continue;
+        }
         let mut engine = Command::new("/proc/self/exe");
         engine.arg0(name).args(["engine", kind, option, &port.to_string()]);
         engine.stdin(Stdio::null()).spawn()?;
     }
     wait()
+}
+
+/// An engine that is started again after two pages, each time with other models.
+fn start_again(port: u16) -> io::Result<()> {
+    loop {
+        let mut engine = Command::new("/proc/self/exe");
+        engine.arg0("attacker").args(["engine", "again", "--port", &port.to_string()]);
+        engine.stdin(Stdio::null()).spawn()?.wait()?;
+        line("ended")?;
+    }
 }
 
 /// Joins the groups, takes a network and a `/dev` of its own, becomes nobody and opens the device.
@@ -91,14 +105,19 @@ fn engine(arguments: &[String]) -> io::Result<()> {
     let clients = TcpListener::bind((Ipv4Addr::UNSPECIFIED, number(port)?))?;
     let page = page(kind)?;
     line("ready")?;
+    let mut pages = 0;
     for client in clients.incoming().flatten() {
         // A client that goes away is what is tried.
-        let _ = answer(client, kind, &page);
+        pages += usize::from(answer(client, kind, &page).unwrap_or_default());
+        if kind == "again" && pages == 2 {
+            break;
+        }
     }
     Ok(())
 }
 
-fn answer(mut client: TcpStream, kind: &str, page: &str) -> io::Result<()> {
+/// Whether it was the page that was asked for.
+fn answer(mut client: TcpStream, kind: &str, page: &str) -> io::Result<bool> {
     let lines = BufReader::new(client.try_clone()?).lines();
     let head: Vec<_> = lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
     let is_page = head.first().is_some_and(|line| line.starts_with("GET /metrics "));
@@ -120,17 +139,20 @@ fn answer(mut client: TcpStream, kind: &str, page: &str) -> io::Result<()> {
     let head =
         format!("HTTP/1.1 200 OK\r\ncontent-type: {media}\r\ncontent-length: {length}\r\n\r\n");
     client.write_all(head.as_bytes())?;
-    client.write_all(body.as_bytes())
+    client.write_all(body.as_bytes())?;
+    Ok(is_page)
 }
 
-/// The page; that of `churn` names other models each time.
+/// The page; that of `churn` names other models each time, that of `again` in each process.
 fn renamed(kind: &str, page: &str) -> String {
     static PAGES: AtomicU64 = AtomicU64::new(0);
-    if kind != "churn" {
-        return page.to_owned();
-    }
-    let first = PAGES.fetch_add(MODELS, Ordering::Relaxed);
-    let line = |number| format!("vllm:num_requests_running{{model_name=\"m{number}\"}} 1\n");
+    let (first, process) = match kind {
+        "churn" => (PAGES.fetch_add(MODELS, Ordering::Relaxed), 0),
+        "again" => (0, std::process::id()),
+        _ => return page.to_owned(),
+    };
+    let line =
+        |number| format!("vllm:num_requests_running{{model_name=\"m{process}-{number}\"}} 1\n");
     (first..first + MODELS).map(line).collect()
 }
 
@@ -139,7 +161,7 @@ fn page(kind: &str) -> io::Result<String> {
     let mut page = String::new();
     // Writing to a string cannot fail.
     match kind.split_once(':').unwrap_or((kind, "")) {
-        ("version" | "interim" | "plain" | "churn", _) => page.push_str(PAGE),
+        ("version" | "interim" | "plain" | "churn" | "again", _) => page.push_str(PAGE),
         ("comment", _) => {
             page.push_str(PAGE);
             page.push_str("# ");

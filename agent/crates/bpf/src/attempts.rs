@@ -95,7 +95,7 @@ impl Attempts {
     pub(super) fn check(
         &mut self,
         now: Instant,
-        mut see: impl FnMut(ProcKey, Device) -> OpenState,
+        mut see: impl FnMut(&Attempt) -> OpenState,
     ) -> Outcome {
         let mut outcome = Outcome::default();
         let mut rest = Vec::with_capacity(self.0.len());
@@ -104,7 +104,7 @@ impl Attempts {
                 rest.push(waiting);
                 continue;
             }
-            let seen = see(waiting.attempt.process, waiting.attempt.device);
+            let seen = see(&waiting.attempt);
             if seen != OpenState::Without {
                 outcome.held.push(waiting.attempt);
             } else if now.duration_since(waiting.since) >= GIVE_UP {
@@ -181,10 +181,10 @@ mod tests {
         let start = Instant::now();
         let mut attempts = Attempts::default();
         assert!(attempts.hold(attempt(7), start).is_none());
-        let early = attempts.check(start, |_, _| OpenState::Without);
+        let early = attempts.check(start, |_| OpenState::Without);
         assert_eq!((early.held.len(), early.refused.len()), (0, 0));
         assert_eq!(attempts.next(), Some(start + FIRST_WAIT));
-        let late = attempts.check(start + GIVE_UP, |_, _| OpenState::Without);
+        let late = attempts.check(start + GIVE_UP, |_| OpenState::Without);
         assert_eq!((late.held.len(), late.refused.len()), (0, 1));
         assert_eq!(attempts.next(), None);
     }
@@ -195,8 +195,8 @@ mod tests {
         let mut attempts = Attempts::default();
         assert!(attempts.hold(attempt(7), start).is_none());
         assert!(attempts.hold(attempt(8), start).is_none());
-        let seen = attempts.check(start, |process, _| {
-            if process.pid == 8 { OpenState::Holding } else { OpenState::Without }
+        let seen = attempts.check(start, |attempt| {
+            if attempt.process.pid == 8 { OpenState::Holding } else { OpenState::Without }
         });
         let pids: Vec<u32> = seen.held.iter().map(|held| held.process.pid).collect();
         assert_eq!(pids, vec![8]);
@@ -210,7 +210,7 @@ mod tests {
         let start = Instant::now();
         let mut attempts = Attempts::default();
         assert!(attempts.hold(attempt(7), start).is_none());
-        let gone = attempts.check(start, |_, _| OpenState::Gone);
+        let gone = attempts.check(start, |_| OpenState::Gone);
         assert_eq!((gone.held.len(), gone.refused.len()), (1, 0));
         assert_eq!(attempts.next(), None);
     }

@@ -9,7 +9,7 @@ pub mod source;
 
 use super::load::{Loaded, load, losses};
 use super::losses::LossStatus;
-use super::share::Allowances;
+use super::share::{Allowances, LookBudget};
 use super::watch::Watch;
 use aya::maps::{MapData, PerCpuArray};
 use gpuwho_collect::cpu_limit::CpuLimit;
@@ -236,7 +236,7 @@ pub fn start(
         tracker: Tracker::default(),
         attempts: super::attempts::Attempts::default(),
         loss_status: loss_status.clone(),
-        looks: (None, 0),
+        looks: LookBudget::default(),
         emit,
     };
     let thread =

@@ -26,8 +26,8 @@ const QUIET: Duration = Duration::from_secs(30);
 /// record told is found by then, whoever floods whatever.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(30);
-/// Such scans take this part of a core at most.
-const SCAN_PART: u32 = 20;
+/// Such scans take this part of a core at most, and so do checks of all processes.
+pub(super) const SCAN_PART: u32 = 20;
 /// Owners and kinds that wait to be counted.
 const MAX_REFUSED: usize = 1_024;
 

@@ -1,12 +1,14 @@
-//! What the loop of the source `device_users` sleeps on.
+//! What the loop of the source `device_users` sleeps on, and for how long.
 
 use super::load::Loaded;
+use super::losses::Losses;
+use super::records::Fact;
 use gpuwho_model::paths::Paths;
 use gpuwho_owners::nodes::{Settings, folders};
 use inotify::{Inotify, WatchMask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Buffer for a burst of names in one read of the node watch.
 const NODE_EVENT_BYTES: usize = 4_096;
@@ -57,5 +59,33 @@ pub(super) fn drain(inotify: Option<&mut Inotify>) {
     if let Some(inotify) = inotify {
         // Only the fact that something appeared matters.
         let _ = inotify.read_events(&mut names);
+    }
+}
+
+/// How far the rings are read.
+pub(super) struct Rings {
+    pub losses: Losses,
+    /// There were records.
+    pub are_active: bool,
+    /// More openings may wait.
+    pub is_full: bool,
+    /// When the last opening was that was read.
+    pub opened_ns: u64,
+    /// Read from the ring, and to be taken after openings that are older.
+    pub next: Option<Fact>,
+}
+
+impl Rings {
+    pub(super) fn new(losses: Losses) -> Self {
+        Self { losses, are_active: false, is_full: false, opened_ns: 0, next: None }
+    }
+
+    /// How long there is nothing to do until the first of these moments.
+    pub(super) fn timeout(&self, moments: [Option<Instant>; 2]) -> Duration {
+        if self.next.is_some() || self.is_full {
+            return Duration::ZERO;
+        }
+        let all = moments.into_iter().chain([self.losses.next()]).flatten();
+        all.min().map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()))
     }
 }

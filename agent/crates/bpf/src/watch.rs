@@ -6,15 +6,15 @@ use super::device_users::{OpenHook, Settings};
 use super::load::{Loaded, fill};
 use super::losses::{LossStatus, Losses};
 use super::records::{Fact, fact, of_process};
-use super::share::{follow, forget};
-use super::wake::{drain, wait, watch_folders};
+use super::share::{LookBudget, follow, forget, unreported};
+use super::wake::{Rings, drain, wait, watch_folders};
 use gpuwho_common::device_users::SeenKey;
 use gpuwho_model::ids::ProcKey;
 use gpuwho_model::paths::Paths;
 use gpuwho_owners::attribute::{Evidence, Opened};
 use gpuwho_owners::host::boot_time_ns;
 use gpuwho_owners::nodes::{self, Device, Nodes};
-use gpuwho_owners::proc_scan::{ScanPass, Tracker, holds, is_alive};
+use gpuwho_owners::proc_scan::{ScanPass, Tracker, holds, is_alive, opener};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -24,9 +24,10 @@ use std::time::{Duration, Instant};
 /// Records of each ring that are read between two looks at everything else: some 20 ms.
 const AT_ONCE: usize = 256;
 
-/// Descriptors and threads that are looked at in a second to confirm openings: some 0.1 s. An opening
-/// beyond that counts as confirmed.
-const LOOKS_A_SECOND: usize = 65_536;
+/// Processes that are followed and were not told, of which a scan looks at each: some 0.4 s.
+const MAX_UNREPORTED: usize = 4_096;
+/// Of these between two looks at the rings.
+const UNREPORTED_AT_ONCE: usize = 128;
 
 /// The state of the loop.
 pub(super) struct Watch<E> {
@@ -37,8 +38,7 @@ pub(super) struct Watch<E> {
     pub tracker: Tracker,
     pub attempts: Attempts,
     pub loss_status: LossStatus,
-    /// Since when and how many of [`LOOKS_A_SECOND`] are left.
-    pub looks: (Option<Instant>, usize),
+    pub looks: LookBudget,
     pub emit: E,
 }
 
@@ -233,12 +233,12 @@ impl<E: FnMut(Evidence)> Watch<E> {
 
     fn check_attempts(&mut self, bpf: &mut Loaded) {
         let now = Instant::now();
-        if self.looks.0.is_none_or(|since| now.duration_since(since) >= Duration::from_secs(1)) {
-            self.looks = (Some(now), LOOKS_A_SECOND);
-        }
-        let (paths, (_, looks)) = (&self.paths, &mut self.looks);
-        let outcome = self.attempts.check(now, |process, device| {
-            if holds(paths, process, device, looks) {
+        let (paths, looks) = (&self.paths, &mut self.looks);
+        let outcome = self.attempts.check(now, |attempt| {
+            let (process, device) = (attempt.process, attempt.device);
+            let Evidence::Opened(opened) = &attempt.evidence else { return OpenState::Gone };
+            let holds = |left: &mut usize| holds(paths, process, device, left);
+            if looks.take(bpf.allowance.slots(opened), now, holds) {
                 OpenState::Holding
             } else if is_alive(paths, process) {
                 OpenState::Without
@@ -301,10 +301,42 @@ impl<E: FnMut(Evidence)> Watch<E> {
                 return ControlFlow::Break(());
             }
         }
+        self.find_unreported(bpf, rings);
         self.end_missing(&pass);
         let took = self.loss_status.spent().saturating_sub(began);
         rings.losses.scanned(Instant::now(), took);
         ControlFlow::Continue(())
+    }
+
+    /// Emits those whose opening the programs saw and did not tell, because the owner had had its share, where a
+    /// pass has not found the device among all of the owner's descriptors. Their descriptors are looked at up
+    /// to a bound; beyond it the opening is true, and of which device is not known.
+    fn find_unreported(&mut self, bpf: &mut Loaded, rings: &mut Rings) {
+        for (number, (pid, entry)) in unreported(bpf, MAX_UNREPORTED).into_iter().enumerate() {
+            if number % UNREPORTED_AT_ONCE == UNREPORTED_AT_ONCE - 1 {
+                self.read_rings(bpf, rings);
+                self.check_attempts(bpf);
+            }
+            let process = ProcKey { pid, start_ticks: entry.start_ticks };
+            let (paths, nodes) = (&self.paths, &self.nodes);
+            let look = |left: &mut usize| opener(paths, nodes, process, left);
+            let found = self.looks.take(entry.slots, Instant::now(), look);
+            let Some((holder, is_complete)) = found else { continue };
+            let mut news = self.tracker.take(std::slice::from_ref(&holder), &self.nodes);
+            // The cgroup's hook runs before the driver, which may have refused it.
+            let has_opened = bpf.hook != OpenHook::Cgroup || !is_complete;
+            let opened = holder.opened(Arc::default(), boot_time_ns());
+            if holder.devices.is_empty() && has_opened {
+                news.extend(self.tracker.take_unseen(opened.clone()));
+            }
+            if self.tracker.knows(process) {
+                follow(bpf, &opened);
+            } else {
+                // Its next attempt is seen.
+                forget(bpf, pid);
+            }
+            self.emit_found(bpf, news);
+        }
     }
 
     /// Emits the ends of those that a pass has not found, and counts those that it has not seen whole.
@@ -350,33 +382,5 @@ impl<E: FnMut(Evidence)> Watch<E> {
             tracing::warn!(%error, "cannot watch every accelerator node");
         }
         self.nodes = nodes;
-    }
-}
-
-/// How far the rings are read.
-struct Rings {
-    losses: Losses,
-    /// There were records.
-    are_active: bool,
-    /// More openings may wait.
-    is_full: bool,
-    /// When the last opening was that was read.
-    opened_ns: u64,
-    /// Read from the ring, and to be taken after openings that are older.
-    next: Option<Fact>,
-}
-
-impl Rings {
-    fn new(losses: Losses) -> Self {
-        Self { losses, are_active: false, is_full: false, opened_ns: 0, next: None }
-    }
-
-    /// How long there is nothing to do until the first of these moments.
-    fn timeout(&self, moments: [Option<Instant>; 2]) -> Duration {
-        if self.next.is_some() || self.is_full {
-            return Duration::ZERO;
-        }
-        let all = moments.into_iter().chain([self.losses.next()]).flatten();
-        all.min().map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()))
     }
 }

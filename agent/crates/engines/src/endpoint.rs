@@ -21,6 +21,7 @@ use gpuwho_collect::cpu_limit::Importance;
 use gpuwho_model::catalog::agent::OwnerLimit;
 use gpuwho_model::catalog::endpoint::{self as metric, FamilyDrift, PageOutcome};
 use gpuwho_model::ids::EngineId;
+use gpuwho_model::labels::SeenLabels;
 use gpuwho_model::sample::Batch;
 use gpuwho_model::status::Report;
 use gpuwho_owners::engines::{EngineFacts, Serving};
@@ -93,8 +94,10 @@ impl Endpoint {
             port: server.at.port(),
             ..EngineFacts::default()
         };
+        let owner = shared.ownership.key_of(Some(&server.owner));
+        let labels = shared.places.take(owner, server.at.port());
         let link = Link::new(server);
-        let endpoint = Self::new(part, Origin::Found(link.clone()), facts, shared)?;
+        let endpoint = Self::new(part, Origin::Found(link.clone()), (facts, labels), shared)?;
         Ok((endpoint, link))
     }
 
@@ -110,10 +113,16 @@ impl Endpoint {
             labels: endpoint.labels.clone(),
             ..EngineFacts::default()
         };
-        Self::new(part, Origin::Configured(endpoint.target.clone()), facts, shared)
+        let origin = Origin::Configured(endpoint.target.clone());
+        Self::new(part, origin, (facts, SeenLabels::default()), shared)
     }
 
-    fn new(part: u32, origin: Origin, facts: EngineFacts, shared: &Shared) -> io::Result<Self> {
+    fn new(
+        part: u32,
+        origin: Origin,
+        (facts, labels): (EngineFacts, SeenLabels),
+        shared: &Shared,
+    ) -> io::Result<Self> {
         let every = shared.every.unwrap_or(shared.interval);
         Ok(Self {
             part,
@@ -122,7 +131,7 @@ impl Endpoint {
             origin,
             path: PagePath::default(),
             fetcher: Fetcher::new(&shared.large, every.min(WITHIN))?,
-            reader: PageReader::sharing(&shared.drafting),
+            reader: PageReader::sharing(&shared.drafting, labels),
             is_version_asked: false,
             started: None,
             rate: TokenRate::default(),

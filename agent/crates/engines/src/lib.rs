@@ -32,7 +32,7 @@ mod vllm;
 
 pub use source::SOURCE;
 
-use accounts::Accounts;
+use accounts::{Accounts, Places};
 use dcgm::Fed;
 use fetch::LargePages;
 use gpuwho_collect::snapshot::Control;
@@ -78,6 +78,7 @@ struct Shared {
     drafting: Drafting,
     fed: Fed,
     accounts: Accounts,
+    places: Places,
     /// The agent's own network namespace, by inode.
     own_network: Option<u64>,
     /// The agent's interval.

@@ -15,7 +15,7 @@ use super::exposition::LineError;
 use super::table::Version;
 use draft::Draft;
 use gpuwho_model::ids::EngineId;
-use gpuwho_model::labels::LabelSets;
+use gpuwho_model::labels::{LabelSets, SeenLabels};
 use gpuwho_model::sample::Batch;
 use shape::Shape;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -110,12 +110,13 @@ pub struct PageReader {
 impl PageReader {
     /// Has read nothing yet.
     pub fn new() -> Self {
-        Self::sharing(&Drafting::default())
+        Self::sharing(&Drafting::default(), SeenLabels::default())
     }
 
-    /// Has read nothing yet, and reads no page line by line while another one does.
-    pub fn sharing(drafting: &Drafting) -> Self {
-        let labels = LabelSets::new(MAX_LABEL_SETS);
+    /// Has read nothing yet, and reads no page line by line while another one does. Labels count as new
+    /// beside those that the server before it had.
+    pub fn sharing(drafting: &Drafting, labels: SeenLabels) -> Self {
+        let labels = LabelSets::sharing(MAX_LABEL_SETS, labels);
         Self { version: None, shape: None, labels, drafting: drafting.clone() }
     }
 

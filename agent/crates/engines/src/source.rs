@@ -109,6 +109,7 @@ impl Settings {
             drafting: <_>::default(),
             fed: <_>::default(),
             accounts: <_>::default(),
+            places: <_>::default(),
             own_network: own_network(paths),
             interval,
             every: self.every,

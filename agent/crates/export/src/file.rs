@@ -3,13 +3,15 @@
 //!
 //! `FILE` is renamed to `FILE.1`, `FILE.1` to `FILE.2`, and so on. If another program (`logrotate`)
 //! renames or deletes the file, the next batch begins a new one. Only regular files rotate: a pipe
-//! or a device is written as it is.
+//! or a device is written as it is. A file that another user has or can replace is not written, and tried
+//! again with each batch.
 
-use gpuwho_model::paths::link_of_another;
+use gpuwho_model::paths::{link_of_another, shared_part};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 /// Readable by root and its group: lines name users and jobs.
@@ -29,6 +31,92 @@ pub(super) struct Rotation {
 impl Default for Rotation {
     fn default() -> Self {
         Self { max_bytes: 100 << 20, max_age: None, keep: 4 }
+    }
+}
+
+/// Why a file is not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnsafeFile {
+    /// It is another user's, or a link of one.
+    #[error("the file belongs to user {0}, who would read or redirect what is written")]
+    File(u32),
+    /// A folder of its path is.
+    #[error("a folder of its path belongs to user {0}, who can replace the file")]
+    Folder(u32),
+    /// A link in its path is.
+    #[error("a link in its path belongs to user {0}, who can redirect what is written")]
+    Link(u32),
+    /// A folder of its path is everybody's.
+    #[error("every user can write in a folder of its path, and replace the file")]
+    Shared,
+}
+
+impl UnsafeFile {
+    fn of(error: &io::Error) -> Option<Self> {
+        error.get_ref()?.downcast_ref().copied()
+    }
+
+    /// What helps.
+    pub(super) const REMEDY: &str =
+        "remove it, or name a file in a folder that only the agent's user can write";
+}
+
+/// Why the file is not written now; for the sink's report.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FileState(Arc<Mutex<Option<UnsafeFile>>>);
+
+impl FileState {
+    pub(super) fn refusal(&self) -> Option<UnsafeFile> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, error: Option<&io::Error>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = error.and_then(UnsafeFile::of);
+    }
+}
+
+/// A file that is opened once nobody else has it: what is to be written before is lost.
+#[derive(Debug)]
+pub(super) struct GuardedFile {
+    path: PathBuf,
+    rotation: Rotation,
+    file: Option<RotatingFile>,
+    pub(super) state: FileState,
+}
+
+impl GuardedFile {
+    /// Opens the file, or says in its state whose it is.
+    pub(super) fn open(path: &Path, rotation: Rotation) -> io::Result<Self> {
+        let (opened, state) = (RotatingFile::open(path, rotation), FileState::default());
+        state.note(opened.as_ref().err());
+        let file = match opened {
+            Err(error) if state.refusal().is_none() => return Err(error),
+            opened => opened.ok(),
+        };
+        Ok(Self { path: path.to_owned(), rotation, file, state })
+    }
+
+    fn file(&mut self) -> io::Result<&mut RotatingFile> {
+        match &mut self.file {
+            Some(file) => Ok(file),
+            none => Ok(none.insert(RotatingFile::open(&self.path, self.rotation)?)),
+        }
+    }
+}
+
+impl Write for GuardedFile {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        self.file()?.write(lines)
+    }
+
+    fn write_all(&mut self, lines: &[u8]) -> io::Result<()> {
+        let written = self.file().and_then(|file| file.write_all(lines));
+        self.state.note(written.as_ref().err());
+        written
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file()?.flush()
     }
 }
 
@@ -127,21 +215,12 @@ fn open(path: &Path) -> io::Result<(File, Metadata)> {
         options.create(true).append(true).mode(MODE);
         options
     };
-    let is_of_system = ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder));
-    if let Some((link, uid)) = path.parent().and_then(link_of_another)
-        && !is_of_system
-    {
-        return Err(not_ours(&link.display().to_string(), uid));
-    }
-    if let Ok(there) = fs::symlink_metadata(path)
-        && !is_of_system
-    {
-        // Before it is opened: a pipe of another user's would hold the agent up.
-        refuse_others(&there)?;
-    }
+    let is_of_system = is_of_system(path);
+    // Before it is opened: a pipe of another user's would hold the agent up.
+    check(path).map_err(io::Error::other)?;
     let file = match options().custom_flags(libc::O_NOFOLLOW).open(path) {
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
-            refuse_others(&fs::symlink_metadata(path)?)?;
+            refuse_others(&fs::symlink_metadata(path)?).map_err(io::Error::other)?;
             options().open(path)?
         }
         opened => opened?,
@@ -149,24 +228,40 @@ fn open(path: &Path) -> io::Result<(File, Metadata)> {
     let about = file.metadata()?;
     let kind = about.file_type();
     if (kind.is_file() || kind.is_fifo()) && !is_of_system {
-        refuse_others(&about)?;
+        refuse_others(&about).map_err(io::Error::other)?;
     }
     Ok((file, about))
 }
 
-fn refuse_others(about: &Metadata) -> io::Result<()> {
-    match about.uid() {
-        0 => Ok(()),
-        uid if uid == rustix::process::geteuid().as_raw() => Ok(()),
-        uid => Err(not_ours("it", uid)),
+fn is_of_system(path: &Path) -> bool {
+    ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder))
+}
+
+/// Whether another user has the file, or can replace it: the folders of its path, the links in it and the folders
+/// that these lead to.
+pub(super) fn check(path: &Path) -> Result<(), UnsafeFile> {
+    if is_of_system(path) {
+        return Ok(());
+    }
+    let folder = path.parent().unwrap_or(path);
+    if let Some((_, user)) = link_of_another(folder) {
+        return Err(UnsafeFile::Link(user));
+    }
+    let target = fs::canonicalize(folder).unwrap_or_default();
+    let shared = shared_part(folder, true).or_else(|| shared_part(&target, true));
+    match shared.map(|(_, user)| user) {
+        Some(Some(user)) => Err(UnsafeFile::Folder(user)),
+        Some(None) => Err(UnsafeFile::Shared),
+        None => fs::symlink_metadata(path).map_or(Ok(()), |there| refuse_others(&there)),
     }
 }
 
-fn not_ours(what: &str, uid: u32) -> io::Error {
-    io::Error::other(format!(
-        "{what} belongs to user {uid}, who would read or redirect what is written: remove it, or name a file in a \
-         folder that only the agent's user can write"
-    ))
+fn refuse_others(about: &Metadata) -> Result<(), UnsafeFile> {
+    match about.uid() {
+        0 => Ok(()),
+        uid if uid == rustix::process::geteuid().as_raw() => Ok(()),
+        uid => Err(UnsafeFile::File(uid)),
+    }
 }
 
 /// When the file was made; now where the file system does not record it.
@@ -189,7 +284,8 @@ mod tests {
     use super::*;
     use crate::small_disk::on_small_disk;
     use std::collections::BTreeMap;
-    use std::os::unix::fs::{lchown, symlink};
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
     use tempfile::TempDir;
 
     const SMALL: Rotation = Rotation { max_bytes: 10, max_age: None, keep: 2 };
@@ -224,7 +320,7 @@ mod tests {
         }
         for path in [&link, &file] {
             let error = open(path).unwrap_err().to_string();
-            assert!(error.starts_with("it belongs to user 65534"), "{error}");
+            assert!(error.starts_with("the file belongs to user 65534"), "{error}");
         }
         assert_eq!(fs::read_to_string(&target).unwrap(), "");
         assert!(open(Path::new("/dev/null")).is_ok());
@@ -232,11 +328,44 @@ mod tests {
         symlink(folder.path(), &above).unwrap();
         assert!(open(&above.join("new")).is_ok(), "by the agent's own");
         lchown(&above, Some(65_534), None).unwrap();
-        let error = open(&above.join("new")).unwrap_err().to_string();
-        assert!(
-            error.starts_with(&format!("{} belongs to user 65534", above.display())),
-            "{error}"
-        );
+        let error = open(&above.join("other")).unwrap_err();
+        assert_eq!(UnsafeFile::of(&error), Some(UnsafeFile::Link(65_534)), "{error}");
+        assert!(!folder.path().join("other").exists(), "none is made where it leads");
+    }
+
+    #[test]
+    fn a_file_that_another_user_has_or_can_replace_is_written_as_soon_as_he_cannot() {
+        let folder = TempDir::new().unwrap();
+        let logs = folder.path().join("logs");
+        fs::create_dir(&logs).unwrap();
+        let mode = |mode| fs::set_permissions(&logs, Permissions::from_mode(mode)).unwrap();
+        let path = logs.join("f");
+        mode(0o777);
+        let mut file = GuardedFile::open(&path, SMALL).unwrap();
+        assert_eq!(file.state.refusal(), Some(UnsafeFile::Shared));
+        assert!(file.write_all(b"a\n").is_err() && !path.exists(), "none is made");
+        mode(0o1777);
+        file.write_all(b"b\n").unwrap();
+        assert_eq!((file.state.refusal(), fs::read(&path).unwrap()), (None, b"b\n".to_vec()));
+        // A link in the path leads to where others write.
+        let link = folder.path().join("link");
+        symlink(&logs, &link).unwrap();
+        mode(0o777);
+        assert_eq!(check(&link.join("g")), Err(UnsafeFile::Shared));
+        mode(0o755);
+        if lchown(&path, Some(65_534), None).is_err() {
+            println!("skipped: needs root, to make another user's files");
+            return;
+        }
+        let mut file = GuardedFile::open(&path, SMALL).unwrap();
+        assert_eq!(file.state.refusal(), Some(UnsafeFile::File(65_534)));
+        assert!(file.write_all(b"c\n").is_err());
+        fs::rename(&path, logs.join("his")).unwrap();
+        file.write_all(b"d\n").unwrap();
+        assert_eq!((file.state.refusal(), fs::read(&path).unwrap()), (None, b"d\n".to_vec()));
+        lchown(&logs, Some(65_534), None).unwrap();
+        assert_eq!(check(&path), Err(UnsafeFile::Folder(65_534)));
+        assert!(GuardedFile::open(Path::new("/no/folder/f"), SMALL).is_err(), "a wrong path");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Why a sink holds back what it has until somebody acts; its state says so meanwhile.
 
+use super::file::UnsafeFile;
 use super::otlp::trust::Untrusted;
 use super::prometheus::RETRY_LISTEN;
 use gpuwho_model::catalog::agent::SourceState;
@@ -21,10 +22,13 @@ pub enum Held {
     },
     /// A secret would go to somebody else than the receiver.
     Secret(Untrusted),
+    /// Another user has its file, or can replace it.
+    File(UnsafeFile),
 }
 
 impl Held {
-    pub(crate) fn status(self) -> status::Report {
+    /// The state of the sink.
+    pub fn status(self) -> status::Report {
         let (reason, remedy) = match self {
             Self::Address { address, error, user } => {
                 let error = io::Error::from_raw_os_error(error);
@@ -39,6 +43,10 @@ impl Held {
                 )
             }
             Self::Secret(untrusted) => (untrusted.to_string(), untrusted.remedy()),
+            Self::File(refusal) => (
+                format!("sinks.file: {refusal}; nothing is written"),
+                format!("{}; it is tried with each batch", UnsafeFile::REMEDY),
+            ),
         };
         status::Report::of(SourceState::Degraded, reason, remedy)
     }

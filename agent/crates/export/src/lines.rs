@@ -2,11 +2,12 @@
 
 use super::Sink;
 use super::def::{OpenError, Receiver, SinkContext, SinkDef, SinkFlag};
-use super::file::{RotatingFile, Rotation};
+use super::file::{self, GuardedFile, Rotation};
 use super::filter::{Filter, RawFilter};
 use super::naming::{Naming, RawNaming};
 use super::stdout::JsonLines;
 use gpuwho_model::config::{self, ConfigError, Resolving, Section, checks};
+use gpuwho_model::finding::Finding;
 use serde::Deserialize;
 use std::io;
 use std::path::PathBuf;
@@ -44,7 +45,7 @@ const SINKS: &str = "sinks";
 const SECTION: Section = Section::of::<RawSinks>(
     SINKS,
     r#"# One JSON object a line for every point and every event. The file's folder must exist; the unit file
-# makes /var/log/gpuwho.
+# makes /var/log/gpuwho. Nothing is written where another user has the file or can replace it.
 #: stdout = false
 #: file = "/var/log/gpuwho/points.jsonl"
 # The file is renamed to FILE.1 when it would be larger or is older, FILE.1 to FILE.2, and so on; the
@@ -182,11 +183,20 @@ impl Receiver for File {
         }
     }
 
+    fn diagnose(&self) -> Vec<Finding> {
+        let refusal = self.path.as_ref().and_then(|path| file::check(path).err());
+        let finding = |refusal: file::UnsafeFile| {
+            Finding::new("sinks.file", "degraded", refusal.to_string(), file::UnsafeFile::REMEDY)
+        };
+        refusal.map(finding).into_iter().collect()
+    }
+
     fn open(&self, context: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
         let Some(path) = &self.path else { return Ok(None) };
-        let file = RotatingFile::open(path, self.rotation)
+        let file = GuardedFile::open(path, self.rotation)
             .map_err(|source| FileError { path: path.clone(), source })?;
-        let sink = JsonLines::start("export:file", file).map_err(ThreadError)?;
+        let state = file.state.clone();
+        let sink = JsonLines::start("export:file", file).map_err(ThreadError)?.with_state(state);
         let sink = self.naming.wrap(Box::new(sink), context.host);
         Ok(Some(self.filter.clone().before(sink, self.interval)))
     }

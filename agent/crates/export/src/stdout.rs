@@ -2,6 +2,8 @@
 //! and attributes of each point; time, event, severity, body and attributes of each event. Writes a
 //! batch in one system call, on a thread of its own.
 
+use super::file::FileState;
+use super::held::Held;
 use super::writer::WriterThread;
 use super::{Report, Sink};
 use gpuwho_model::catalog::Kind;
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 #[derive(Debug)]
 pub struct JsonLines {
     out: WriterThread,
+    file: FileState,
     line: Vec<u8>,
     taken: u64,
     not_finite: u64,
@@ -63,7 +66,12 @@ impl JsonLines {
     /// A sink that writes to `out` on a thread of this name.
     pub fn start(thread: &str, out: impl Write + Send + 'static) -> io::Result<Self> {
         let out = WriterThread::start(thread, out)?;
-        Ok(Self { out, line: Vec::new(), taken: 0, not_finite: 0 })
+        Ok(Self { out, file: FileState::default(), line: Vec::new(), taken: 0, not_finite: 0 })
+    }
+
+    /// The same into a file of this state.
+    pub(super) fn with_state(self, file: FileState) -> Self {
+        Self { file, ..self }
     }
 
     fn push(&mut self, line: &impl Serialize) -> u64 {
@@ -100,7 +108,8 @@ impl Sink for JsonLines {
     }
 
     fn report(&self) -> Report {
-        Report { taken: self.taken, not_finite: self.not_finite, ..self.out.report() }
+        let held = self.file.refusal().map(Held::File);
+        Report { taken: self.taken, not_finite: self.not_finite, held, ..self.out.report() }
     }
 }
 

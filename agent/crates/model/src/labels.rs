@@ -1,15 +1,16 @@
 //! Open labels: attributes with values known only at run time, such as the names of models and
 //! adapters.
 //!
-//! A source interns the sets it reads, up to a bound at a time and a bound of new labels an hour. Beyond
-//! these the values of a set become `other`, so totals stay right. A known set needs no allocation.
+//! A source interns the sets it reads, up to a bound at a time and a bound of new labels an hour, which
+//! those that take its place share. Beyond these the values of a set become `other`, so totals stay right. A
+//! known set needs no allocation.
 
 use crate::catalog::attributes::{AttrKey, AttrSet, AttrValue};
 use crate::text::prints_as;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The value of every label of a folded set.
@@ -61,8 +62,17 @@ pub struct LabelSets {
     max: usize,
     known: HashMap<u64, LabelSet>,
     folded: u64,
+    labels: SeenLabels,
+}
+
+/// The labels that a source has had, and may have; a handle, for the next source in its place.
+#[derive(Clone, Debug, Default)]
+pub struct SeenLabels(Arc<Mutex<Labels>>);
+
+#[derive(Debug, Default)]
+struct Labels {
     /// Hashes of the labels so far; beyond [`MAX_LABELS`] there are no new ones.
-    labels: HashSet<u64>,
+    seen: HashSet<u64>,
     new: Option<NewLabels>,
 }
 
@@ -73,7 +83,7 @@ struct NewLabels {
     in_hour: usize,
 }
 
-/// New labels of a source in an hour after its first ones (models that an engine loads). A receiver keeps
+/// New labels of a source, and of those in its place after it, in an hour after its first ones (models that an engine loads). A receiver keeps
 /// each series that it ever got.
 pub const MAX_NEW_PER_HOUR: usize = 64;
 /// Different labels of a source since its start.
@@ -86,33 +96,19 @@ pub type Label<'a> = (&'static AttrKey, &'a str);
 impl LabelSets {
     /// Starts empty; holds at most `max` sets, in addition to folded ones.
     pub fn new(max: usize) -> Self {
-        Self { max, known: HashMap::new(), folded: 0, labels: HashSet::new(), new: None }
+        Self::sharing(max, SeenLabels::default())
+    }
+
+    /// Starts empty, in the place of a source that has had these labels.
+    pub fn sharing(max: usize, labels: SeenLabels) -> Self {
+        Self { max, known: HashMap::new(), folded: 0, labels }
     }
 
     /// From now on few labels may be new: the source has named what it has. Names without end become
     /// `other`, so that totals stay right.
     pub fn expect_few_new(&mut self) {
-        self.new.get_or_insert_with(|| NewLabels { hour: Instant::now(), in_hour: 0 });
-    }
-
-    /// Whether a set has no label too many.
-    fn admits(&mut self, labels: &[Label<'_>]) -> bool {
-        let hashes =
-            labels.iter().map(|(key, value)| hash_of([(key.name, cut(value))].into_iter()));
-        let new: Vec<u64> = hashes.filter(|hash| !self.labels.contains(hash)).collect();
-        if let Some(limit) = &mut self.new {
-            if limit.hour.elapsed() >= HOUR {
-                *limit = NewLabels { hour: Instant::now(), in_hour: 0 };
-            }
-            let in_hour = limit.in_hour + new.len();
-            let is_full = self.labels.len() + new.len() > MAX_LABELS;
-            if !new.is_empty() && (in_hour > MAX_NEW_PER_HOUR || is_full) {
-                return false;
-            }
-            limit.in_hour = in_hour;
-        }
-        self.labels.extend(new);
-        true
+        let new = &mut self.labels.lock().new;
+        new.get_or_insert_with(|| NewLabels { hour: Instant::now(), in_hour: 0 });
     }
 
     /// The interned set of these labels; beyond the bound, a set with the value `other` for each.
@@ -126,7 +122,7 @@ impl LabelSets {
             self.known.retain(|_, set| Arc::strong_count(&set.0) > 1);
         }
         let is_full = self.known.len() >= self.max || self.known.contains_key(&hash);
-        if is_full || !self.admits(labels) {
+        if is_full || !self.labels.lock().admits(labels) {
             self.folded += 1;
             return made(labels, true);
         }
@@ -143,6 +139,40 @@ impl LabelSets {
     /// The number of folded lookups since the start.
     pub fn folded(&self) -> u64 {
         self.folded
+    }
+}
+
+impl SeenLabels {
+    /// Whether a source has it now.
+    pub fn is_used(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Labels> {
+        // Whole whatever panicked beside it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Labels {
+    /// Whether a set has no label too many.
+    fn admits(&mut self, labels: &[Label<'_>]) -> bool {
+        let hashes =
+            labels.iter().map(|(key, value)| hash_of([(key.name, cut(value))].into_iter()));
+        let new: Vec<u64> = hashes.filter(|hash| !self.seen.contains(hash)).collect();
+        if let Some(limit) = &mut self.new {
+            if limit.hour.elapsed() >= HOUR {
+                *limit = NewLabels { hour: Instant::now(), in_hour: 0 };
+            }
+            let in_hour = limit.in_hour + new.len();
+            let is_full = self.seen.len() + new.len() > MAX_LABELS;
+            if !new.is_empty() && (in_hour > MAX_NEW_PER_HOUR || is_full) {
+                return false;
+            }
+            limit.in_hour = in_hour;
+        }
+        self.seen.extend(new);
+        true
     }
 }
 
@@ -223,8 +253,9 @@ mod tests {
         sets.clear();
         assert_eq!(folded(&mut sets), 500 - MAX_NEW_PER_HOUR, "those that were admitted stay so");
         assert_eq!(model(&mut sets, "first"), before);
-        if let Some(hour) = sets.new.as_mut().unwrap().hour.checked_sub(HOUR) {
-            sets.new.as_mut().unwrap().hour = hour;
+        let hour = sets.labels.lock().new.as_ref().unwrap().hour.checked_sub(HOUR);
+        if let Some(hour) = hour {
+            sets.labels.lock().new.as_mut().unwrap().hour = hour;
             assert_eq!(folded(&mut sets), 500 - 2 * MAX_NEW_PER_HOUR);
         }
     }

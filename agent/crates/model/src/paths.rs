@@ -53,7 +53,6 @@ pub fn own_folders(paths: &Paths) -> Result<(), SharedFolder> {
 /// agent's own user can replace it: in one above it all may write only if they cannot replace what others
 /// have there (sticky). A folder that cannot be made is refused by whoever uses it.
 fn own_folder(setting: &'static str, folder: &Path) -> Result<(), SharedFolder> {
-    let own = geteuid().as_raw();
     let shared = |part: &Path, problem: String| {
         let (folder, part) = (folder.to_owned(), part.to_owned());
         SharedFolder { setting, folder, part, problem }
@@ -65,25 +64,32 @@ fn own_folder(setting: &'static str, folder: &Path) -> Result<(), SharedFolder> 
     let _ = fs::create_dir_all(folder);
     if let Ok(about) = fs::symlink_metadata(folder)
         && about.is_dir()
-        && about.uid() == own
+        && about.uid() == geteuid().as_raw()
         && about.mode() & (OTHERS_WRITE | STICKY) == OTHERS_WRITE
     {
         // What stays writable is refused below.
         let _ = fs::set_permissions(folder, Permissions::from_mode(about.mode() & 0o755));
     }
-    for part in folder.ancestors() {
+    let Some((part, user)) = shared_part(folder, false) else { return Ok(()) };
+    let of_user = |user| format!("belongs to user {user}");
+    let problem = user.map_or_else(|| "can be written by every user".to_owned(), of_user);
+    Err(shared(part, problem))
+}
+
+/// A part of a folder's path that another user can replace, and whose it is if it is not everybody's. In the
+/// folder itself all may write only where it may be sticky and is.
+pub fn shared_part(folder: &Path, may_be_sticky: bool) -> Option<(&Path, Option<u32>)> {
+    folder.ancestors().find_map(|part| {
         // A folder that cannot be looked at is refused by whoever uses it.
-        let Ok(about) = fs::metadata(part) else { continue };
-        let problem = match (about.uid(), about.mode()) {
-            (uid, _) if uid != 0 && uid != own => format!("belongs to user {uid}"),
-            (_, mode) if mode & OTHERS_WRITE != 0 && (part == folder || mode & STICKY == 0) => {
-                "can be written by every user".to_owned()
-            }
-            _ => continue,
-        };
-        return Err(shared(part, problem));
-    }
-    Ok(())
+        let about = fs::metadata(part).ok()?;
+        let is_open = about.mode() & OTHERS_WRITE != 0;
+        let is_sticky = about.mode() & STICKY != 0 && (may_be_sticky || part != folder);
+        match about.uid() {
+            uid if uid != 0 && uid != geteuid().as_raw() => Some((part, Some(uid))),
+            _ if is_open && !is_sticky => Some((part, None)),
+            _ => None,
+        }
+    })
 }
 
 /// The link on the way to a file that a user other than root and the agent's own has made, and the user.

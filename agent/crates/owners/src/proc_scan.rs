@@ -39,6 +39,20 @@ pub struct Holder {
     pub devices: BTreeSet<Device>,
 }
 
+impl Holder {
+    /// Its opening of a node; of one that is not known, an empty one.
+    pub fn opened(&self, node: Arc<str>, at_ns: u64) -> Opened {
+        Opened {
+            process: self.process,
+            uid: self.uid,
+            comm: Arc::clone(&self.comm),
+            cgroups: self.cgroups.clone(),
+            node,
+            at_ns,
+        }
+    }
+}
+
 /// Descriptors and threads that are looked at for one device.
 const MAX_LOOKS: usize = 4096;
 
@@ -47,14 +61,32 @@ const MAX_LOOKS: usize = 4096;
 pub fn holds(paths: &Paths, process: ProcKey, device: Device, looks: &mut usize) -> bool {
     let Some(folder) = Folder::open(paths, process.pid) else { return false };
     let is_same = |stat: ProcStat| stat.start_ticks == process.start_ticks && !stat.has_ended();
-    let left = *looks;
-    let may_look = &mut |number| {
-        *looks = left.saturating_sub(number + 1);
-        number < MAX_LOOKS.min(left)
-    };
-    let open = OpenDevices::of((process.pid, &folder), Some(device), may_look);
+    let open = OpenDevices::of((process.pid, &folder), Some(device), &mut limited(looks));
     let may_hold = open.devices.contains(&device) || !open.is_complete;
     may_hold && folder.stat("").is_some_and(is_same)
+}
+
+/// A process that is known to have opened a device, with what it holds as far as so many looks see, which are
+/// taken off, and whether they see all; `None` once it has ended.
+pub fn opener(
+    paths: &Paths,
+    nodes: &Nodes,
+    process: ProcKey,
+    looks: &mut usize,
+) -> Option<(Holder, bool)> {
+    let folder = Folder::open(paths, process.pid)?;
+    let open = OpenDevices::of((process.pid, &folder), None, &mut limited(looks));
+    let is_complete = open.is_complete;
+    let holder = describe(paths, (process.pid, &folder), watched(open, nodes))?;
+    (holder.process == process).then_some((holder, is_complete))
+}
+
+fn limited(looks: &mut usize) -> impl FnMut(usize) -> bool {
+    let left = *looks;
+    move |number| {
+        *looks = left.saturating_sub(number + 1);
+        number < MAX_LOOKS.min(left)
+    }
 }
 
 /// Whether this very process is alive.
@@ -74,11 +106,21 @@ fn holder(
     (pid, folder): (u32, &Folder),
     open: OpenDevices,
 ) -> Option<Holder> {
+    let devices = watched(open, nodes);
+    if devices.is_empty() { None } else { describe(paths, (pid, folder), devices) }
+}
+
+fn watched(open: OpenDevices, nodes: &Nodes) -> BTreeSet<Device> {
     let mut devices = open.devices;
     devices.retain(|device| nodes.contains(*device));
-    if devices.is_empty() {
-        return None;
-    }
+    devices
+}
+
+fn describe(
+    paths: &Paths,
+    (pid, folder): (u32, &Folder),
+    devices: BTreeSet<Device>,
+) -> Option<Holder> {
     let [uid, ..] = folder.status("")?.uids()?;
     let (stat, cgroup) = folder.stat_and_cgroup().filter(|(stat, _)| !stat.has_ended())?;
     // None of one that is exiting: where it was stays what is known of it.
@@ -278,6 +320,13 @@ impl Tracker {
         reported
     }
 
+    /// Who opened a device that is not seen; nothing where the process is known.
+    pub fn take_unseen(&mut self, opened: Opened) -> Option<Evidence> {
+        let evidence = (!self.knows(opened.process)).then_some(Evidence::Opened(opened))?;
+        self.note(&evidence);
+        Some(evidence)
+    }
+
     /// What the holders found in a step have that is not known yet.
     pub fn take(&mut self, holders: &[Holder], nodes: &Nodes) -> Vec<Evidence> {
         let at_ns = boot_time_ns();
@@ -325,7 +374,7 @@ impl Tracker {
             .iter()
             .map(|device| nodes.name(*device))
             .filter(|node| known.is_none_or(|known| !known.nodes.contains(node)))
-            .map(|node| Evidence::Opened(opened(holder, node, at_ns)))
+            .map(|node| Evidence::Opened(holder.opened(node, at_ns)))
             .collect();
         if known.is_some_and(|known| known.cgroups.have_moved(&holder.cgroups)) {
             let (process, cgroups) = (holder.process, holder.cgroups.clone());
@@ -337,17 +386,6 @@ impl Tracker {
             news.push(Evidence::Execed { process, comm });
         }
         news
-    }
-}
-
-fn opened(holder: &Holder, node: Arc<str>, at_ns: u64) -> Opened {
-    Opened {
-        process: holder.process,
-        uid: holder.uid,
-        comm: Arc::clone(&holder.comm),
-        cgroups: holder.cgroups.clone(),
-        node,
-        at_ns,
     }
 }
 

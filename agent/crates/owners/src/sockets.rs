@@ -1,16 +1,21 @@
 //! A process's network namespace and its TCP sockets, as the kernel lists them in
 //! `/proc/PID/net/tcp`; and of the agent's own network, whose they are. Any process in the network can open as many as its limits allow, so the list
 //! is read line by line and up to a bound: about a microsecond a socket, and no memory for irrelevant
-//! ones. What several looks may cost together is the caller's [`Allowance`].
+//! ones. What several looks may cost together is the caller's [`Allowance`]. The other end of a connection of
+//! the agent's own is asked for without the list (`sock_diag(7)`).
 
 use crate::attribute::process::Living;
 use gpuwho_model::ids::ProcKey;
 use gpuwho_model::paths::Paths;
 use rustix::fs::{Dir, readlinkat};
+use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with,
+};
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Instant;
@@ -146,14 +151,72 @@ fn own(looks: &Allowance) -> impl Iterator<Item = Socket> + use<'_> {
 /// The user of the process that accepted a connection of ours on this host; `None` until one has. The listener says
 /// less: it may have been another's when the connection came. A socket that nobody has accepted has no inode, and
 /// before Linux 6.17 root for its user.
-pub fn accepting_user((server, client): (SocketAddr, SocketAddr)) -> Option<u32> {
+pub fn accepting_user(ends: (SocketAddr, SocketAddr)) -> Option<u32> {
+    // Who fills the list hides no socket from the first question.
+    user_of(ends).unwrap_or_else(|_| listed_user(ends, &Allowance::default()))
+}
+
+fn listed_user((server, client): (SocketAddr, SocketAddr), looks: &Allowance) -> Option<u32> {
     let ends = (canonical(server), canonical(client));
     let is_other_end = |socket: &Socket| {
         !socket.listens
             && socket.inode != 0
             && (canonical(socket.local), canonical(socket.remote)) == ends
     };
-    own(&Allowance::default()).find(is_other_end).map(|socket| socket.user)
+    own(looks).find(is_other_end).map(|socket| socket.user)
+}
+
+/// Asks the kernel for the one socket of the agent's own network that has these ends (`struct inet_diag_req_v2` and
+/// `inet_diag_msg` of `linux/inet_diag.h`; a few microseconds). An error where there is none, none of an ordinary
+/// device, or the kernel was built without the question.
+fn user_of((server, client): (SocketAddr, SocketAddr)) -> io::Result<Option<u32>> {
+    const BY_FAMILY: u16 = 20;
+    const IS_REQUEST: u16 = 1;
+    const TCP: u8 = 6;
+    const LISTENS: u8 = 10;
+    const REQUEST_BYTES: u32 = 72;
+    let (server, client) = (canonical(server), canonical(client));
+    let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }.as_raw();
+    let mut request = Vec::with_capacity(REQUEST_BYTES as usize);
+    request.extend(REQUEST_BYTES.to_ne_bytes());
+    request.extend(BY_FAMILY.to_ne_bytes().into_iter().chain(IS_REQUEST.to_ne_bytes()));
+    // Number and sender of the question.
+    request.extend([0; 8]);
+    request.extend([u8::try_from(family).unwrap_or_default(), TCP, 0, 0]);
+    // In every state.
+    request.extend(u32::MAX.to_ne_bytes());
+    request.extend(server.port().to_be_bytes().into_iter().chain(client.port().to_be_bytes()));
+    request.extend(diag_address(server).into_iter().chain(diag_address(client)));
+    // Of every device, whatever its cookie.
+    request.extend([0; 4].into_iter().chain([0xff; 8]));
+    let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
+    let kernel = socket_with(family, SocketType::RAW, flags, Some(SOCK_DIAG))?;
+    // From now on nobody else can send to it.
+    connect(&kernel, &SocketAddrNetlink::new(0, 0))?;
+    send(&kernel, &request, SendFlags::empty())?;
+    let mut answer = [0; 512];
+    // It is there when the question has been sent.
+    let (bytes, _) = recv(&kernel, &mut answer, RecvFlags::DONTWAIT)?;
+    let answer = answer.get(..bytes).unwrap_or_default();
+    let word = |at: usize| answer.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+    let kind = answer.get(4..6).map(|kind| kind == BY_FAMILY.to_ne_bytes());
+    match (kind, answer.get(17), word(80), word(84)) {
+        (Some(true), Some(state), Some(user), Some(inode)) if *state != LISTENS => {
+            Ok((inode != 0).then_some(user))
+        }
+        _ => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// Sixteen bytes, of which IPv4 has the first four.
+fn diag_address(at: SocketAddr) -> [u8; 16] {
+    match at.ip() {
+        IpAddr::V6(ip) => ip.octets(),
+        IpAddr::V4(ip) => {
+            let [a, b, c, d] = ip.octets();
+            [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        }
+    }
 }
 
 /// The users of the sockets that listen on an address, or on every address with its port.
@@ -281,7 +344,9 @@ mod tests {
     fn the_user_of_a_connection_is_known_once_it_is_accepted() {
         let own = rustix::process::geteuid().as_raw();
         // A listener of both protocols has sockets of IPv6 for connections of IPv4.
-        for (listen, to) in [("127.0.0.1:0", [127, 0, 0, 1]), ("[::]:0", [127, 0, 0, 1])] {
+        let to = IpAddr::from([127, 0, 0, 1]);
+        let six = Ipv6Addr::LOCALHOST.into();
+        for (listen, to) in [("127.0.0.1:0", to), ("[::]:0", to), ("[::1]:0", six)] {
             let Ok(listener) = TcpListener::bind(listen) else { continue };
             let port = listener.local_addr().unwrap().port();
             let server = SocketAddr::from((to, port));
@@ -290,9 +355,31 @@ mod tests {
             assert_eq!(accepting_user(ends), None, "nobody has accepted it");
             let _accepted = listener.accept().unwrap();
             assert_eq!(accepting_user(ends), Some(own));
+            assert_eq!(user_of(ends).unwrap(), Some(own));
+            assert_eq!(listed_user(ends, &Allowance::default()), Some(own));
             assert_eq!(listening_users(server), BTreeSet::from([own]));
             assert_eq!(listening_users(SocketAddr::from((to, 1))), BTreeSet::new());
         }
+    }
+
+    #[test]
+    fn who_accepted_is_known_whoever_fills_the_list() {
+        let Ok(listener) = TcpListener::bind("127.0.0.1:0") else { return };
+        let server = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(server).unwrap();
+        let ends = (server, stream.local_addr().unwrap());
+        // Listeners stand before all connections.
+        let flood: Vec<_> = (0..200).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        assert_eq!(user_of(ends).unwrap(), None, "nobody has accepted it");
+        let _accepted = listener.accept().unwrap();
+        let looks = Allowance::new(flood.len(), None);
+        assert_eq!((listed_user(ends, &looks), looks.is_used_up()), (None, true));
+        let own = rustix::process::geteuid().as_raw();
+        assert_eq!(accepting_user(ends), Some(own));
+        assert_eq!(user_of(ends).unwrap(), Some(own), "without the list");
+        // The listener is not the connection.
+        assert!(user_of((server, "127.0.0.1:1".parse().unwrap())).is_err());
+        assert!(user_of(("127.0.0.1:1".parse().unwrap(), server)).is_err());
     }
 
     #[test]

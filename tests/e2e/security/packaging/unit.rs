@@ -176,3 +176,15 @@ fn under_the_units_restrictions_everything_works_that_works_without() {
         assert!(states.contains(&(wanted, "ok")), "{states:?}");
     }
 }
+
+#[test]
+fn the_unit_allows_what_the_kernel_is_asked() {
+    let families = directive("RestrictAddressFamilies");
+    assert!(families.iter().any(|family| family == "AF_NETLINK"), "{families:?}");
+    let Some(allowed) = allowed() else {
+        skip!("systemd-analyze syscall-filter (cargo xtask setup systemd)");
+    };
+    for call in ["kcmp", "socket", "connect", "sendto", "recvfrom"] {
+        assert!(allowed.contains(call), "{call}");
+    }
+}

@@ -1,6 +1,7 @@
 //! The users of devices as a source of the agent, and the section `[devices]`.
 
 use super::{Finding as Found, NAME, OpenHook, Settings, diagnose, start};
+use crate::losses::SCAN_PART;
 use crate::probe::{ProbeDef, SelfTest};
 use crate::self_test::self_test;
 use gpuwho_collect::Collector;
@@ -8,11 +9,12 @@ use gpuwho_collect::source::{Alone, Context, Diagnosing, ProcessChange, Source, 
 use gpuwho_model::config::{ConfigError, Section, Tables, checks, duration};
 use gpuwho_model::finding::Finding;
 use gpuwho_owners::nodes::{self, Vendors};
+use gpuwho_sys::clock::thread_cpu;
 use serde::Deserialize;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The row of the table.
 pub const PROBE: ProbeDef = ProbeDef {
@@ -124,13 +126,16 @@ impl Source for Settings {
         let (board, ownership) = (context.board.clone(), context.ownership.clone());
         let cpu_limit = context.cpu_limit.clone();
         let gauges = Arc::clone(&context.gauges);
+        let mut checks = EndChecks::default();
         context.upkeep.push(Box::new(move || {
             let report = handle.report();
             let lost = report.dropped.iter().map(|(_, lost)| lost).sum();
-            if gauges.evidence_lost.swap(lost, Ordering::Relaxed) != lost {
-                // A lost exit could leave a PID attributed to an ended process.
+            gauges.evidence_lost.store(lost, Ordering::Relaxed);
+            checks.run(lost, Instant::now(), || {
+                let before = thread_cpu();
                 ownership.lost_evidence();
-            }
+                thread_cpu().saturating_sub(before)
+            });
             handle.count_refused(&ownership);
             handle.limit(&cpu_limit);
             board.put(NAME, &report);
@@ -141,5 +146,49 @@ impl Source for Settings {
     fn diagnose(&self, settings: &Diagnosing<'_>) -> Vec<Finding> {
         let line = |found: Found| Finding::new(found.what, found.status.as_str(), found.detail, "");
         diagnose(self, settings.nodes, settings.paths).into_iter().map(line).collect()
+    }
+}
+
+/// When to check every process after a loss: a lost exit could leave a PID attributed to an ended process. An
+/// owner above its share loses something at each tick, and those of its processes that have ended cost more than
+/// the check of all; so it is made as often as its own cost allows.
+#[derive(Default)]
+struct EndChecks {
+    lost: u64,
+    is_due: bool,
+    not_before: Option<Instant>,
+}
+
+impl EndChecks {
+    /// Makes the check, which says how long it took, where something was lost since the last one.
+    fn run(&mut self, lost: u64, now: Instant, check: impl FnOnce() -> Duration) {
+        self.is_due |= std::mem::replace(&mut self.lost, lost) != lost;
+        if self.is_due && self.not_before.is_none_or(|at| at <= now) {
+            self.is_due = false;
+            self.not_before = Some(now + check() * SCAN_PART);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The seconds of checks that take so many milliseconds each, while something is lost in each of twelve.
+    fn checks_of(ms: u64) -> Vec<u64> {
+        let (mut checks, start, mut at) = (EndChecks::default(), Instant::now(), Vec::new());
+        for second in 0..20 {
+            checks.run(second.min(12) + 1, start + Duration::from_secs(second), || {
+                at.push(second);
+                Duration::from_millis(ms)
+            });
+        }
+        at
+    }
+
+    #[test]
+    fn checks_of_all_processes_take_a_part_of_a_core_and_forget_no_loss() {
+        assert_eq!(checks_of(8), (0..=12).collect::<Vec<_>>(), "1,000 processes");
+        assert_eq!(checks_of(250), [0, 5, 10, 15], "the last one for what was lost before");
     }
 }

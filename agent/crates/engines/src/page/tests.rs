@@ -1,6 +1,6 @@
 use super::*;
 use crate::table;
-use gpuwho_model::labels::MAX_NEW_PER_HOUR;
+use gpuwho_model::labels::{MAX_NEW_PER_HOUR, SeenLabels};
 use gpuwho_model::paths::Paths;
 use gpuwho_model::point::EnrichedBatch;
 use gpuwho_model::sample::{Sample, Value};
@@ -496,13 +496,13 @@ fn a_long_page_is_read_anew_each_time_and_not_remembered() {
 fn of_readers_that_share_a_turn_one_reads_line_by_line_at_a_time() {
     let drafting = Drafting::default();
     let page = fixture("vllm-0.32.0-busy.prom");
-    let mut known = PageReader::sharing(&drafting);
+    let mut known = PageReader::sharing(&drafting, SeenLabels::default());
     read_by(&mut known, page.as_bytes()).unwrap();
     let turn = drafting.0.lock().unwrap();
     // A page of the known shape needs none.
     read_by(&mut known, page.as_bytes()).unwrap();
     let (sender, read) = std::sync::mpsc::channel();
-    let mut new = PageReader::sharing(&drafting);
+    let mut new = PageReader::sharing(&drafting, SeenLabels::default());
     let thread = std::thread::spawn(move || {
         let samples = read_by(&mut new, page.as_bytes()).unwrap();
         sender.send(samples.len()).unwrap();

@@ -160,11 +160,9 @@ pub(super) fn device_bit(device: u32) -> u64 {
     1_u64.checked_shl(device).unwrap_or(0)
 }
 
-/// An answer.
+/// An answer. It has all ranks of all communicators: an unlisted rank does not exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// It has all ranks of all communicators, so that an unlisted rank does not exist.
-    pub is_whole: bool,
     pub nodes: u32,
     pub processes: u32,
     /// Communicators with ranks that are absent or on this node.

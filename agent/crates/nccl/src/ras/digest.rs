@@ -92,12 +92,9 @@ fn seen(communicator: &Communicator, server: &Server) -> CommunicatorView {
     }
 }
 
-/// The ranks of the tenant's processes on this node; empty unless the answer has all ranks.
+/// The ranks of the tenant's processes on this node.
 pub(super) fn local_ranks(answer: &Answer, server: &Server, as_of_ns: u64) -> LocalRanks {
     let mut all = LocalRanks::new();
-    if !answer.is_whole {
-        return all;
-    }
     for communicator in &answer.communicators {
         let Some(size) = communicator.size else { continue };
         for rank in communicator.ranks.iter().filter(|rank| rank.number < size) {

@@ -60,7 +60,7 @@ impl<'a> Reading<'a> {
             here,
             left: MAX_ENTRIES,
             local: 0,
-            answer: Answer { is_whole: true, ..Answer::default() },
+            answer: Answer::default(),
             processes: BTreeSet::new(),
             dead: BTreeMap::new(),
             late: BTreeMap::new(),

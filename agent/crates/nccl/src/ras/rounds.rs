@@ -257,14 +257,13 @@ impl Rounds {
             let ranks = local_ranks(&answer, &server, as_of_ns);
             let is_new = answers.is_empty() || ranks.keys().any(|one| missing.contains(one));
             missing.retain(|process| !ranks.contains_key(process));
-            let is_whole = answer.is_whole;
             if is_new {
                 let digest = digest(&answer, &server, &hashes(&server, &self.communicators));
                 let (tenant, trusted) = (server.tenant, server.trusted.clone());
                 let job = Job { at: Instant::now(), tenant, trusted, digest, ranks };
                 answers.push((Arc::new(job), server, answer));
             }
-            if missing.is_empty() || !is_whole || passed_over.as_ref() == Some(&missing) {
+            if missing.is_empty() || passed_over.as_ref() == Some(&missing) {
                 break;
             }
         }

@@ -54,7 +54,6 @@ fn the_user_guides_answer_is_read_whole() {
     };
     let late = LostProcess { process: absent.process.unwrap(), devices: 2 };
     let wanted = Answer {
-        is_whole: true,
         nodes: 1,
         processes: 2,
         communicators: vec![communicator],

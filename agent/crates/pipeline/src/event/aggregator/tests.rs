@@ -1,8 +1,8 @@
 use super::waiting::{MAX_HELD, MAX_QUEUED};
 use super::*;
-use crate::event::Named;
 use crate::event::Severity;
 use crate::event::record::records;
+use crate::event::{Named, Peer};
 use gpuwho_model::ids::{CgroupId, GpuUuid, Hierarchy};
 use gpuwho_owners::attribute::fake::FakeHost;
 use gpuwho_owners::attribute::{Evidence, KernelCgroups, Opened};
@@ -789,4 +789,38 @@ fn the_thread_that_applies_what_waits_is_woken_for_it_and_for_nothing_else() {
     assert_eq!((room.aggregator.due(), is_woken()), (Some(room.at(62)), false));
     room.aggregator.apply_due(room.at(62));
     assert_eq!(room.aggregator.due(), None);
+}
+
+#[test]
+fn the_end_of_a_peer_is_one_event_whichever_source_tells_first() {
+    let room = room();
+    let beside = vec![ProcKey { pid: 12, start_ticks: 100 }];
+    let dead = |pid: Option<u32>| {
+        let process = pid.map(|pid| ProcKey { pid, start_ticks: 100 });
+        let what =
+            Observation::new(EventKind::PeerDead, Place::Host, Severity::Warning, "a peer is dead");
+        Observation {
+            peer: Some(Box::new(Peer { process, beside: beside.clone(), ..Peer::default() })),
+            ..what
+        }
+    };
+    let count = |pid, source, seconds| {
+        room.take(dead(pid), source, seconds);
+        room.aggregator.drain().len()
+    };
+    assert_eq!(count(Some(10), EventSource::Probes, 0), 1);
+    assert_eq!(count(Some(10), EventSource::Ras, 70), 0, "NCCL gives it up a minute later");
+    assert_eq!(count(Some(11), EventSource::Ras, 70), 1, "another one");
+    assert_eq!(count(Some(11), EventSource::Probes, 71), 0);
+    // In another communicator.
+    assert_eq!(count(Some(10), EventSource::Probes, 72), 1);
+    // Processes elsewhere have no number here.
+    assert_eq!(count(None, EventSource::Ras, 73) + count(None, EventSource::Ras, 74), 2);
+    // Two that end at once are two, though the agent waits for another source's reports.
+    room.aggregator.pair(true);
+    for (pid, source) in [(12, EventSource::Probes), (13, EventSource::Ras)] {
+        room.take(dead(Some(pid)), source, 80);
+    }
+    room.aggregator.release_due(room.at(90));
+    assert_eq!(room.aggregator.drain().len(), 2);
 }

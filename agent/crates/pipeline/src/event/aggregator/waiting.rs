@@ -3,6 +3,7 @@
 
 use crate::event::{Affected, AffectedOwner, Event, EventSource, Observation, Place, Severity};
 use gpuwho_model::catalog::event::EventKind;
+use gpuwho_model::ids::ProcKey;
 use gpuwho_owners::attribute::ProcessAttribution;
 use gpuwho_owners::attribute::ownership::Ownership;
 use gpuwho_owners::attribute::quota::QuotaKey;
@@ -30,6 +31,8 @@ const MAX_QUEUED_PER_OWNER: usize = MAX_QUEUED / 4;
 pub(super) const MAX_HELD: usize = 1024;
 /// Keys that are folded and counted separately: more than any host has faults.
 const MAX_KEYS: usize = 1024;
+/// Ended peers that are remembered: a node loses some hundred at once.
+const MAX_DEAD: usize = 1024;
 /// After this time an event waits for nothing but the pipeline.
 pub(super) const MAX_AGE: Duration = WINDOW.saturating_add(SAME_UNBIND);
 
@@ -53,6 +56,9 @@ pub(super) struct State {
     pub(super) kinds: HashMap<EventKind, u64>,
     pub(super) xids: BTreeMap<(Place, u16, Severity), u64>,
     pub(super) lost: u64,
+    /// Ended peers that an event told of, and which source was the first: NCCL gives a process up a minute
+    /// after the probes have missed it.
+    dead: VecDeque<(ProcKey, EventSource)>,
     /// Number of events that were summed up or lost, with the only owner that they affected.
     pub(super) refused: Vec<(Arc<ProcessAttribution>, u64)>,
 }
@@ -80,11 +86,26 @@ impl State {
             kinds: HashMap::new(),
             xids: BTreeMap::new(),
             lost: 0,
+            dead: VecDeque::new(),
             refused: Vec::new(),
         }
     }
 
-    /// Merges an observation into a held event of the other source; true if there was one.
+    /// Whether the other source has told of this process's end.
+    fn is_told(&mut self, process: ProcKey, event_source: EventSource) -> bool {
+        let known = self.dead.iter().find(|(dead, _)| *dead == process);
+        if let Some((_, first)) = known {
+            return *first != event_source;
+        }
+        if self.dead.len() >= MAX_DEAD {
+            self.dead.pop_front();
+        }
+        self.dead.push_back((process, event_source));
+        false
+    }
+
+    /// Merges an observation into a held event of the other source; true if there was one. The end of a
+    /// peer is one event, whoever tells first.
     /// `with_affected` are the affected owners according to this source.
     pub(super) fn merge(
         &mut self,
@@ -93,6 +114,10 @@ impl State {
         event_source: EventSource,
         now: Instant,
     ) -> bool {
+        if what.kind == EventKind::PeerDead {
+            let process = what.peer.as_ref().and_then(|peer| peer.process);
+            return process.is_some_and(|process| self.is_told(process, event_source));
+        }
         let alike = |(until, event): &&mut (Instant, Event)| {
             *until >= now
                 && event.source != event_source
