@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// Between two looks at whether the emulator has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// What the image's `init` prints first.
+const BEGIN: &str = "@@BEGIN";
+
 /// What came of a boot.
 pub(super) struct Booted {
     /// The guest program's exit code, if it came so far.
@@ -24,6 +27,8 @@ pub(super) struct Booted {
     pub(super) took: Duration,
     /// Whether it was ended for taking too long.
     pub(super) timed_out: bool,
+    /// Whether anything of ours ran.
+    began: bool,
 }
 
 impl Booted {
@@ -38,13 +43,27 @@ impl Booted {
     }
 }
 
-/// Runs the image in the kernel.
+/// Runs the image in the kernel; once more if the kernel ended of itself before anything of ours
+/// ran, as emulated ones do that patch their own code while the other processor executes it.
 pub(super) fn boot(
     machine: &Machine,
     kernel: &Path,
     image: &Path,
     limit: Duration,
 ) -> Result<Booted> {
+    let booted = boot_once(machine, kernel, image, limit)?;
+    if booted.began || booted.timed_out {
+        return Ok(booted);
+    }
+    println!(
+        "{} ended while it started; once more:\n{}",
+        kernel.display(),
+        booted.output.trim_end()
+    );
+    boot_once(machine, kernel, image, limit)
+}
+
+fn boot_once(machine: &Machine, kernel: &Path, image: &Path, limit: Duration) -> Result<Booted> {
     let console = image.with_extension("console");
     let log = File::create(&console).with_context(|| format!("making {}", console.display()))?;
     let errors = log.try_clone().context("sharing the console file")?;
@@ -52,14 +71,16 @@ pub(super) fn boot(
     command.args(REST).arg("-kernel").arg(kernel).arg("-initrd").arg(image);
     command.arg("-append").arg(format!("console={} panic=-1 quiet", machine.console));
     command.stdout(log).stderr(errors).stdin(Stdio::null());
-    let began = Instant::now();
+    let started = Instant::now();
     let mut child = command.spawn().with_context(|| format!("starting {}", machine.emulator))?;
     let timed_out = !ended_within(&mut child, limit)?;
-    let took = began.elapsed();
+    let took = started.elapsed();
     let bytes = fs::read(&console).with_context(|| format!("reading {}", console.display()))?;
-    let (code, output) = parse(&String::from_utf8_lossy(&bytes));
+    let console = String::from_utf8_lossy(&bytes);
+    let began = console.contains(BEGIN);
+    let (code, output) = parse(&console);
     let (passed, output) = split_marks(&output);
-    Ok(Booted { code, output, passed, took, timed_out })
+    Ok(Booted { code, output, passed, took, timed_out, began })
 }
 
 /// Of every machine: two processors so that per-CPU maps are more than one.
@@ -94,7 +115,7 @@ fn ended_within(child: &mut Child, limit: Duration) -> Result<bool> {
 /// The exit code and output between the marks that the image's `init` prints.
 fn parse(console: &str) -> (Option<i32>, String) {
     let console = console.replace('\r', "");
-    let Some((_, rest)) = console.split_once("@@BEGIN\n") else {
+    let Some((_, rest)) = console.split_once(&format!("{BEGIN}\n")) else {
         return (None, console);
     };
     let Some((output, end)) = rest.split_once("@@END rc=") else {
@@ -150,6 +171,7 @@ mod tests {
             passed: Vec::new(),
             took: Duration::ZERO,
             timed_out,
+            began: true,
         };
         assert_eq!(with(Some(0), false).failure(), None);
         assert_eq!(with(Some(42), false).failure().as_deref(), Some("FAILED: exit code 42"));
