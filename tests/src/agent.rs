@@ -2,7 +2,7 @@
 
 use crate::nvml::FakeNvml;
 use crate::program;
-use crate::until::until;
+use crate::until::{until, until_every};
 use crate::worker::nodes::host_nodes;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -20,6 +20,9 @@ const NO_DEVICE: i32 = 3;
 
 /// The agent answers its socket in milliseconds once it runs; this is for a machine under load.
 const STARTS_WITHIN: Duration = Duration::from_secs(20);
+
+/// Between two questions to an agent: each starts a program, and an agent has something new each second.
+const BETWEEN_QUESTIONS: Duration = Duration::from_millis(200);
 
 /// Why an agent did not do what was waited for.
 #[derive(Debug, thiserror::Error)]
@@ -195,7 +198,7 @@ impl Agent {
     ) -> Result<Self, AgentError> {
         let mut agent = Self::spawn(folder, config, nvml)?;
         let mut last = String::new();
-        let answered = until(STARTS_WITHIN, || match agent.who() {
+        let answered = until(STARTS_WITHIN, || match agent.who_if_listening() {
             Ok(_) => Some(Ok(())),
             Err(error) => {
                 last = error.to_string();
@@ -325,6 +328,14 @@ impl Agent {
         serde_json::from_slice(&output.stdout).map_err(|error| AgentError::Ask(error.to_string()))
     }
 
+    /// The same of an agent that starts: no program is started before it has its socket.
+    fn who_if_listening(&self) -> Result<Value, AgentError> {
+        if !self.socket().exists() {
+            return Err(AgentError::Ask("no socket yet".to_owned()));
+        }
+        self.who()
+    }
+
     /// Asks until `look` finds what it looks for.
     pub fn wait_for<T>(
         &self,
@@ -333,7 +344,7 @@ impl Agent {
         mut look: impl FnMut(&Value) -> Option<T>,
     ) -> Result<T, AgentError> {
         let mut last = String::new();
-        let found = until(within, || match self.who() {
+        let found = until_every(BETWEEN_QUESTIONS, within, || match self.who() {
             Ok(who) => {
                 last = format!("{who:#}");
                 look(&who)

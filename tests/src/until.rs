@@ -7,7 +7,16 @@ use std::time::{Duration, Instant};
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// Looks until `look` gives something or `within` has passed.
-pub fn until<T>(within: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+pub fn until<T>(within: Duration, look: impl FnMut() -> Option<T>) -> Option<T> {
+    until_every(BETWEEN_LOOKS, within, look)
+}
+
+/// The same, with a time of its own between two looks.
+pub fn until_every<T>(
+    between: Duration,
+    within: Duration,
+    mut look: impl FnMut() -> Option<T>,
+) -> Option<T> {
     let end = Instant::now() + within;
     loop {
         if let Some(found) = look() {
@@ -16,6 +25,6 @@ pub fn until<T>(within: Duration, mut look: impl FnMut() -> Option<T>) -> Option
         if Instant::now() >= end {
             return None;
         }
-        thread::sleep(BETWEEN_LOOKS);
+        thread::sleep(between);
     }
 }

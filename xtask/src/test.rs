@@ -61,6 +61,7 @@ pub(crate) fn test(request: &Request) -> Result<Tally> {
     let runs = runner.run_all(&programs)?;
     let mut tally = Tally::of(runs, &runner)?;
     tally.times = (built, began.elapsed().saturating_sub(built));
+    println!("the slowest:\n{}", tally.slowest());
     if !tally.succeeded() {
         bail!("{tally}");
     }

@@ -10,7 +10,7 @@ use std::process::ExitStatus;
 const SKIPPED: &str = "skipped: needs ";
 
 /// The outcome of one run of a test program.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct Report {
     /// Tests that passed, skipped ones among them.
     pub(super) passed: usize,
@@ -22,6 +22,8 @@ pub(super) struct Report {
     pub(super) outputs: BTreeMap<String, Vec<String>>,
     /// The names of the failed tests, from the list before each result.
     pub(super) names: Vec<String>,
+    /// How long each test took, in seconds.
+    pub(super) times: Vec<(String, f64)>,
     /// How many result lines there were: one from a test program, one a library from doc tests.
     results: usize,
     /// The list or the outputs that are being read.
@@ -69,7 +71,8 @@ impl Report {
 
     fn read_output(&mut self, line: &str) {
         match &mut self.section {
-            Section::Progress | Section::Successes(None) => {}
+            Section::Progress => self.times.extend(timed(line)),
+            Section::Successes(None) => {}
             Section::Successes(Some(test)) => {
                 let reason = line.trim_start().strip_prefix(SKIPPED);
                 if let Some(reason) = reason
@@ -113,6 +116,13 @@ impl Report {
     }
 }
 
+/// A test and its seconds, from the line that says how it ended.
+fn timed(line: &str) -> Option<(String, f64)> {
+    let (test, end) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let (_, seconds) = end.strip_suffix("s>")?.rsplit_once('<')?;
+    Some((test.to_owned(), seconds.parse().ok()?))
+}
+
 /// The number right before a word.
 fn count_before(text: &str, word: &str) -> usize {
     let before = text.split(word).next().unwrap_or_default();
@@ -126,7 +136,7 @@ mod tests {
     use std::process::ExitStatus;
 
     /// Of libtest in Rust 1.95: two tests that printed, one of which failed.
-    const ONE_FAILED: &str = "\nrunning 3 tests\ntest a ... ok\ntest b::c ... FAILED\ntest d ... ok\n\n\
+    const ONE_FAILED: &str = "\nrunning 3 tests\ntest a ... ok <0.250s>\ntest b::c ... FAILED\ntest d ... ok\n\n\
         successes:\n\n---- a stdout ----\nskipped: needs root\nskipped: needs root\n\n\n\
         successes:\n    a\n    d\n\nfailures:\n\n---- b::c stdout ----\n\n\
         thread 'b::c' (7) panicked at src/b.rs:3:5:\n    indented\n\n\n\
@@ -157,6 +167,11 @@ mod tests {
     #[test]
     fn a_test_that_gives_twice_the_reason_why_it_cannot_run_is_skipped_once() {
         assert_eq!(report(ONE_FAILED).skipped, [("a".to_owned(), "root".to_owned())]);
+    }
+
+    #[test]
+    fn a_test_has_its_time_where_libtest_tells_it() {
+        assert_eq!(report(ONE_FAILED).times, [("a".to_owned(), 0.25)]);
     }
 
     #[test]

@@ -55,6 +55,11 @@ impl Runner {
         let began = Instant::now();
         let mut command = program.command();
         command.args(["--show-output"]).args(arguments);
+        if program.first.is_empty() {
+            // How long each test takes: libtest tells it only who says that he knows that the option
+            // may change. Not through cargo, which would build everything again.
+            command.args(["-Zunstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
+        }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         let line = shell::line(&command);
         eprintln!("+ {line}");
