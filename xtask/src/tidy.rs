@@ -11,6 +11,7 @@ mod manifests;
 mod names;
 mod pages;
 mod places;
+mod rooms;
 mod rust;
 mod threats;
 mod tree;
@@ -56,6 +57,7 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     manifests::no_kubernetes_client,
     manifests::reasons,
     crates::direction,
+    rooms::order,
     words::retired,
     documents::source_paths,
     documents::measured_tables,

@@ -5,7 +5,7 @@ use super::tree::Tree;
 use toml::{Table, Value};
 
 /// The folder with a folder for each crate.
-const FOLDER: &str = "agent/crates/";
+pub(super) const FOLDER: &str = "agent/crates/";
 /// The records that the kernel side shares: below all.
 const RECORDS: &str = "gpuwho-common";
 /// What every source and sink may use.

@@ -1,6 +1,9 @@
 //! BPF probes: one file per probe, with the same stem as its programs (`agent-ebpf/src/bin`) and
 //! its records (`agent-common/src`), and the code that they share. The probe
 //! of NCCL is in the crate `nccl`, beside the other sources of collective communication.
+//!
+//! Rooms, from below: `layout`, `btf`, `load`, `objects`, `probe`, `losses`, `records`, `share`,
+//! `attempts`, `wake`, `watch`, `device_users`, `self_test`.
 
 mod attempts;
 pub mod btf;

@@ -4,6 +4,9 @@
 //! schedule, the limit of CPU time, the last readings of devices) and the small sources: the kernel log, the
 //! host, cgroups, events. May use `pipeline`, `owners`, `model` and `sys`. Knows no vendor, no engine and
 //! no sink.
+//!
+//! Rooms, from below: `cpu_limit`, `cgroups`, `events`, `host`, `snapshot`, `source`, `kmsg`,
+//! `schedule`, `self_stats`, `stages`, `tls`.
 
 #![forbid(unsafe_code)]
 

@@ -6,6 +6,10 @@
 //!
 //! Owns the table of engines, a file each, and how their pages are found, asked for and parsed. May use
 //! `collect` and what is below it. Knows no vendor, no BPF and no sink.
+//!
+//! Rooms, from below: `exposition`, `accounts`, `settings`, `status`, `fetch`, `table`, `page`,
+//! `llamacpp`, `nim`, `sglang`, `tgi`, `triton`, `vllm`, `dcgm`, `recognize`, `find`, `endpoint`,
+//! `finder`, `source`, `fuzz`.
 
 #![forbid(unsafe_code)]
 

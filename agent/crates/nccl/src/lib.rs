@@ -3,6 +3,8 @@
 //!
 //! Owns the probes of the collective library, their budget, and what is read of a job's memory and files.
 //! May use `bpf`, `collect` and what is below. Knows no vendor, no engine and no sink.
+//!
+//! Rooms, from below: `known`, `inspector`, `probe`, `ras`.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,7 @@
 //! The only user-space code allowed `unsafe`.
+//!
+//! Rooms, from below: `amdsmi`, `bpf`, `clock`, `confine`, `handle`, `hlml`, `kernel_log`,
+//! `memory`, `mounts`, `namespace`, `nvml`, `process`, `uprobes`.
 
 pub mod amdsmi;
 pub mod bpf;
