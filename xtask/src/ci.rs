@@ -31,6 +31,7 @@ const STEPS: &[Step] = &[
     Step { name: "docs", perform: || docs::check(&agent()).map(passed) },
     Step { name: "chart", perform: chart },
     Step { name: "test", perform: tests },
+    Step { name: "slow", perform: slow },
     Step { name: "vm", perform: kernels },
 ];
 
@@ -105,7 +106,16 @@ fn chart() -> Result<Outcome> {
 }
 
 fn tests() -> Result<Outcome> {
-    test::test(&test::Request::everything()).map(|tally| Outcome::Passed(tally.to_string()))
+    let request = test::Request::everything();
+    let tally = test::perform(&request, test::Selected::Fast)?;
+    Ok(Outcome::Passed(tally.to_string()))
+}
+
+/// One of the slow suites: each commit another, so that all are run here too.
+fn slow() -> Result<Outcome> {
+    let suite = test::of_this_commit()?;
+    test::slow(&test::Request::everything(), &[suite])?;
+    Ok(Outcome::Passed(suite.name.to_owned()))
 }
 
 fn kernels() -> Result<Outcome> {

@@ -32,6 +32,7 @@ mod run;
 mod setup;
 mod shell;
 mod soak;
+mod stamp;
 mod systemd;
 mod test;
 mod tidy;
@@ -123,7 +124,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Setup(request) => setup::setup(&request),
         Task::Build(request) => compile::build(&request),
         Task::Run(request) => run::run(&request),
-        Task::Test(request) => test::test(&request).map(drop),
+        Task::Test(request) => test::test(&request),
         Task::Docs(request) => docs::docs(&request),
         Task::Bench(passed_on) => bench::bench(&passed_on.args),
         Task::Fleet(passed_on) => fleet::fleet(&passed_on.args),

@@ -7,6 +7,7 @@
 
 mod report;
 mod runner;
+mod suites;
 mod tally;
 
 use crate::compile::{self, TestProgram};
@@ -16,6 +17,7 @@ use anyhow::{Result, bail};
 use runner::Runner;
 use std::ffi::OsString;
 use std::time::Instant;
+pub(crate) use suites::{Selected, Suite, due, of_this_commit};
 pub(crate) use tally::Tally;
 
 /// The variable that tells the tests where the real NCCL is.
@@ -37,26 +39,61 @@ pub(crate) struct Request {
     /// Also the tests of the benchmark and of the check on real hardware
     #[arg(long)]
     all: bool,
+    /// The slow suites whose sources have changed since they passed, instead of the other tests
+    #[arg(long, conflicts_with_all = ["programs", "arguments"])]
+    slow: bool,
+    /// This slow suite, changed or not; may be repeated
+    #[arg(long = "suite", value_name = "NAME", conflicts_with_all = ["programs", "arguments", "slow"])]
+    suites: Vec<String>,
     /// Handed on to every test program, such as a part of the tests' names
     #[arg(last = true)]
     arguments: Vec<OsString>,
 }
 
 /// `cargo xtask test`.
-pub(crate) fn test(request: &Request) -> Result<Tally> {
+pub(crate) fn test(request: &Request) -> Result<()> {
+    if request.slow || !request.suites.is_empty() {
+        return slow(request, &request.suites()?);
+    }
+    let selected = if request.arguments.is_empty() { Selected::Fast } else { Selected::All };
+    perform(request, selected).map(drop)
+}
+
+/// Runs slow suites one after the other, and stamps each that passes.
+pub(crate) fn slow(request: &Request, suites: &[&'static Suite]) -> Result<()> {
+    let mut failed = Vec::new();
+    for suite in suites {
+        println!("== suite {}", suite.name);
+        match perform(request, Selected::Only(suite)) {
+            Ok(tally) if suites::has_passed(&tally) => suite.note()?,
+            Ok(_) => failed.push(suite.name),
+            Err(error) => {
+                println!("{error:#}");
+                failed.push(suite.name);
+            }
+        }
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    bail!("failed: {}", failed.join(", "))
+}
+
+/// Builds and runs.
+pub(crate) fn perform(request: &Request, selected: Selected) -> Result<Tally> {
     compile::setup_toolchain()?;
     setup::ensure(&["test", "containerd", "systemd", "slurm", "nccl"], Want::Optional)?;
-    let arguments = request.arguments.clone();
-    let runner = Runner { environment: environment(), arguments, print: |lines| print!("{lines}") };
+    let (environment, arguments) = (environment(), request.arguments.clone());
+    let runner = Runner { environment, selected, arguments, print: |lines| print!("{lines}") };
     let began = Instant::now();
     let mut programs = if request.all { compile::all()? } else { compile::tested()? };
     programs.push(TestProgram::examples());
-    programs.retain(|program| request.wants(program));
+    programs.retain(|program| request.wants(program) && selected.has(&program.name));
     if programs.is_empty() {
         bail!("no test program is called {}", request.programs.join(" or "));
     }
-    programs
-        .sort_by_key(|program| START_FIRST.iter().position(|name| *name == program.name).is_none());
+    let place = |program: &TestProgram| START_FIRST.iter().position(|name| *name == program.name);
+    programs.sort_by_key(|program| place(program).unwrap_or(START_FIRST.len()));
     let built = began.elapsed();
     let runs = runner.run_all(&programs)?;
     let mut tally = Tally::of(runs, &runner)?;
@@ -70,9 +107,17 @@ pub(crate) fn test(request: &Request) -> Result<Tally> {
 }
 
 impl Request {
-    /// Every test.
+    /// The tests of every program.
     pub(crate) fn everything() -> Self {
         Self { all: true, ..Self::default() }
+    }
+
+    /// The slow suites that are asked for.
+    fn suites(&self) -> Result<Vec<&'static Suite>> {
+        if self.slow {
+            return due();
+        }
+        self.suites.iter().map(|name| Suite::named(name)).collect()
     }
 
     fn wants(&self, program: &TestProgram) -> bool {

@@ -17,7 +17,7 @@ mod threats;
 mod tree;
 mod words;
 
-use crate::{place, task_names};
+use crate::{place, task_names, test};
 use anyhow::{Result, bail};
 use std::fmt;
 use std::path::Path;
@@ -74,6 +74,12 @@ pub(crate) fn tidy(agent: &Path) -> Result<()> {
     let mut findings: Vec<_> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
     findings.extend(documents::xtask_commands(&tree, &task_names()));
     findings.extend(documents::agent_commands(&tree, &documents::agent_command_names(agent)?));
+    findings.extend(test::due()?.into_iter().map(|suite| Finding {
+        file: suite.name.to_owned(),
+        line: 0,
+        rule: "a slow suite has passed since what it tests has changed",
+        remedy: "run `cargo xtask test --slow`, and commit the stamps".to_owned(),
+    }));
     for finding in &findings {
         println!("{finding}");
     }

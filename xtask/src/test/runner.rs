@@ -2,23 +2,38 @@
 //! it comes, of each other at its end.
 
 use super::report::Report;
+use super::suites::Selected;
 use crate::compile::TestProgram;
 use crate::{parallel, shell};
 use anyhow::{Context as _, Result};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead as _, BufReader};
+use std::num::NonZero;
 use std::process::{ExitStatus, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
-/// Programs at a time, each with as many tests at a time as there are processors. Most tests wait for
-/// other processes, so one program leaves two cores idle; with four tests each, deadlines were missed.
+/// Programs at a time, each with as many tests at a time as there are processors.
 const SIDE_BY_SIDE: usize = 2;
+
+/// Tests at a time of the first program, for each processor: those mostly wait for other processes.
+const FIRST_AT_A_TIME: usize = 2;
+
+fn processors() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+fn is_threads(word: &OsStr) -> bool {
+    word.to_string_lossy().starts_with("--test-threads")
+}
 
 /// What each program is run with.
 pub(super) struct Runner {
     /// Tell the tests where programs and libraries are.
     pub(super) environment: Vec<(&'static str, OsString)>,
-    /// For libtest: which tests.
+    /// Which tests.
+    pub(super) selected: Selected,
+    /// For libtest.
     pub(super) arguments: Vec<OsString>,
     /// Prints whole lines.
     pub(super) print: fn(&str),
@@ -37,7 +52,13 @@ impl Runner {
     pub(super) fn run_all<'a>(&self, programs: &'a [TestProgram]) -> Result<Vec<Run<'a>>> {
         parallel::map(SIDE_BY_SIDE, programs, |program| {
             let is_first = programs.first().is_some_and(|first| std::ptr::eq(first, program));
-            self.run(program, &self.arguments, is_first)
+            let mut words: Vec<OsString> =
+                self.selected.words(&program.name).into_iter().map(OsString::from).collect();
+            words.extend_from_slice(&self.arguments);
+            if is_first && !words.iter().any(|word| is_threads(word)) {
+                words.push(format!("--test-threads={}", FIRST_AT_A_TIME * processors()).into());
+            }
+            self.run(program, &words, is_first)
         })
     }
 

@@ -83,11 +83,17 @@ impl Tally {
             .collect()
     }
 
+    /// How many tests passed, skipped ones not among them.
+    pub(super) fn passed(&self) -> usize {
+        self.passed
+    }
+
     /// The tests that took longest, a line each.
     pub(super) fn slowest(&self) -> String {
         let mut all: Vec<_> = self.seconds.iter().collect();
         all.sort_by(|a, b| b.0.total_cmp(&a.0));
-        all.iter().take(SLOWEST).map(|(took, name)| format!("{took:>7.1} s  {name}\n")).collect()
+        let lines = all.iter().take(SLOWEST).map(|(took, name)| format!("{took:>7.1} s  {name}"));
+        lines.collect::<Vec<_>>().join("\n")
     }
 
     /// Whether nothing failed, and not more than a few tests at first.
@@ -131,6 +137,7 @@ mod tests {
     use super::Tally;
     use crate::compile::TestProgram;
     use crate::test::runner::Runner;
+    use crate::test::suites::Selected;
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
     use std::path::Path;
@@ -157,7 +164,8 @@ mod tests {
         let make =
             |(name, all, alone): &(&str, &str, &str)| program(folder.path(), name, all, alone);
         let programs: Vec<_> = programs.iter().map(make).collect();
-        let runner = Runner { environment: Vec::new(), arguments: Vec::new(), print: |_| () };
+        let (environment, arguments) = (Vec::new(), Vec::new());
+        let runner = Runner { environment, selected: Selected::All, arguments, print: |_| () };
         Tally::of(runner.run_all(&programs).unwrap(), &runner).unwrap()
     }
 

@@ -2,11 +2,9 @@
 //! nothing that reaches the kernel has changed since, the oldest and the newest kernel are enough
 //! for a week.
 
-use crate::{place, shell};
+use crate::{place, stamp};
 use anyhow::{Context as _, Result};
 use std::fs;
-use std::io::Write as _;
-use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
 /// The file.
@@ -24,6 +22,7 @@ const SOURCES: &[&str] = &[
     "tests/fakes/nccl",
     "xtask/src/cross.rs",
     "xtask/src/setup/bpf.rs",
+    "xtask/src/stamp.rs",
     "xtask/src/vm",
     "xtask/src/vm.rs",
 ];
@@ -72,21 +71,11 @@ fn due(last: Option<&Pass>, sources: &str, now: SystemTime) -> Option<String> {
     }
 }
 
-/// A hash over the sources as they are in the working tree.
+/// A hash over the sources as they are in the working tree, and what compiles them.
 fn sources() -> Result<String> {
-    let list = ["ls-files", "--cached", "--others", "--exclude-standard", "--"];
-    let listed = shell::capture(shell::program("git", list).args(SOURCES))?;
-    let mut files: Vec<&str> =
-        listed.lines().filter(|file| place::root().join(file).is_file()).collect();
-    files.sort_unstable();
-    files.dedup();
-    let hashes = shell::capture(shell::program("git", ["hash-object", "--"]).args(&files))?;
     let lock =
         fs::read_to_string(place::root().join("Cargo.lock")).context("reading Cargo.lock")?;
-    let mut all: Vec<String> =
-        files.iter().zip(hashes.lines()).map(|(file, hash)| format!("{hash} {file}")).collect();
-    all.extend(versions(&lock));
-    hash(&all.join("\n"))
+    stamp::of(SOURCES, &versions(&lock))
 }
 
 /// Name and version of each package that counts, in Cargo.lock's order.
@@ -100,20 +89,6 @@ fn versions(lock: &str) -> Vec<String> {
         }
     }
     found
-}
-
-fn hash(text: &str) -> Result<String> {
-    let mut command = shell::program("git", ["hash-object", "--stdin"]);
-    let mut git = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("starting git hash-object")?;
-    let mut input = git.stdin.take().context("git hash-object has no input")?;
-    input.write_all(text.as_bytes()).context("writing to git hash-object")?;
-    drop(input);
-    let output = git.wait_with_output().context("waiting for git hash-object")?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 impl Pass {
