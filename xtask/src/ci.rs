@@ -77,10 +77,8 @@ fn fmt() -> Result<Outcome> {
     shell::run(&mut shell::cargo(["fmt", "--all", "--check"])).map(passed)
 }
 
-/// Everything, the fuzz targets too, and what `cargo xtask run` builds; agent/crates/bpf/build.rs checks
-/// the BPF programs.
+/// Everything, the fuzz targets too; agent/crates/bpf/build.rs checks the BPF programs.
 fn clippy() -> Result<Outcome> {
-    compile::check_demo()?;
     let mut command = shell::cargo(["clippy", "--all-targets"]);
     command.args(compile::EVERYTHING).args(["--", "-D", "warnings"]);
     shell::run(&mut command).map(passed)
@@ -122,7 +120,9 @@ fn kernels() -> Result<Outcome> {
     if let Err(error) = setup::ensure(&["vm"], setup::Want::Must) {
         return Ok(Outcome::Skipped(format!("{error:#}")));
     }
-    let summary = vm::vm(&vm::Request::due())?;
+    let Some(summary) = vm::if_due()? else {
+        return Ok(Outcome::Passed("every kernel has passed with these sources".to_owned()));
+    };
     Ok(if summary.booted == 0 {
         Outcome::Skipped("no kernel could be had".to_owned())
     } else {

@@ -13,6 +13,7 @@ mod pages;
 mod places;
 mod rooms;
 mod rust;
+mod sizes;
 mod threats;
 mod tree;
 mod words;
@@ -58,6 +59,7 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     manifests::reasons,
     crates::direction,
     rooms::order,
+    sizes::budgets,
     words::retired,
     documents::source_paths,
     documents::measured_tables,
@@ -80,6 +82,7 @@ pub(crate) fn tidy(agent: &Path) -> Result<()> {
         rule: "a slow suite has passed since what it tests has changed",
         remedy: "run `cargo xtask test --slow`, and commit the stamps".to_owned(),
     }));
+    println!("{}", sizes::table(&tree));
     for finding in &findings {
         println!("{finding}");
     }

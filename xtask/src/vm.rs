@@ -103,7 +103,7 @@ pub(crate) struct Request {
 
 impl Request {
     /// The agent's self-test in the kernels that are due.
-    pub(crate) fn due() -> Self {
+    fn due() -> Self {
         let (kernels, args) = (Vec::new(), Vec::new());
         Self { kernels, full: false, arch: None, program: None, timeout: 600, args }
     }
@@ -176,6 +176,20 @@ impl Tried {
             checks: booted.passed.join(" "),
         });
     }
+}
+
+/// Every kernel, if what reaches the kernel has changed since every one passed; `None` otherwise.
+pub(crate) fn if_due() -> Result<Option<Summary>> {
+    passed::why_all().map(|_| vm(&Request::due())).transpose()
+}
+
+/// The oldest and the newest kernel, or every one where that is due; none where there is no emulator.
+pub(crate) fn oldest_and_newest() -> Result<()> {
+    if let Err(error) = setup::ensure(&["vm"], Want::Must) {
+        println!("skipped: {error:#}");
+        return Ok(());
+    }
+    vm(&Request::due()).map(drop)
 }
 
 /// `cargo xtask vm`.

@@ -3,8 +3,7 @@
 //! compares it, so a change of what a suite tests needs a run of it, once; the CI runs one of them at
 //! each commit, so that another machine's word counts too.
 
-use super::Tally;
-use crate::{place, shell, stamp};
+use crate::{compile, place, shell, stamp, vm};
 use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,25 +16,31 @@ const FILE: &str = "xtask/slow-passed.txt";
 const HEADER: &str =
     "# Written by passing runs of `cargo xtask test --slow`: suite, hash of its sources.";
 
-/// Tests of one test program that are run together.
+/// What is run together.
 #[derive(Debug)]
 pub(crate) struct Suite {
     /// As `cargo xtask test --suite` has it.
     pub(crate) name: &'static str,
-    /// The test program, as it is called in the list of times.
-    pub(super) program: &'static str,
-    /// How the names of its tests begin.
-    pub(super) tests: &'static [&'static str],
-    /// Files and folders: what it tests, and the tests.
+    /// What it runs.
+    pub(super) runs: Runs,
+    /// Files and folders: what it tests, and the tests. None: it has no stamp, or one elsewhere.
     sources: &'static [&'static str],
+}
+
+/// What a suite runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Runs {
+    /// Tests of a test program, as it is called in the list of times, whose names begin so.
+    Tests(&'static str, &'static [&'static str]),
+    /// Something else.
+    Task(fn() -> Result<()>),
 }
 
 /// Every suite.
 pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "probes",
-        program: "gpuwho_nccl (lib)",
-        tests: &["probe::live_tests::"],
+        runs: Runs::Tests("gpuwho_nccl (lib)", &["probe::live_tests::"]),
         sources: &[
             "agent-common",
             "agent-ebpf",
@@ -46,11 +51,47 @@ pub(crate) const SUITES: &[Suite] = &[
         ],
     },
     Suite {
-        name: "attacks",
-        program: "e2e",
-        tests: &["security::"],
+        name: "storms",
+        runs: Runs::Tests(
+            "e2e",
+            &[
+                "security::descriptors::",
+                "security::fairness::",
+                "security::hang::",
+                "security::libraries::",
+                "security::memory::",
+                "security::probes::",
+                "security::ring::",
+            ],
+        ),
         sources: &[
             "agent/crates/bpf",
+            "agent/crates/nccl/src/probe",
+            "agent/crates/owners/src",
+            "tests/e2e/security",
+            "tests/src/attacker",
+        ],
+    },
+    Suite {
+        name: "attacks",
+        runs: Runs::Tests(
+            "e2e",
+            &[
+                "security::claims::",
+                "security::endpoint::",
+                "security::engines::",
+                "security::events::",
+                "security::packaging::",
+                "security::places::",
+                "security::ras::",
+                "security::receipts::",
+                "security::squat::",
+                "security::teams::",
+                "security::tpu::",
+            ],
+        ),
+        sources: &[
+            "agent/crates/engines/src",
             "agent/crates/export/src",
             "agent/crates/nccl/src/inspector",
             "agent/crates/nccl/src/ras",
@@ -58,14 +99,12 @@ pub(crate) const SUITES: &[Suite] = &[
             "agent/src/privilege.rs",
             "deploy",
             "tests/e2e/security",
-            "tests/e2e/security.rs",
             "tests/src/attacker",
         ],
     },
     Suite {
         name: "runtimes",
-        program: "e2e",
-        tests: &["docker::", "harness::containerd::", "kubernetes::", "slurm::"],
+        runs: Runs::Tests("e2e", &["docker::", "harness::containerd::", "kubernetes::", "slurm::"]),
         sources: &[
             "agent/crates/owners/src/attribute",
             "deploy/slurm",
@@ -78,27 +117,37 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         name: "endurance",
-        program: "e2e",
-        tests: &[
-            "attribution::cadence::",
-            "device::sick::",
-            "device::soak::",
-            "device::upgrade::",
-            "events::",
-            "export::delivery::",
-            "lifecycle::footprint::",
-            "lifecycle::reload::",
-        ],
+        runs: Runs::Tests(
+            "e2e",
+            &[
+                "attribution::cadence::",
+                "device::sick::",
+                "device::soak::",
+                "device::upgrade::",
+                "events::",
+                "export::delivery::",
+                "lifecycle::footprint::",
+                "lifecycle::reload::",
+                "nccl::budget::",
+            ],
+        ),
         sources: &[
             "agent/crates/collect/src",
             "agent/crates/devices/src",
             "agent/crates/export/src",
+            "agent/crates/nccl/src/probe",
             "tests/e2e/device",
             "tests/e2e/events",
             "tests/e2e/export/delivery",
             "tests/e2e/lifecycle",
         ],
     },
+    Suite {
+        name: "demo",
+        runs: Runs::Task(compile::check_demo),
+        sources: &["agent/Cargo.toml", "Cargo.toml", "tests/Cargo.toml", "tests/src"],
+    },
+    Suite { name: "kernels", runs: Runs::Task(vm::oldest_and_newest), sources: &[] },
 ];
 
 /// Which tests of a program are run.
@@ -109,23 +158,26 @@ pub(crate) enum Selected {
     /// All that are of no suite.
     Fast,
     /// Those of one suite.
-    Only(&'static Suite),
+    Only(&'static str, &'static [&'static str]),
 }
 
 impl Selected {
     /// Whether any of a program's tests are meant.
     pub(super) fn has(self, program: &str) -> bool {
-        !matches!(self, Self::Only(suite) if suite.program != program)
+        !matches!(self, Self::Only(of, _) if of != program)
     }
 
     /// What says that to libtest.
     pub(super) fn words(self, program: &str) -> Vec<&'static str> {
         match self {
             Self::All => Vec::new(),
-            Self::Only(suite) => suite.tests.to_vec(),
+            Self::Only(_, tests) => tests.to_vec(),
             Self::Fast => {
-                let slow = SUITES.iter().filter(|suite| suite.program == program);
-                slow.flat_map(|suite| suite.tests).flat_map(|test| ["--skip", test]).collect()
+                let of = |suite: &Suite| match suite.runs {
+                    Runs::Tests(of, tests) if of == program => tests,
+                    _ => &[],
+                };
+                SUITES.iter().flat_map(of).flat_map(|test| ["--skip", test]).collect()
             }
         }
     }
@@ -141,6 +193,9 @@ impl Suite {
 
     /// Notes that it has passed with today's sources.
     pub(super) fn note(&self) -> Result<()> {
+        if self.sources.is_empty() {
+            return Ok(());
+        }
         let mut stamps = stamps();
         stamps.insert(self.name.to_owned(), stamp::of(self.sources, &[])?);
         let lines = stamps.iter().filter(|(name, _)| Self::named(name).is_ok());
@@ -154,7 +209,8 @@ impl Suite {
 
     /// Whether its stamp is of today's sources.
     fn is_current(&self) -> Result<bool> {
-        Ok(stamps().get(self.name) == Some(&stamp::of(self.sources, &[])?))
+        Ok(self.sources.is_empty()
+            || stamps().get(self.name) == Some(&stamp::of(self.sources, &[])?))
     }
 }
 
@@ -181,33 +237,29 @@ fn stamps() -> BTreeMap<String, String> {
     lines.map(|(name, hash)| (name.to_owned(), hash.to_owned())).collect()
 }
 
-/// Whether a run says enough for a stamp.
-pub(super) fn has_passed(tally: &Tally) -> bool {
-    tally.succeeded() && tally.passed() > 0
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{SUITES, Selected, Suite, chosen};
+    use super::{Runs, SUITES, Selected, Suite, chosen};
     use crate::place;
 
     #[test]
     fn a_suites_tests_are_left_out_of_the_others_and_its_sources_exist() {
         for suite in SUITES {
-            let fast = Selected::Fast.words(suite.program);
-            for tests in suite.tests {
-                assert!(fast.windows(2).any(|pair| pair == ["--skip", tests]), "{tests}");
+            if let Runs::Tests(program, tests) = suite.runs {
+                let fast = Selected::Fast.words(program);
+                let is_left_out = |tests| fast.windows(2).any(|pair| pair == ["--skip", tests]);
+                assert!(tests.iter().all(|tests| is_left_out(*tests)), "{}", suite.name);
             }
-            assert!(Selected::Fast.words("xtask (bin)").is_empty());
             for source in suite.sources {
                 assert!(place::root().join(source).exists(), "{source}");
             }
         }
+        assert!(Selected::Fast.words("xtask (bin)").is_empty());
     }
 
     #[test]
     fn each_suite_has_its_commits() {
-        let commits = ["0", "1", "2", "3", "4", "5"];
+        let commits: Vec<_> = (0..SUITES.len()).map(|digit| digit.to_string()).collect();
         for suite in SUITES {
             assert!(commits.iter().any(|commit| chosen(commit).name == suite.name));
         }
@@ -216,8 +268,8 @@ mod tests {
 
     #[test]
     fn a_suite_is_of_one_program() {
-        let suite = Selected::Only(&SUITES[0]);
-        assert!(suite.has(SUITES[0].program) && !suite.has("e2e") && Selected::Fast.has("e2e"));
-        assert_eq!(suite.words(SUITES[0].program), SUITES[0].tests);
+        let suite = Selected::Only("e2e", &["slurm::"]);
+        assert!(suite.has("e2e") && !suite.has("nccl (lib)") && Selected::Fast.has("e2e"));
+        assert_eq!(suite.words("e2e"), ["slurm::"]);
     }
 }
