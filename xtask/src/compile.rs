@@ -10,7 +10,7 @@ use std::process::Command;
 /// What `cargo xtask build` can be asked.
 #[derive(clap::Args)]
 pub(crate) struct Request {
-    /// Build as it is shipped: optimised and stripped
+    /// Optimised and stripped
     #[arg(long)]
     release: bool,
 }
@@ -20,8 +20,10 @@ pub(crate) struct Request {
 pub(crate) enum Profile {
     /// Quick to build; what the tests use.
     Debug,
-    /// Optimised; what is shipped and measured.
+    /// Optimised, and built within minutes.
     Release,
+    /// What is shipped and measured.
+    Shipped,
 }
 
 impl Profile {
@@ -30,6 +32,7 @@ impl Profile {
         match self {
             Self::Debug => "debug",
             Self::Release => "release",
+            Self::Shipped => "shipped",
         }
     }
 }
@@ -58,8 +61,8 @@ pub(crate) fn setup_toolchain() -> Result<()> {
 /// Builds packages of the workspace.
 pub(crate) fn packages(profile: Profile, names: &[&str]) -> Result<()> {
     let mut command = shell::cargo(["build"]);
-    if profile == Profile::Release {
-        command.arg("--release");
+    if profile != Profile::Debug {
+        command.args(["--profile", profile.folder()]);
     }
     for name in names {
         command.args(["--package", name]);

@@ -102,7 +102,7 @@ fn make(release: &Release, target: &Path, built: Option<&Path>, accept: bool) ->
         let made = Stage::new(&work.join(processor.name))?;
         let program = match built {
             Some(folder) => folder.join(processor.name).join(PROGRAM),
-            None => processor.compile(target, "release")?,
+            None => processor.compile(target, "shipped")?,
         };
         binary::check_glibc(&program)?;
         made.copy(&program, PROGRAM, 0o755)?;

@@ -126,7 +126,6 @@ pub(crate) const SUITES: &[Suite] = &[
                 "device::upgrade::",
                 "events::",
                 "export::delivery::",
-                "lifecycle::footprint::",
                 "lifecycle::reload::",
                 "nccl::budget::",
             ],
