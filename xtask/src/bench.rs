@@ -9,7 +9,7 @@ use std::ffi::OsString;
 pub(crate) fn bench(args: &[OsString]) -> Result<()> {
     compile::setup_toolchain()?;
     // What ranks load in the benchmark of the collective calls.
-    compile::packages(Profile::Shipped, &["gpuwho-fake-nccl"])?;
+    compile::packages(Profile::Release, &["gpuwho-fake-nccl"])?;
     compile::packages(Profile::Shipped, &["gpuwho", "gpuwho-fake-nvml", "gpuwho-tests"])?;
     let whole = ["run", "--profile", "shipped", "--package", "gpuwho-tests", "--features", "bench"];
     let mut bench = shell::cargo(whole);
