@@ -8,11 +8,8 @@ use std::ffi::OsString;
 /// `cargo xtask bench`; arguments go to the whole-agent measurement, `--peers` with the list of what is installed.
 pub(crate) fn bench(args: &[OsString]) -> Result<()> {
     compile::setup_toolchain()?;
-    // What ranks load: those of the whole agent, and those of the library's own benchmarks, which cargo
-    // builds with the profile `bench`, into the folder of releases.
-    for profile in [Profile::Shipped, Profile::Release] {
-        compile::packages(profile, &["gpuwho-fake-nccl"])?;
-    }
+    // What ranks load in the benchmark of the collective calls.
+    compile::packages(Profile::Shipped, &["gpuwho-fake-nccl"])?;
     compile::packages(Profile::Shipped, &["gpuwho", "gpuwho-fake-nvml", "gpuwho-tests"])?;
     let whole = ["run", "--profile", "shipped", "--package", "gpuwho-tests", "--features", "bench"];
     let mut bench = shell::cargo(whole);

@@ -36,7 +36,7 @@ pub(crate) fn library(folder: &Path, name: &str) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// `target/release`, where benchmarks run one folder deeper.
+/// The profile's folder below `target`; benchmarks run one folder deeper.
 fn built(name: &str) -> io::Result<PathBuf> {
     let this = std::env::current_exe()?;
     let folder = this.parent().and_then(Path::parent).unwrap_or(Path::new("."));
