@@ -240,7 +240,7 @@ fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
     assert_eq!(granted(points, &PODS), wanted);
     assert_eq!(grown(points, &PODS), states);
     let gap = longest_gap(points);
-    assert!(gap < Duration::from_secs(1), "{gap:?} between two readings");
+    assert!(gap < Duration::from_secs(5), "{gap:?} between two readings");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The script waited five seconds for a pipe; gpuwho itself waits two for a file system.
-const AT_ONCE: Duration = Duration::from_secs(3);
+const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// Runs the epilog's script for a job of the tenant's.
 fn write(folder: &Path, output: &Path) {
