@@ -17,7 +17,7 @@ use anyhow::{Result, bail};
 use runner::Runner;
 use std::ffi::OsString;
 use std::time::Instant;
-use suites::Runs;
+use suites::{Runs, SUITES};
 pub(crate) use suites::{Selected, Suite, due, of_this_commit};
 pub(crate) use tally::Tally;
 
@@ -43,7 +43,7 @@ pub(crate) struct Request {
     /// The slow suites whose sources have changed since they passed, instead of the other tests
     #[arg(long, conflicts_with_all = ["programs", "arguments"])]
     slow: bool,
-    /// This slow suite, changed or not; may be repeated
+    /// This slow suite, or all, changed or not; may be repeated
     #[arg(long = "suite", value_name = "NAME", conflicts_with_all = ["programs", "arguments", "slow"])]
     suites: Vec<String>,
     /// Handed on to every test program, such as a part of the tests' names
@@ -121,6 +121,9 @@ impl Request {
     fn suites(&self) -> Result<Vec<&'static Suite>> {
         if self.slow {
             return due();
+        }
+        if self.suites.iter().any(|name| name == "all") {
+            return Ok(SUITES.iter().collect());
         }
         self.suites.iter().map(|name| Suite::named(name)).collect()
     }
