@@ -55,7 +55,8 @@ pub(crate) const SUITES: &[Suite] = &[
         runs: Runs::Tests(
             "e2e",
             &[
-                "security::descriptors::",
+                "attribution::short_processes::",
+            "security::descriptors::",
                 "security::fairness::",
                 "security::hang::",
                 "security::libraries::",
@@ -68,6 +69,7 @@ pub(crate) const SUITES: &[Suite] = &[
             "agent/crates/bpf",
             "agent/crates/nccl/src/probe",
             "agent/crates/owners/src",
+            "tests/e2e/attribution/short_processes.rs",
             "tests/e2e/security",
             "tests/src/attacker",
         ],

@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(budgets(&of("agent/crates/bpf/src/live_tests.rs", &long)), []);
         let shown = table(&of("agent/crates/bpf/src/lib.rs", &tested));
         assert!(
-            shown.contains("agent/crates/bpf/            1 files       3 lines of 3000"),
+            shown.contains("agent/crates/bpf/            1 files       1 lines of 3000"),
             "{shown}"
         );
     }
