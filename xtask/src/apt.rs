@@ -13,14 +13,16 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// One of Debian's two archives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Archive {
+pub enum Archive {
+    /// The distribution itself.
     Main,
+    /// Its security updates.
     Security,
 }
 
 /// An apt that knows some suites.
 #[derive(Debug)]
-pub(crate) struct Apt {
+pub struct Apt {
     state: PathBuf,
     /// As Debian calls the processor; none for this machine's own.
     architecture: Option<&'static str>,
@@ -33,12 +35,12 @@ impl Apt {
     }
 
     /// The same for another processor.
-    pub(crate) fn of(state: &Path, architecture: &'static str) -> Self {
+    pub fn of(state: &Path, architecture: &'static str) -> Self {
         Self { state: state.to_owned(), architecture: Some(architecture) }
     }
 
     /// Fetches the suites' package lists.
-    pub(crate) fn fetch(&self, suites: &[(Archive, &str)]) -> Result<()> {
+    pub fn fetch(&self, suites: &[(Archive, &str)]) -> Result<()> {
         let state = &self.state;
         for folder in ["lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(state.join(folder)).context("making apt's folders")?;
@@ -68,7 +70,7 @@ impl Apt {
     }
 
     /// The newest version of a package that the suites have, and its SHA-256.
-    pub(crate) fn newest(&self, package: &str) -> Result<[String; 2]> {
+    pub fn newest(&self, package: &str) -> Result<[String; 2]> {
         let show = ["show", "--no-all-versions", package];
         let text = shell::capture(shell::program("apt-cache", self.options()).args(show))?;
         let field = |name: &str| {
@@ -79,7 +81,7 @@ impl Apt {
     }
 
     /// Downloads a package and unpacks it into a folder.
-    pub(crate) fn unpack(&self, package: &str, into: &Path) -> Result<()> {
+    pub fn unpack(&self, package: &str, into: &Path) -> Result<()> {
         let mut command = shell::program("apt-get", self.options());
         shell::run(command.args(["-q", "download", package]).current_dir(into))?;
         let entries = fs::read_dir(into).with_context(|| format!("reading {}", into.display()))?;

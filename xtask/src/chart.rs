@@ -4,7 +4,7 @@
 
 pub(crate) mod values;
 
-use crate::dist::archive::{Stage, compress};
+use crate::archive::{Stage, compress};
 use crate::setup::dist as tools;
 use crate::{place, shell};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -19,7 +19,7 @@ const MANIFEST: &str = "deploy/kubernetes/daemonset.yaml";
 const RENDERED: &str =
     "# Rendered from deploy/helm/gpuwho by `cargo xtask chart`; the chart's hash: ";
 /// The Kubernetes that is rendered for, unless said otherwise.
-pub(crate) const KUBERNETES: &str = "1.34.0";
+pub const KUBERNETES: &str = "1.34.0";
 
 /// What `cargo xtask chart` can be asked.
 #[derive(clap::Args)]
@@ -137,7 +137,7 @@ impl Helm {
 }
 
 /// The chart's package, as `helm package` names it: Helm itself would write the time into it.
-pub(crate) fn package(out: &Path, epoch: u64) -> Result<()> {
+pub fn package(out: &Path, epoch: u64) -> Result<()> {
     let stage = Stage::new(&place::target("dist").join("chart"))?;
     for path in files()? {
         let name = path.strip_prefix(chart_folder()).context("a file outside the chart")?;

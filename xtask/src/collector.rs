@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The variable that tells the tests where the Collector is.
-pub(crate) const VARIABLE: &str = "GPUWHO_COLLECTOR";
+pub const VARIABLE: &str = "GPUWHO_COLLECTOR";
 
 /// The variable that tells the tests where Prometheus 3 is.
 pub(crate) const PROMETHEUS: &str = "GPUWHO_TEST_PROMETHEUS";
@@ -95,7 +95,7 @@ pub(crate) fn collector(request: &Request) -> Result<()> {
 }
 
 /// The Collector for a test run, or why there is none.
-pub(crate) fn for_tests() -> Result<PathBuf> {
+pub fn for_tests() -> Result<PathBuf> {
     setup::ensure(&["collector"], Want::Must)?;
     build(SMALL)
 }
@@ -107,7 +107,7 @@ pub(crate) fn full() -> Result<PathBuf> {
 }
 
 /// What the test of a real cluster starts beside the agent: the Collectors of the cluster, and Prometheus 3.
-pub(crate) fn for_cluster() -> Result<[(&'static str, PathBuf); 2]> {
+pub fn for_cluster() -> Result<[(&'static str, PathBuf); 2]> {
     let prometheus = dist::build_go_program(dist::PROMETHEUS)?;
     Ok([("GPUWHO_TEST_COLLECTORS", full()?), (PROMETHEUS, prometheus)])
 }

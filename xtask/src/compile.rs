@@ -17,7 +17,7 @@ pub(crate) struct Request {
 
 /// A build profile of cargo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Profile {
+pub enum Profile {
     /// Quick to build; what the tests use.
     Debug,
     /// Optimised, and built within minutes.
@@ -28,7 +28,7 @@ pub(crate) enum Profile {
 
 impl Profile {
     /// The folder below `target`.
-    pub(crate) fn folder(self) -> &'static str {
+    pub fn folder(self) -> &'static str {
         match self {
             Self::Debug => "debug",
             Self::Release => "release",
@@ -47,7 +47,7 @@ pub(crate) fn build(request: &Request) -> Result<()> {
 }
 
 /// Sets up what building needs. A machine that cannot have the BPF toolchain still gets an agent.
-pub(crate) fn setup_toolchain() -> Result<()> {
+pub fn setup_toolchain() -> Result<()> {
     setup::ensure(&["build"], Want::Must)?;
     if !setup::ensure(&["bpf"], Want::Optional)? {
         eprintln!(
@@ -59,7 +59,7 @@ pub(crate) fn setup_toolchain() -> Result<()> {
 }
 
 /// Builds packages of the workspace.
-pub(crate) fn packages(profile: Profile, names: &[&str]) -> Result<()> {
+pub fn packages(profile: Profile, names: &[&str]) -> Result<()> {
     let mut command = shell::cargo(["build"]);
     if profile != Profile::Debug {
         command.args(["--profile", profile.folder()]);
@@ -90,7 +90,7 @@ fn for_demo(task: &str) -> Result<()> {
 }
 
 /// The built agent.
-pub(crate) fn agent(profile: Profile) -> PathBuf {
+pub fn agent(profile: Profile) -> PathBuf {
     place::target(profile.folder()).join("gpuwho")
 }
 
@@ -102,14 +102,15 @@ pub(crate) fn debug_agent() -> Result<PathBuf> {
 
 /// A program that runs tests.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct TestProgram {
+pub struct TestProgram {
     /// The target that it tests, such as `gpuwho (lib)`; an integration test's own name.
-    pub(crate) name: String,
-    pub(crate) path: PathBuf,
+    pub name: String,
+    /// The program; empty for the examples.
+    pub path: PathBuf,
     /// The folder of its package, in which it runs.
-    pub(crate) folder: PathBuf,
+    pub folder: PathBuf,
     /// What makes cargo the test program of the examples in comments; none for a program.
-    pub(crate) first: &'static [&'static str],
+    pub first: &'static [&'static str],
 }
 
 impl TestProgram {
@@ -153,7 +154,7 @@ pub(crate) fn tested() -> Result<Vec<TestProgram>> {
 }
 
 /// The same of some packages, for another command or target.
-pub(crate) fn test_programs(build: &mut Command, packages: &[&str]) -> Result<Vec<TestProgram>> {
+pub fn test_programs(build: &mut Command, packages: &[&str]) -> Result<Vec<TestProgram>> {
     build.args(packages.iter().flat_map(|name| ["--package", name]));
     build.args(["--lib", "--bins", "--tests", "--message-format=json-render-diagnostics"]);
     shell::output(build)?.lines().filter_map(|line| read_artifact(line).transpose()).collect()

@@ -6,13 +6,13 @@ use anyhow::Result;
 use std::path::PathBuf;
 
 /// The variable that tells the tests in which folder its programs are.
-pub(crate) const VARIABLE: &str = "GPUWHO_CONTAINERD";
+pub const VARIABLE: &str = "GPUWHO_CONTAINERD";
 
 /// Oldest version with the event stream.
 const OLDEST: (u32, u32) = (1, 7);
 
 /// The folder of its programs; none where the system's containerd will do.
-pub(crate) fn for_tests() -> Result<Option<PathBuf>> {
+pub fn for_tests() -> Result<Option<PathBuf>> {
     let system = shell::capture(&mut shell::program("containerd", ["--version"]));
     if system.ok().and_then(|text| parse_version(&text)).is_some_and(|version| version >= OLDEST) {
         return Ok(None);

@@ -7,13 +7,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The repository's top folder.
-pub(crate) fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     xtask.parent().unwrap_or(xtask).to_path_buf()
 }
 
 /// `${XDG_CACHE_HOME:-$HOME/.cache}/gpuwho/<name>`, made if it is not there.
-pub(crate) fn cache(name: &str) -> Result<PathBuf> {
+pub fn cache(name: &str) -> Result<PathBuf> {
     let base = match env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty()) {
         Some(path) => PathBuf::from(path),
         None => {
@@ -27,7 +27,7 @@ pub(crate) fn cache(name: &str) -> Result<PathBuf> {
 }
 
 /// Cargo's output folder for a profile.
-pub(crate) fn target(profile: &str) -> PathBuf {
+pub fn target(profile: &str) -> PathBuf {
     match env::var_os("CARGO_TARGET_DIR") {
         Some(target) => root().join(target).join(profile),
         None => root().join("target").join(profile),
@@ -35,10 +35,10 @@ pub(crate) fn target(profile: &str) -> PathBuf {
 }
 
 /// Where a hash begins.
-pub(crate) const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+pub const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// FNV-1a: the key only has to differ when a source changes, and be the same on every machine.
-pub(crate) fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
+pub fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 

@@ -5,9 +5,9 @@
 
 mod arm64;
 mod bpf;
-pub(crate) mod compose;
+pub mod compose;
 mod deny;
-pub(crate) mod dist;
+pub mod dist;
 mod go;
 mod nccl;
 mod packages;
@@ -31,7 +31,7 @@ pub(crate) struct Request {
 
 /// Whether a task can go on without a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Want {
+pub enum Want {
     /// No: fail with the remedy.
     Must,
     /// Yes: print the remedy and go on.
@@ -219,7 +219,7 @@ pub(crate) fn setup(request: &Request) -> Result<()> {
 
 /// Sets up the named parts; silent about those that are there. `false` when an optional one could
 /// not be had.
-pub(crate) fn ensure(names: &[&str], want: Want) -> Result<bool> {
+pub fn ensure(names: &[&str], want: Want) -> Result<bool> {
     let mut all = true;
     for name in names {
         let part = PARTS.iter().find(|part| part.name == *name);
@@ -261,7 +261,7 @@ impl Part {
 }
 
 /// The Go that can build the Collector, if `setup collector` has found or fetched one.
-pub(crate) fn go() -> Option<PathBuf> {
+pub fn go() -> Option<PathBuf> {
     go::suitable().map(|(program, _)| program)
 }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 /// A program to run in the repository's top folder, without standard input.
-pub(crate) fn program<A: AsRef<OsStr>>(
+pub fn program<A: AsRef<OsStr>>(
     name: impl AsRef<OsStr>,
     args: impl IntoIterator<Item = A>,
 ) -> Command {
@@ -19,7 +19,7 @@ pub(crate) fn program<A: AsRef<OsStr>>(
 
 /// The cargo that runs this task, so that the toolchain is the same. It builds what `Cargo.lock` says
 /// and nothing else.
-pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
+pub fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
     let mut command = program(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), ["--locked"]);
     command.args(args);
     // What cargo told this program of itself: a build script that asks for it (ring's does) would
@@ -39,7 +39,7 @@ pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Comma
 const TOLD_BY_CARGO: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
 
 /// Prints the command, runs it, and fails if it fails.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
+pub fn run(command: &mut Command) -> Result<()> {
     eprintln!("+ {}", line(command));
     let status = command.status().with_context(|| format!("starting {}", line(command)))?;
     if !status.success() {
@@ -49,7 +49,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 }
 
 /// What the command writes to standard output; its standard error is part of the error.
-pub(crate) fn capture(command: &mut Command) -> Result<String> {
+pub fn capture(command: &mut Command) -> Result<String> {
     let Output { status, stdout, stderr } =
         command.output().with_context(|| format!("starting {}", line(command)))?;
     if !status.success() {
@@ -61,7 +61,7 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
 
 /// Prints the command, runs it, and gives what it writes to standard output; its standard error is
 /// this program's.
-pub(crate) fn output(command: &mut Command) -> Result<String> {
+pub fn output(command: &mut Command) -> Result<String> {
     eprintln!("+ {}", line(command));
     let output = command.stderr(Stdio::inherit()).output();
     let Output { status, stdout, .. } =
@@ -73,13 +73,13 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 }
 
 /// Whether the command runs and succeeds; it is silent.
-pub(crate) fn succeeds(command: &mut Command) -> bool {
+pub fn succeeds(command: &mut Command) -> bool {
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
 }
 
 /// The first file of this name on the search path.
-pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     // System programs (qemu's firmware tools, ldconfig) may be in sbin, which users lack.
     let more = [PathBuf::from("/usr/sbin"), PathBuf::from("/sbin")];
@@ -87,7 +87,7 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
 }
 
 /// The command as a person would type it.
-pub(crate) fn line(command: &Command) -> String {
+pub fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     words.join(" ")

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// A program of a package of a Debian release, at its path below the root.
-pub(crate) fn program(package: &str, suite: &str, path: &str) -> Result<PathBuf> {
+pub fn program(package: &str, suite: &str, path: &str) -> Result<PathBuf> {
     let cache = place::cache(package)?;
     let kept = cache.join(suite);
     if !kept.join(path).is_file() {

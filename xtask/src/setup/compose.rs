@@ -13,7 +13,7 @@ const WHEEL: Wheel = Wheel {
 };
 
 /// The program, fetched once.
-pub(crate) fn program() -> Result<PathBuf> {
+pub fn program() -> Result<PathBuf> {
     let program = WHEEL.path()?;
     if !program.is_file() {
         WHEEL.install()?;

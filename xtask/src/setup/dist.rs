@@ -60,22 +60,24 @@ pub(super) const FEED_TOOLS: &[Tool] = &[
 ];
 
 /// A program of one of the folders with a `go.mod`.
-pub(crate) struct GoProgram {
+pub struct GoProgram {
     folder: &'static str,
     package: &'static str,
     /// Build tags.
     tags: &'static str,
 }
 
-pub(crate) const NFPM: &GoProgram = &GoProgram {
+/// Makes packages.
+pub const NFPM: &GoProgram = &GoProgram {
     folder: "tests/packaging",
     package: "github.com/goreleaser/nfpm/v2/cmd/nfpm",
     tags: "",
 };
-pub(crate) const HELM: &GoProgram =
+/// Packs, checks and publishes charts.
+pub const HELM: &GoProgram =
     &GoProgram { folder: "tests/packaging", package: "helm.sh/helm/v3/cmd/helm", tags: "" };
 /// Apart from the others: it has many dependencies in common with them, and in other versions.
-pub(crate) const COSIGN: &GoProgram = &GoProgram {
+pub const COSIGN: &GoProgram = &GoProgram {
     folder: "tests/release",
     package: "github.com/sigstore/cosign/v3/cmd/cosign",
     tags: "",
@@ -144,7 +146,7 @@ fn install_crate((name, version): (&str, &str), options: &[&str]) -> Result<Path
 }
 
 /// The real cargo-binstall, without optimisation: that alone would take many minutes.
-pub(crate) fn binstall() -> Result<PathBuf> {
+pub fn binstall() -> Result<PathBuf> {
     let features = ["--debug", "--no-default-features", "--features=rustls,fancy-no-backtrace"];
     install_crate(BINSTALL, &features)
 }
@@ -154,12 +156,12 @@ fn crate_folder(name: &str, version: &str) -> Result<PathBuf> {
 }
 
 /// The zig program.
-pub(crate) fn zig() -> Result<PathBuf> {
+pub fn zig() -> Result<PathBuf> {
     Ok(ZIG.path()?.join("zig"))
 }
 
 /// A search path that has cargo's subcommands first.
-pub(crate) fn search_path() -> Result<OsString> {
+pub fn search_path() -> Result<OsString> {
     let mut folders = Vec::new();
     folders.extend(ZIGBUILD.path()?.parent().map(Path::to_owned));
     for (name, version) in CRATES {
@@ -189,7 +191,7 @@ pub(crate) fn is_built(program: &GoProgram) -> Result<bool> {
 }
 
 /// Builds a Go program once, and gives its path.
-pub(crate) fn build_go_program(program: &GoProgram) -> Result<PathBuf> {
+pub fn build_go_program(program: &GoProgram) -> Result<PathBuf> {
     let binary = go_program(program)?;
     if binary.is_file() {
         return Ok(binary);

@@ -20,7 +20,7 @@ const HEADER: &str =
 #[derive(Debug)]
 pub(crate) struct Suite {
     /// As `cargo xtask test --suite` has it.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// What it runs.
     pub(super) runs: Runs,
     /// Files and folders: what it tests, and the tests. None: it has no stamp, or one elsewhere.
@@ -56,7 +56,7 @@ pub(crate) const SUITES: &[Suite] = &[
             "e2e",
             &[
                 "attribution::short_processes::",
-            "security::descriptors::",
+                "security::descriptors::",
                 "security::fairness::",
                 "security::hang::",
                 "security::libraries::",
@@ -255,7 +255,7 @@ mod tests {
                 assert!(place::root().join(source).exists(), "{source}");
             }
         }
-        assert!(Selected::Fast.words("xtask (bin)").is_empty());
+        assert!(Selected::Fast.words("xtask (lib)").is_empty());
     }
 
     #[test]

@@ -29,7 +29,8 @@ fn of_library(tree: &Tree, path: &str, text: &str) -> Vec<Finding> {
         }
     }
     let folder = path.trim_end_matches("lib.rs");
-    for (file, text) in tree.ending(".rs").filter(|(file, _)| !is_test_file(file)) {
+    let is_of_tests = |file: &str| is_test_file(file) || file.contains("/fixture");
+    for (file, text) in tree.ending(".rs").filter(|(file, _)| !is_of_tests(file)) {
         let Some(inside) = file.strip_prefix(folder) else { continue };
         let Some(own) = inside.split(['/', '.']).next().filter(|own| floor(own).is_some()) else {
             continue;

@@ -1,7 +1,6 @@
 //! A running guest: QEMU, and a shell on its second serial line that runs one command at a time.
 
 use super::disk::Host;
-use crate::shell;
 use anyhow::{Context as _, Result, bail, ensure};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -10,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+use xtask::shell;
 
 /// For QEMU to make its socket.
 const SOCKET_WITHIN: Duration = Duration::from_secs(30);

@@ -2,7 +2,6 @@
 //! chart, licences, lists of dependencies, checksums. Offline once the tools are in the cache, and the
 //! same bytes every time from one state of the repository at one path.
 
-pub(crate) mod archive;
 mod base;
 mod binary;
 mod contents;
@@ -11,10 +10,7 @@ mod image;
 mod inventory;
 mod packages;
 
-use crate::setup::{self, Want};
-use crate::{chart, place, shell};
 use anyhow::{Context as _, Result, ensure};
-use archive::{Stage, checksum, compress};
 use binary::{PROCESSORS, Processor};
 use contents::{FILES, LICENCES, PROGRAM};
 use image::Image;
@@ -22,6 +18,9 @@ use packages::Format;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
+use xtask::archive::{Stage, checksum, compress};
+use xtask::setup::{self, Want};
+use xtask::{chart, place, shell};
 
 /// What `cargo xtask dist` can be asked.
 #[derive(clap::Args)]
@@ -32,10 +31,10 @@ pub(crate) struct Request {
     /// Package FOLDER/x86_64/gpuwho and FOLDER/aarch64/gpuwho instead of building
     #[arg(long, value_name = "FOLDER", conflicts_with = "twice")]
     programs: Option<PathBuf>,
-    /// Write xtask/dist-contents.txt anew instead of comparing with it
+    /// Write xtask/release/dist-contents.txt anew instead of comparing with it
     #[arg(long)]
     accept: bool,
-    /// Only name the newest packages of Debian, security updates included, in xtask/image-packages.txt: the
+    /// Only name the newest packages of Debian, security updates included, in xtask/release/image-packages.txt: the
     /// image is made of those
     #[arg(long, exclusive = true)]
     renew_base: bool,
@@ -245,7 +244,7 @@ fn sums(folder: &Path) -> Result<String> {
 mod tests {
     use super::binary::PROCESSORS;
     use super::contents::PROGRAM;
-    use crate::place;
+    use xtask::place;
 
     #[test]
     fn binstall_looks_for_each_tarball_and_for_the_program_in_it() {

@@ -8,8 +8,7 @@ mod checks;
 mod disk;
 mod guest;
 
-use crate::setup::{self, Want, dist as tools};
-use crate::{dist, place, shell};
+use crate::dist;
 use anyhow::{Context as _, Result, bail, ensure};
 pub(crate) use disk::archive;
 use disk::{Extra, Suite};
@@ -18,6 +17,8 @@ use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use xtask::setup::{self, Want, dist as tools};
+use xtask::{place, shell};
 
 /// Of all checks of one guest, emulated on a busy machine.
 const LIMIT: Duration = Duration::from_mins(40);

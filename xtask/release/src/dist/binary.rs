@@ -2,13 +2,13 @@
 //! and without a path of the machine that built it.
 
 use super::contents::PROGRAM;
-use crate::setup::{self, Want, dist as tools};
-use crate::{place, shell};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use xtask::setup::{self, Want, dist as tools};
+use xtask::{place, shell};
 
 /// A processor to build for.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,12 +1,12 @@
 //! The servers of a trial, on this machine's loopback alone.
 
-use crate::{shell, unpacked};
 use anyhow::{Context as _, Result};
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
+use xtask::{shell, unpacked};
 
 /// The registry's user and password, as a login file has them: `user:password`.
 pub(super) const USER: &str = "dXNlcjpwYXNzd29yZA==";

@@ -7,13 +7,13 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 /// A folder whose content becomes an archive.
-pub(crate) struct Stage {
+pub struct Stage {
     folder: PathBuf,
 }
 
 impl Stage {
     /// An empty one.
-    pub(crate) fn new(folder: &Path) -> Result<Self> {
+    pub fn new(folder: &Path) -> Result<Self> {
         if folder.exists() {
             fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
         }
@@ -21,18 +21,19 @@ impl Stage {
         Ok(Self { folder: folder.to_owned() })
     }
 
-    pub(crate) fn folder(&self) -> &Path {
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Copies a file, or what a link leads to.
-    pub(crate) fn copy(&self, from: &Path, to: &str, mode: u32) -> Result<()> {
+    pub fn copy(&self, from: &Path, to: &str, mode: u32) -> Result<()> {
         let bytes = fs::read(from).with_context(|| format!("reading {}", from.display()))?;
         self.write(&bytes, to, mode)
     }
 
     /// Writes a file.
-    pub(crate) fn write(&self, bytes: &[u8], to: &str, mode: u32) -> Result<()> {
+    pub fn write(&self, bytes: &[u8], to: &str, mode: u32) -> Result<()> {
         let path = self.place(to)?;
         fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(mode))
@@ -40,7 +41,7 @@ impl Stage {
     }
 
     /// Makes a symbolic link.
-    pub(crate) fn link(&self, target: &str, to: &str) -> Result<()> {
+    pub fn link(&self, target: &str, to: &str) -> Result<()> {
         let path = self.place(to)?;
         symlink(target, &path).with_context(|| format!("linking {}", path.display()))
     }
@@ -60,7 +61,7 @@ impl Stage {
     }
 
     /// An archive of entries of the folder, all of them root's and of one time.
-    pub(crate) fn tar(&self, to: &Path, entries: &[&str], epoch: u64) -> Result<()> {
+    pub fn tar(&self, to: &Path, entries: &[&str], epoch: u64) -> Result<()> {
         let fixed = ["--format=gnu", "--sort=name", "--numeric-owner", "--owner=0", "--group=0"];
         let mut tar = shell::program("tar", fixed);
         tar.arg(format!("--mtime=@{epoch}")).arg("--directory").arg(&self.folder);
@@ -77,13 +78,13 @@ fn make_folder(path: &Path) -> Result<()> {
 }
 
 /// Compresses a file, without its name and time, to `NAME.gz`, which replaces it.
-pub(crate) fn compress(path: &Path) -> Result<()> {
+pub fn compress(path: &Path) -> Result<()> {
     let options = ["--no-name", "--best", "--force"];
     shell::run(shell::program("gzip", options).arg(path))
 }
 
 /// SHA-256 of a file in hexadecimal digits.
-pub(crate) fn checksum(path: &Path) -> Result<String> {
+pub fn checksum(path: &Path) -> Result<String> {
     let line = shell::capture(shell::program("sha256sum", ["--"]).arg(path))?;
     match line.split_whitespace().next() {
         // It begins with a backslash where the name has odd characters.

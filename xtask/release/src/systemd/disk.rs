@@ -1,12 +1,12 @@
 //! A guest's disk: a release of Debian with systemd and its kernel, made of its packages by mmdebstrap,
 //! kept in the cache for a week; an ext4 file system is made of it without mounting anything.
 
-use crate::{place, shell};
 use anyhow::{Context as _, Result};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use xtask::{place, shell};
 
 /// A release of Debian.
 pub(super) struct Suite {

@@ -4,14 +4,14 @@ use super::super::Files;
 use super::super::registry;
 use super::others::EARLIER;
 use super::{Keys, must_fail, said};
-use crate::chart::KUBERNETES;
-use crate::dist::archive::checksum;
-use crate::setup::dist as tools;
-use crate::shell;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
+use xtask::archive::checksum;
+use xtask::chart::KUBERNETES;
+use xtask::setup::dist as tools;
+use xtask::shell;
 
 /// What was pushed, and with which keys.
 pub(super) struct Images<'a> {

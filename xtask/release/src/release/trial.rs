@@ -10,16 +10,16 @@ mod servers;
 
 use super::keys::{COSIGN_KEY, COSIGN_PASSWORD, GPG_KEY, PUBLIC, Surroundings, private_folder};
 use super::{Files, publish, registry};
-use crate::dist::archive::Stage;
-use crate::setup::dist as tools;
-use crate::setup::{self, Want};
-use crate::{place, shell};
 use anyhow::{Context as _, Result, ensure};
 use host::Host;
 use images::Images;
 use servers::{Server, USER, registry as start_registry, web};
 use std::fs;
 use std::path::{Path, PathBuf};
+use xtask::archive::Stage;
+use xtask::setup::dist as tools;
+use xtask::setup::{self, Want};
+use xtask::{place, shell};
 
 /// What is said where something else is published.
 const TAKEN: &str = "is published and is another";

@@ -5,16 +5,16 @@
 //! mounted. NVIDIA's loads the C library and nothing else.
 
 use super::Release;
-use super::archive::{Stage, checksum, compress};
 use super::base::{self, PACKAGES, SUITE};
 use super::binary::Processor;
 use super::contents::{FILES, Kind, PROGRAM};
-use crate::shell;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use xtask::archive::{Stage, checksum, compress};
+use xtask::shell;
 
 /// The C library in its parts, the unwinder that it loads when a thread is cancelled, and C++'s, which AMD's
 /// and Habana's libraries load.
@@ -222,13 +222,13 @@ fn certificates(debian: &Path) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::super::Release;
-    use super::super::archive::{Stage, checksum};
     use super::super::binary::PROCESSORS;
     use super::{Image, certificates};
-    use crate::shell;
     use serde_json::Value;
     use std::fs;
     use std::path::Path;
+    use xtask::archive::{Stage, checksum};
+    use xtask::shell;
 
     /// What a descriptor leads to, and that it is what the descriptor says.
     fn follow(layout: &Path, descriptor: &Value) -> Vec<u8> {

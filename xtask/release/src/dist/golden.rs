@@ -1,13 +1,13 @@
 //! What packages and image contain, as a file that reviewers read: mode, owner and path of each entry.
 //! `cargo xtask dist --accept` writes it.
 
-use crate::place;
 use anyhow::{Context as _, Result, bail};
 use std::fs;
 use std::path::PathBuf;
+use xtask::place;
 
 /// The file.
-const GOLDEN: &str = "xtask/dist-contents.txt";
+const GOLDEN: &str = "xtask/release/dist-contents.txt";
 
 /// The lines `MODE OWNER PATH`, sorted, of a listing as `tar --list --verbose` writes them.
 pub(super) fn entries(listing: &str) -> Vec<String> {

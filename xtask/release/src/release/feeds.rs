@@ -3,12 +3,12 @@
 
 use super::Files;
 use super::keys::Gpg;
-use crate::dist::archive::checksum;
-use crate::setup::dist as tools;
-use crate::shell;
 use anyhow::{Context as _, Result, bail, ensure};
 use std::fs;
 use std::path::Path;
+use xtask::archive::checksum;
+use xtask::setup::dist as tools;
+use xtask::shell;
 
 /// As Debian calls the processors.
 const DEBIAN: [&str; 2] = ["amd64", "arm64"];

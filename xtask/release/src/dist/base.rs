@@ -1,14 +1,14 @@
-//! The Debian packages that the image is made of: those that `xtask/image-packages.txt` names by version and
+//! The Debian packages that the image is made of: those that `xtask/release/image-packages.txt` names by version and
 //! checksum, so that every release says which it has. `cargo xtask dist --renew-base` names the newest.
 
-use super::archive::{Stage, checksum};
 use super::binary::{PROCESSORS, Processor};
-use crate::apt::{Apt, Archive};
-use crate::place;
 use anyhow::{Context as _, Result, ensure};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use xtask::apt::{Apt, Archive};
+use xtask::archive::{Stage, checksum};
+use xtask::place;
 
 /// The release of Debian that the packages are of, and its security updates.
 pub(super) const SUITE: &str = "trixie";
@@ -21,7 +21,7 @@ const OLDEST_SUITE: &str = "bullseye";
 const LIBRARY_PACKAGES: [&str; 3] = ["libc6", "libgcc-s1", "libstdc++6"];
 
 /// One line a package: processor, package, version, SHA-256.
-const LIST: &str = "xtask/image-packages.txt";
+const LIST: &str = "xtask/release/image-packages.txt";
 const TEXT: &str = include_str!("../../image-packages.txt");
 const RENEW: &str = "`cargo xtask dist --renew-base`";
 

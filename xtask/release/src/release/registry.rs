@@ -3,14 +3,14 @@
 
 use super::Files;
 use super::keys::{COSIGN_KEY, Surroundings, require_cosign};
-use crate::dist::archive::checksum;
-use crate::setup::dist as tools;
-use crate::shell;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
+use xtask::archive::checksum;
+use xtask::setup::dist as tools;
+use xtask::shell;
 
 /// Pushes both, and signs what was pushed by its checksum.
 pub(super) fn push(files: &Files, registry: &str, surroundings: &Surroundings) -> Result<()> {

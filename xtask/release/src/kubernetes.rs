@@ -4,15 +4,16 @@
 //! The tests run in namespaces of their own for mounts and network, in which the node's usual paths are
 //! theirs; cgroups and processes are the machine's, below a cgroup of their own.
 
-use crate::compile::{self, Profile};
-use crate::setup::{self, Want, dist as tools};
-use crate::{collector, containerd, dist, place, shell, unpacked};
+use crate::dist;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use xtask::compile::{self, Profile};
+use xtask::setup::{self, Want, dist as tools};
+use xtask::{collector, containerd, place, shell, unpacked};
 
 /// The variable that tells the tests where the programs are.
 const VARIABLE: &str = "GPUWHO_TEST_CLUSTER";
@@ -167,8 +168,8 @@ pub(crate) fn link(target: &Path, name: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::{DEFINITIONS, MODULE, PROGRAMS, module_folder, version};
-    use crate::place;
     use std::fs;
+    use xtask::place;
 
     #[test]
     fn the_module_names_the_version_and_every_program() {

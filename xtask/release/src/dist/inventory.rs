@@ -1,13 +1,13 @@
 //! What is linked into the program: its list of dependencies as CycloneDX, and their licences.
 
-use crate::setup::dist as tools;
-use crate::shell;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use xtask::setup::dist as tools;
+use xtask::shell;
 
 /// How the files begin in which crates have their licences.
 const LICENCE_FILES: [&str; 5] = ["licen", "copying", "copyright", "notice", "unlicense"];

@@ -4,12 +4,12 @@ use super::super::feeds::rpm_index;
 use super::super::keys::{Gpg, PUBLIC};
 use super::others::{self, EARLIER};
 use super::{copy_of, flip, must_fail, said};
-use crate::dist::archive::checksum;
 use crate::systemd::archive;
-use crate::{place, shell};
 use anyhow::{Context as _, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
+use xtask::archive::checksum;
+use xtask::{place, shell};
 
 /// Its release, and what it has besides the usual.
 const SUITE: &str = "bookworm";

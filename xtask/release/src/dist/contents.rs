@@ -1,8 +1,8 @@
 //! The files that an installation has, whatever it came as: packages, tarballs and the image are all
 //! made from this list.
 
-use crate::place;
 use std::path::{Path, PathBuf};
+use xtask::place;
 
 /// One file.
 pub(super) struct File {

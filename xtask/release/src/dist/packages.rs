@@ -3,12 +3,12 @@
 use super::Release;
 use super::binary::{GLIBC, Processor};
 use super::contents::{FILES, File, Kind};
-use crate::setup::dist as tools;
-use crate::{place, shell};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
+use xtask::setup::dist as tools;
+use xtask::{place, shell};
 
 /// A kind of package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

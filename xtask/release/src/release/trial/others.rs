@@ -1,11 +1,11 @@
 //! Packages that are not the release's: of an earlier one, and what stands for a distribution.
 
-use crate::setup::dist as tools;
-use crate::shell;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
+use xtask::setup::dist as tools;
+use xtask::shell;
 
 /// A release that was published before.
 pub(super) const EARLIER: &str = "0.0.1";

@@ -1,7 +1,6 @@
 //! The keys that a release is signed with: they come from the environment and are nowhere on a disk longer than
 //! the task runs.
 
-use crate::shell;
 use anyhow::{Context as _, Result, bail};
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -10,6 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
+use xtask::shell;
 
 /// The public OpenPGP key's file.
 pub(super) const PUBLIC: &str = "gpuwho.asc";

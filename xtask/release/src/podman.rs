@@ -1,13 +1,14 @@
 //! The documented ways to run the image without Kubernetes, with the real Podman: unpacks Debian's, and runs
 //! the tests in namespaces of their own for mounts and network. Not a part of CI.
 
-use crate::compile::{self, Profile};
+use crate::dist;
 use crate::kubernetes::{PARTS, e2e, link};
-use crate::setup::{self, Want};
-use crate::{collector, dist, place, unpacked};
 use anyhow::{Context as _, Result};
 use std::fs;
 use std::path::Path;
+use xtask::compile::{self, Profile};
+use xtask::setup::{self, Want};
+use xtask::{collector, place, unpacked};
 
 /// The variable that tells the tests where the programs are.
 const VARIABLE: &str = "GPUWHO_TEST_PODMAN";
@@ -55,5 +56,5 @@ pub(crate) fn podman() -> Result<()> {
     let modules = std::env::join_paths(modules).context("joining Python's folders")?;
     let mut command = e2e("docker::")?;
     command.env(VARIABLE, &folder).env(collector::VARIABLE, collector).env("PYTHONPATH", modules);
-    crate::shell::run(&mut command)
+    xtask::shell::run(&mut command)
 }

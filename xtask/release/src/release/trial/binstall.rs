@@ -2,12 +2,12 @@
 
 use super::super::Files;
 use super::{said, servers};
-use crate::dist::archive::checksum;
-use crate::setup::dist as tools;
-use crate::{place, shell};
 use anyhow::{Context as _, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
+use xtask::archive::checksum;
+use xtask::setup::dist as tools;
+use xtask::{place, shell};
 
 /// Installs for each processor by what agent/Cargo.toml says, from a server that stands for the repository's.
 pub(super) fn binstall(files: &Files, work: &Path) -> Result<()> {

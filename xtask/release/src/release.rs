@@ -6,12 +6,12 @@ mod keys;
 mod registry;
 mod trial;
 
-use crate::setup::{self, Want};
-use crate::{place, shell};
 use anyhow::{Context as _, Result, ensure};
 use keys::{Gpg, Surroundings};
 use std::fs;
 use std::path::{Path, PathBuf};
+use xtask::setup::{self, Want};
+use xtask::{place, shell};
 
 /// What `cargo xtask release` can be asked.
 #[derive(clap::Args)]
@@ -123,9 +123,9 @@ impl Files {
 #[cfg(test)]
 mod tests {
     use super::{Files, Request, SUMS};
-    use crate::dist::archive::checksum;
     use clap::Args as _;
     use std::fs;
+    use xtask::archive::checksum;
 
     #[test]
     fn it_must_be_said_where_to() {
