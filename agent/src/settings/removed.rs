@@ -4,12 +4,20 @@
 use gpuwho_model::config::RemovedKey;
 
 /// All of them.
-pub static REMOVED: &[RemovedKey] = &[RemovedKey {
-    section: "nccl",
-    key: "hooks",
-    since: "0.1.0",
-    instead: "a library that is loaded late is found within 30 s",
-}];
+pub static REMOVED: &[RemovedKey] = &[
+    RemovedKey {
+        section: "kubernetes",
+        key: "pods_api",
+        since: "0.1.0",
+        instead: "pods come from the runtime's CRI socket, kubernetes.cri",
+    },
+    RemovedKey {
+        section: "nccl",
+        key: "hooks",
+        since: "0.1.0",
+        instead: "a library that is loaded late is found within 30 s",
+    },
+];
 
 #[cfg(test)]
 mod tests {
@@ -25,8 +33,9 @@ mod tests {
         let file = folder.path().join("gpuwho.toml");
         std::fs::write(&file, BEFORE).unwrap();
         let read = Configuration::check(&file).unwrap();
-        let named: Vec<_> = read.warnings().iter().map(|line| line.split('`').nth(1)).collect();
-        assert_eq!(named, Vec::<Option<&str>>::new());
+        let named: Vec<_> =
+            read.warnings().iter().filter_map(|line| line.split('`').nth(1)).collect();
+        assert_eq!(named, ["kubernetes.pods_api"]);
     }
 
     #[test]
