@@ -46,7 +46,8 @@ impl Scene {
         let kubelet = Kubelet::start(&stage.folder().join("kubelet")).unwrap();
         let expected = &group.expected;
         let mut pod = Pod::new("research", "trainer-0", expected.pod_uid.as_deref().unwrap());
-        pod.labels.insert("pod-template-hash".into(), "7d4b9c6f5d".into());
+        pod.labels.insert("controller-revision-hash".into(), "trainer-7d4b9c6f5d".into());
+        pod.labels.insert("statefulset.kubernetes.io/pod-name".into(), "trainer-0".into());
         pod.labels.insert("team".into(), "nlp".into());
         pod.labels.insert("kueue.x-k8s.io/queue-name".into(), "team-a".into());
         let id = format!("containerd://{}", expected.container_id.as_deref().unwrap());
@@ -141,9 +142,8 @@ fn is_whole(attributes: &Value) -> bool {
         ("k8s.namespace.name", "research"),
         ("k8s.pod.name", "trainer-0"),
         ("k8s.container.name", "train"),
-        ("k8s.replicaset.name", "trainer-7d4b9c6f5d"),
-        ("k8s.deployment.name", "trainer"),
-        ("gpuwho.workload.kind", "Deployment"),
+        ("k8s.statefulset.name", "trainer"),
+        ("gpuwho.workload.kind", "StatefulSet"),
         ("gpuwho.workload.name", "trainer"),
         ("gpuwho.workload.queue", "team-a"),
     ];

@@ -136,12 +136,13 @@ impl Crowd {
     }
 }
 
-/// As the kubelet tells of a Deployment's pod with time-sliced GPUs.
+/// As the kubelet tells of a StatefulSet's pod with time-sliced GPUs.
 fn pod(name: &str, expected: &Expected, granted: &[String]) -> Pod {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let mut pod = Pod::new("research", name, &text(&expected.pod_uid));
     for (key, value) in [
-        ("pod-template-hash", "5d8f7c9b4d"),
+        ("controller-revision-hash", "trainer-5d8f7c9b4d"),
+        ("statefulset.kubernetes.io/pod-name", name),
         ("app.kubernetes.io/name", "trainer"),
         ("app.kubernetes.io/part-of", "research-platform"),
     ] {
