@@ -83,7 +83,8 @@ const SECTION: Section = Section::of::<RawNccl>(
     r#"# Count what processes that hold a device ask of NCCL or RCCL.
 #: enabled = true
 # Hits of probes a second of a process, over all libraries that it has loaded, above which less is
-# watched; one that the kernel has to step through counts as eight. A hit costs 0.6 to 2 µs on the
+# watched: calls are not timed, then not counted for five minutes. One that the kernel has to step
+# through counts as eight. A hit costs 0.6 to 2 µs on the
 # machines that were measured: the default is two per cent of a core at the most.
 #: budget = 10000
 # Calls a second of a thread up to which each one is timed. Of a thread that calls faster, one in

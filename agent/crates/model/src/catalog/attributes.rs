@@ -504,8 +504,6 @@ attributes! {
     NCCL_PROBE_LEVEL = "nccl.probe.level";
     /// The level of the probes before the change (events).
     NCCL_GOVERNOR_BEFORE = "nccl.probe.level.before";
-    /// The probes are attached for one second in this many (events).
-    NCCL_GOVERNOR_CYCLE = "nccl.probe.budget.cycle";
     /// Measured hits a second and process (events).
     NCCL_GOVERNOR_RATE = "nccl.probe.hit_rate";
     /// Allowed hits a second and process (events).
