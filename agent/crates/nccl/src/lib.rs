@@ -36,7 +36,6 @@ pub const PROBE: ProbeDef = ProbeDef {
         about: "calls of NCCL and RCCL, counted by probes",
         section: Some(SECTION),
         after: &[],
-        switches: &["nccl.enabled"],
         alone: Alone::Named,
         configure: |_, with| Ok(Box::new(probe_settings(with.tables.read(NCCL)?)?)),
     },
@@ -58,7 +57,6 @@ pub const INSPECTOR: SourceDef = SourceDef {
     about: "the files of NCCL's Inspector",
     section: Some(SECTION),
     after: &[probe::NAME],
-    switches: &[],
     alone: Alone::Named,
     configure: |_, with| Ok(Box::new(inspector_settings(&with.tables.read(NCCL)?)?)),
 };
@@ -69,7 +67,6 @@ pub const RAS: SourceDef = SourceDef {
     about: "NCCL's own status (RAS)",
     section: Some(SECTION),
     after: &[probe::NAME],
-    switches: &[],
     alone: Alone::Named,
     configure: |_, with| {
         let raw: RawNccl = with.tables.read(NCCL)?;

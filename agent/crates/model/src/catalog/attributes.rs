@@ -58,7 +58,7 @@ attributes! {
     GPU_INDEX = "gpu.index";
     /// The device's product name.
     GPU_MODEL = "gpu.model";
-    /// `nvidia`, `amd`, `habana`, ….
+    /// `nvidia`, `amd`, `gaudi`, ….
     GPU_VENDOR = "gpu.vendor";
     /// PCI address, `domain:bus:device.function`.
     GPU_PCI_ADDRESS = "gpu.pci.address";
