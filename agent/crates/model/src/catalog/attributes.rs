@@ -424,8 +424,7 @@ attributes! {
     RELOAD_OUTCOME = "gpuwho.config.reload.outcome";
     /// Currency of an amount of money, by its ISO 4217 code.
     CURRENCY = "gpuwho.currency";
-    /// Where a price comes from: `configured`, or `list`, the provider's list price that the agent
-    /// ships and that is not what you pay.
+    /// Where a price comes from: `configured`.
     PRICE_SOURCE = "gpuwho.price.source";
     /// Day of a price, as configured (`gpu.price`).
     PRICE_DATE = "gpuwho.price.date";
