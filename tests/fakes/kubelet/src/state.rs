@@ -132,7 +132,9 @@ impl State {
     pub(crate) fn remove_pod(&self, uid: &str) -> Option<Pod> {
         let mut known = self.known();
         let pod = known.pods.remove(uid)?;
-        Event::deleted(&pod).iter().for_each(|event| known.notify(event));
+        for event in &Event::deleted(&pod) {
+            known.notify(event);
+        }
         Some(pod)
     }
 
