@@ -3,7 +3,7 @@
 
 use crate::model::{self, ContainerKind};
 use crate::route::{unary, unimplemented};
-use crate::state::{Api, State};
+use crate::state::State;
 use prost::Message;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -174,7 +174,7 @@ impl Service<http::Request<Body>> for PodResourcesLister {
 }
 
 async fn list(state: Arc<State>, _: ListRequest) -> Result<ListResponse, Status> {
-    state.gate(Api::PodResources).await?;
+    state.gate().await?;
     let turn = state.next_list();
     let mut pods: Vec<_> = state.pods().values().map(PodResources::of).collect();
     // Pods and devices are in no order: in another one each time.
@@ -191,7 +191,7 @@ fn turned<T>(list: &mut [T], turn: usize) {
 }
 
 async fn get(state: Arc<State>, asked: GetRequest) -> Result<GetResponse, Status> {
-    state.gate(Api::PodResources).await?;
+    state.gate().await?;
     let is_asked = |pod: &&model::Pod| pod.name == asked.name && pod.namespace == asked.namespace;
     let pod = state.pods().values().find(is_asked).map(PodResources::of);
     // The kubelet returns a plain error, which gRPC calls unknown.
@@ -204,7 +204,7 @@ async fn allocatable(
     state: Arc<State>,
     _: AllocatableRequest,
 ) -> Result<AllocatableResponse, Status> {
-    state.gate(Api::PodResources).await?;
+    state.gate().await?;
     let node = state.allocatable();
     Ok(AllocatableResponse {
         devices: node.devices.iter().map(ContainerDevices::of).collect(),
