@@ -3,9 +3,9 @@ use super::fixture::{Read, Reported, Rig, rows};
 use gpuwho_model::catalog::attributes::AttrSet;
 use gpuwho_model::ids::{ContainerId, PodUid, ProcKey};
 use gpuwho_model::sample::{Batch, Subject, Value};
-use gpuwho_owners::attribute::allocations::DeviceName;
 use gpuwho_owners::attribute::names::{ContainerFacts, Provider};
 use gpuwho_owners::attribute::owner::Owner;
+use gpuwho_owners::inventory::DeviceName;
 
 pub(super) const BUSY: &str = "gpu.owner.busy.time";
 pub(super) const MEMORY: &str = "gpu.owner.memory.byte_seconds";
