@@ -71,7 +71,10 @@ mod tests {
         for (filter, expected) in [
             ("info", "info"),
             ("gpuwho=debug", "gpuwho=debug"),
-            ("info, gpuwho::export=debug", "info,gpuwho::export=debug,gpuwho_export=debug"),
+            (
+                "info, gpuwho::export=debug",
+                "info,gpuwho::export=debug,gpuwho_export::delivery=debug,gpuwho_export=debug",
+            ),
             (
                 "gpuwho::export::otlp=trace",
                 "gpuwho::export::otlp=trace,gpuwho_export::delivery=trace",
