@@ -9,10 +9,11 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and may stop")]
 
-use gpuwho_export::otlp::Resource;
+use gpuwho_export::delivery::body::Compression;
 use gpuwho_export::otlp::encode::{Encoder, Limits};
-use gpuwho_export::otlp::settings::{Compression, RawOtlp, Settings, Signal};
+use gpuwho_export::otlp::settings::{RawOtlp, Settings, Signal};
 use gpuwho_export::prometheus::Pages;
+use gpuwho_export::resource::Resource;
 use gpuwho_export::spool::{self, Spool};
 use gpuwho_model::catalog::attributes::{self, AttrSet};
 use gpuwho_model::catalog::{self, Kind, MetricDef};
@@ -81,7 +82,10 @@ fn push() -> u64 {
     let labels = labels(DEVICES);
     let raw = RawOtlp::default();
     let settings = Settings::resolve(Signal::Metrics, &raw, &raw, &|_| None).unwrap();
-    let mut encoder = Encoder::new(&Resource::new(&AttrSet::new(), &settings), Limits::default());
+    let mut encoder = Encoder::new(
+        &Resource::new(&AttrSet::new(), &settings.resource_attributes),
+        Limits::default(),
+    );
     let mut requests: Vec<(Vec<u8>, u64)> = Vec::new();
     let mut run = 0;
     let mut encode = |requests: &mut Vec<(Vec<u8>, u64)>, compression: Compression| {

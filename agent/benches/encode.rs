@@ -8,9 +8,9 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and may stop")]
 
-use gpuwho_export::otlp::Resource;
 use gpuwho_export::otlp::encode::{Encoder, Limits};
 use gpuwho_export::otlp::settings::{RawOtlp, Settings, Signal};
+use gpuwho_export::resource::Resource;
 use gpuwho_model::catalog::attributes::{self, AttrKey, AttrSet};
 use gpuwho_model::catalog::{Kind, MetricDef};
 use gpuwho_model::point::{EnrichedBatch, Labels, Point};
@@ -123,7 +123,7 @@ fn ours(devices: usize) -> Cost {
     let batch = EnrichedBatch { points };
     let raw = RawOtlp::default();
     let settings = Settings::resolve(Signal::Metrics, &raw, &raw, &|_| None).unwrap();
-    let resource = Resource::new(&AttrSet::new(), &settings);
+    let resource = Resource::new(&AttrSet::new(), &settings.resource_attributes);
     let mut encoder = Encoder::new(&resource, Limits::default());
     measure(|| {
         let mut bytes = 0;

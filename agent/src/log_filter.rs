@@ -8,6 +8,7 @@ const MODULES: &[(&str, &str)] = &[
     ("gpuwho::collect::nccl", "gpuwho_nccl"),
     ("gpuwho::collect::engine", "gpuwho_engines"),
     ("gpuwho::collect", "gpuwho_collect"),
+    ("gpuwho::export::otlp", "gpuwho_export::delivery"),
     ("gpuwho::export", "gpuwho_export"),
     ("gpuwho::telemetry", "gpuwho_export::telemetry"),
     ("gpuwho::sys", "gpuwho_sys"),
@@ -70,8 +71,14 @@ mod tests {
         for (filter, expected) in [
             ("info", "info"),
             ("gpuwho=debug", "gpuwho=debug"),
-            ("info, gpuwho::export=debug", "info,gpuwho::export=debug,gpuwho_export=debug"),
-            ("gpuwho::export::otlp=trace", "gpuwho::export::otlp=trace,gpuwho_export::otlp=trace"),
+            (
+                "info, gpuwho::export=debug",
+                "info,gpuwho::export=debug,gpuwho_export::delivery=debug,gpuwho_export=debug",
+            ),
+            (
+                "gpuwho::export::otlp=trace",
+                "gpuwho::export::otlp=trace,gpuwho_export::delivery=trace",
+            ),
             (
                 "gpuwho::collect::device::nvidia[read]=debug",
                 "gpuwho::collect::device::nvidia[read]=debug,gpuwho_devices::nvidia[read]=debug",

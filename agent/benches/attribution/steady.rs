@@ -2,20 +2,20 @@
 
 use crate::scene::{self, BEGAN_NS, Host, Place, SECOND_NS, TICK};
 use gpuwho::agent::configuration::Configuration;
-use gpuwho_export::otlp::Resource;
 use gpuwho_export::otlp::encode::{Encoder, Limits};
 use gpuwho_export::otlp::settings::{RawOtlp, Settings, Signal};
+use gpuwho_export::resource::Resource;
 use gpuwho_model::catalog::attributes::AttrSet;
 use gpuwho_model::ids::{GpuId, ProcKey};
 use gpuwho_model::paths::Paths;
 use gpuwho_model::point::EnrichedBatch;
 use gpuwho_model::sample::{Batch, Subject};
-use gpuwho_owners::attribute::allocations::DeviceName;
 use gpuwho_owners::attribute::ownership::Ownership;
 use gpuwho_owners::attribute::slurm::JobAllocations;
 use gpuwho_owners::communicators::Communicators;
 use gpuwho_owners::engines::Engines;
 use gpuwho_owners::host::boot_time_ns;
+use gpuwho_owners::inventory::DeviceName;
 use gpuwho_owners::inventory::Inventory;
 use gpuwho_pipeline::accounting::Accounting;
 use gpuwho_pipeline::cost::receipts::{self, Receipts};
@@ -152,7 +152,7 @@ impl Tick {
         let (inventory, gpus) = scene::inventory();
         let raw = RawOtlp::default();
         let settings = Settings::resolve(Signal::Metrics, &raw, &raw, &|_| None).unwrap();
-        let resource = Resource::new(&AttrSet::new(), &settings);
+        let resource = Resource::new(&AttrSet::new(), &settings.resource_attributes);
         Self {
             registry: SeriesRegistry::new(Arc::clone(&inventory), ownership.clone()),
             accounting: Accounting::new(Duration::from_secs(TICK)),

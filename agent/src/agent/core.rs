@@ -12,6 +12,7 @@ use gpuwho_collect::source::{Context, Readers, SharedSelection, SourceDef};
 use gpuwho_devices::DEVICES;
 use gpuwho_model::catalog::attributes as attr;
 use gpuwho_model::status::StatusRegistry;
+use gpuwho_owners::attribute;
 use gpuwho_owners::attribute::ownership::Ownership;
 use gpuwho_owners::attribute::providers::{self, MetadataProviders};
 use gpuwho_owners::attribute::slurm::{DeviceNumber, JobAllocations};
@@ -72,7 +73,7 @@ impl Core {
             let remedy = "run as root with CAP_SYS_ADMIN; in a container, with hostPID as well";
             tracing::warn!(%error, remedy, "not in the host's cgroup namespace");
         }
-        let files = TenantFiles::new(&settings.paths);
+        let files = TenantFiles::new(&settings.paths, attribute::tenant);
         let ownership = Ownership::reading_through(&files, settings.attribution.clone());
         log_limit::set_ownership(&ownership);
         let (board, readers, holding) = <(StatusRegistry, Readers, Readers)>::default();

@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use anyhow::{Context as _, bail};
 use gpuwho_bpf::probe::SelfTest;
 use gpuwho_devices::{self as device, child};
-use gpuwho_export::otlp::Resource;
+use gpuwho_export::resource::Resource;
 use gpuwho_export::telemetry::{self, Telemetry};
 use gpuwho_model::paths::Paths;
 use gpuwho_owners::tenant_files;
@@ -138,8 +138,10 @@ fn start_log(settings: &Settings) -> anyhow::Result<Option<Telemetry>> {
     let (records, telemetry) = match &settings.telemetry {
         Some(otlp) => {
             let node = settings.names.kubernetes.node_name.as_deref();
-            let resource =
-                Resource::new(&settings.resource.attributes(&settings.paths, node), otlp);
+            let resource = Resource::new(
+                &settings.resource.attributes(&settings.paths, node),
+                &otlp.resource_attributes,
+            );
             let (telemetry, layer) = telemetry::logs(otlp, &resource)?;
             (Some(layer), Some(telemetry))
         }

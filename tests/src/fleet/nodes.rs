@@ -1,8 +1,9 @@
 //! The simulated nodes: each has the agent's own sink, its own name in the resource, and its own labels.
 
 use crate::bench::BenchError;
+use gpuwho_export::otlp::OtlpSink;
 use gpuwho_export::otlp::settings::{RawOtlp, Settings, Signal};
-use gpuwho_export::otlp::{OtlpSink, Resource};
+use gpuwho_export::resource::Resource;
 use gpuwho_export::{Report, Sink as _};
 use gpuwho_model::catalog::attributes::{self, AttrSet, HOST_NAME, SERVICE_INSTANCE_ID};
 use gpuwho_model::catalog::{Kind, MetricDef};
@@ -109,7 +110,7 @@ fn resource(name: &str, settings: &Settings) -> Resource {
     let name: Arc<str> = name.into();
     detected.set(&HOST_NAME, Arc::clone(&name));
     detected.set(&SERVICE_INSTANCE_ID, name);
-    Resource::new(&detected, settings)
+    Resource::new(&detected, &settings.resource_attributes)
 }
 
 /// The points of the devices, grouped by metric.

@@ -5,14 +5,20 @@ use super::rust::is;
 use super::tree::{Source, Tree, is_test_file};
 use std::collections::BTreeSet;
 
-/// The folder that declares every name.
+/// The folder that declares every metric.
 const CATALOG: &str = "agent/crates/model/src/catalog/";
 
-/// Declares the type, and the macros that make values of it.
+/// Declares every attribute.
+const ATTRIBUTES: &str = "agent/crates/model/src/attributes.rs";
+
+/// The macros that declare.
 const CATALOG_ROOT: &str = "agent/crates/model/src/catalog.rs";
 
+/// Declares the type, and makes values of it.
+const METRIC: &str = "agent/crates/model/src/metric.rs";
+
 /// What must be there.
-pub(super) const PLACES: &[&str] = &[CATALOG, CATALOG_ROOT];
+pub(super) const PLACES: &[&str] = &[CATALOG, ATTRIBUTES, CATALOG_ROOT, METRIC];
 
 /// What Prometheus spellings may have behind the name: units, and the parts of a series.
 const SUFFIXES: &[&str] = &[
@@ -35,7 +41,9 @@ const SUFFIXES: &[&str] = &[
 /// A metric made anywhere else would miss the documents and the checks.
 pub(super) fn metric_declarations(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (path, text) in tree.ending(".rs").filter(|(path, _)| *path != CATALOG_ROOT) {
+    for (path, text) in
+        tree.ending(".rs").filter(|(path, _)| ![METRIC, CATALOG_ROOT].contains(path))
+    {
         let source = Source::parse(text);
         let tokens: Vec<_> = source.tokens().iter().collect();
         for (pair, next) in tokens.iter().zip(tokens.iter().skip(1)) {
@@ -58,7 +66,7 @@ pub(super) fn name_literals(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let sources = tree.ending(".rs").filter(|(path, _)| is_shipped(path));
     for (path, text) in sources {
-        if path == CATALOG_ROOT || path.starts_with(CATALOG) || is_test_file(path) {
+        if path == CATALOG_ROOT || declares(path) || is_test_file(path) {
             continue;
         }
         for token in Source::parse(text).shipped() {
@@ -74,6 +82,11 @@ pub(super) fn name_literals(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Whether names are declared there.
+fn declares(path: &str) -> bool {
+    path.starts_with(CATALOG) || path == ATTRIBUTES
 }
 
 /// Of the agent itself, not of its benchmarks.
@@ -112,7 +125,7 @@ pub(super) fn dashboards(tree: &Tree) -> Vec<Finding> {
 
 /// The names that the catalogue declares: `NAME = "…"` in an attribute or metric table.
 pub(super) fn declared(tree: &Tree) -> BTreeSet<String> {
-    let sources = tree.ending(".rs").filter(|(path, _)| path.starts_with(CATALOG));
+    let sources = tree.ending(".rs").filter(|(path, _)| declares(path));
     let mut names = BTreeSet::new();
     for (_, text) in sources {
         let source = Source::parse(text);
@@ -162,7 +175,7 @@ pub(super) fn is_known(word: &str, names: &BTreeSet<String>, spelled: &BTreeSet<
 #[cfg(test)]
 mod tests {
     use super::super::tree::Tree;
-    use super::{CATALOG_ROOT, dashboards, metric_declarations, name_literals};
+    use super::{METRIC, dashboards, metric_declarations, name_literals};
 
     const DEVICE: (&str, &str) = (
         "agent/crates/model/src/catalog/device.rs",
@@ -174,7 +187,7 @@ mod tests {
     fn a_metric_made_outside_the_catalogue_is_found() {
         let text = "fn a() -> MetricDef { b }\n";
         let made = "static A: D = MetricDef { name };\n";
-        let tree = Tree::of([("agent/src/a.rs", made), (CATALOG_ROOT, text)]);
+        let tree = Tree::of([("agent/src/a.rs", made), (METRIC, text)]);
         assert_eq!(metric_declarations(&tree).len(), 1);
     }
 

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod def;
+pub mod delivery;
 mod file;
 pub mod filter;
 mod held;
@@ -14,6 +15,7 @@ pub mod lines;
 pub mod naming;
 pub mod otlp;
 pub mod prometheus;
+pub mod resource;
 #[cfg(test)]
 mod small_disk;
 pub mod spool;

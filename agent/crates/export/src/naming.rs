@@ -9,8 +9,7 @@ mod slot;
 mod translator;
 mod window;
 
-use super::otlp::Resource;
-use super::otlp::settings::resource_attributes;
+use super::resource::{Resource, attributes};
 use super::{Report, Sink};
 use gpuwho_model::catalog::attributes::AttrSet;
 use gpuwho_model::catalog::{profile, share};
@@ -103,7 +102,7 @@ impl Naming {
             None => vec![Profile::Native],
             Some(words) => profiles(&format!("{section}.names"), &words, section == PROMETHEUS)?,
         };
-        let resource = resource_attributes(with.env)?;
+        let resource = attributes(with.env)?;
         Ok(Self { profiles, owner_on_devices, resource })
     }
 
@@ -130,7 +129,7 @@ impl Naming {
         let keeps_native = self.has(Profile::Native) || self.has(Profile::Dcgm);
         let tables = self.profiles.iter().filter_map(|profile| profile.table());
         let has_native = self.has(Profile::Native);
-        let host = Resource::with(host, &self.resource);
+        let host = Resource::new(host, &self.resource);
         Box::new(Named {
             sink,
             owners: self.owner_on_devices.then(Owners::default),

@@ -1,64 +1,57 @@
-//! The OTLP sink: encodes on the tick's thread, queues within bounds, and sends over HTTP or gRPC from a thread
-//! that all receivers share (`thread`).
-//!
-//! While the receiver is unavailable, requests wait in order and keep their own timestamps. A full
-//! queue drops the oldest and counts them. Costs about 0.1 µs a point for
-//! encoding and 0.3 µs for gzip, no allocation a point, and at most `queue_bytes` plus two
-//! requests of memory.
+//! The OTLP sink: encodes on the tick's thread, and has what is encoded delivered (`delivery`) over HTTP or gRPC.
+//! Costs about 0.1 µs a point for encoding and 0.3 µs for gzip, no allocation a point, and at most
+//! `queue_bytes` plus two requests of memory.
 
-mod backlog;
-pub mod body;
-pub(crate) mod cause;
-pub mod connection;
-mod counts;
 pub mod def;
 mod delta;
 pub mod encode;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod grpc;
-mod health;
-pub(crate) mod http;
+mod http;
 mod json;
 mod logs;
-mod proxy;
-pub(crate) mod queue;
-pub mod resource;
-pub(crate) mod retry;
-pub(crate) mod secrets;
-pub(crate) mod sender;
 pub mod settings;
-mod thread;
-pub mod trust;
 mod wire;
 
+use crate::delivery::body::{Encoding, Format};
+use crate::delivery::{self, Delivery, Sentences, StartError};
+use crate::resource::Resource;
 use crate::spool::SpoolFolder;
 use crate::{Report, Sink};
-use body::{Encoding, Format};
-use counts::SinkCounters;
 use delta::Deltas;
 use encode::{Encoder, Limits};
 use gpuwho_model::point::EnrichedBatch;
-use queue::{Queue, Request};
-use sender::{Sender, Transport};
-use settings::{Settings, Temporality};
-use std::io;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::{Duration, Instant};
-use thread::SendThread;
-use tokio::sync::watch;
+use grpc::Grpc;
+use http::Http;
+use settings::{Protocol, Settings, Temporality};
+use std::time::Instant;
 
 pub use logs::LogsSink;
-pub use resource::Resource;
 
-/// Time for the sender to count the remaining points after its deadline.
-const GRACE: Duration = Duration::from_millis(500);
+/// `ExportMetricsServiceRequest` in protobuf.
+const METRICS: Format = Format(1);
+/// `ExportLogsServiceRequest` in protobuf.
+const LOGS: Format = Format(2);
+/// `ExportMetricsServiceRequest` in JSON.
+const METRICS_JSON: Format = Format(3);
+/// `ExportLogsServiceRequest` in JSON.
+const LOGS_JSON: Format = Format(4);
 
-/// The sender's thread could not be started.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot start the OTLP sender ({0})")]
-pub struct StartError(#[from] io::Error);
+const OTLP: Sentences = Sentences {
+    fails: "OTLP export fails; points wait in the queue",
+    refuses: "OTLP receiver refuses the points; they are lost",
+    works: "OTLP export works again",
+    rejects: "OTLP receiver rejected some points",
+};
+
+/// 401, 403, UNAUTHENTICATED, PERMISSION_DENIED.
+const CREDENTIALS: &str = "check the headers (token, tenant); ";
+/// 404, 405, UNIMPLEMENTED.
+const NOT_OTLP: &str = "is this an OTLP metrics endpoint? ";
+/// 413, or RESOURCE_EXHAUSTED without a time to come back.
+const TOO_LARGE: &str =
+    "the request is too large for it or its quota is used up; raise its limit to 4 MiB or more; ";
 
 /// Sends batches to one OTLP receiver.
 #[derive(Debug)]
@@ -67,7 +60,7 @@ pub struct OtlpSink {
     /// `None` where counters are cumulative.
     deltas: Option<Deltas>,
     encoding: Encoding,
-    queue: OtlpQueue,
+    queue: Delivery,
 }
 
 impl OtlpSink {
@@ -84,8 +77,8 @@ impl OtlpSink {
         resource: &Resource,
         spool: Option<SpoolFolder>,
     ) -> Result<Self, StartError> {
-        let encoding = Encoding::of(settings, Format::Metrics, Format::MetricsJson);
-        let queue = OtlpQueue::start(thread, settings, Transport::otlp(settings), spool)?;
+        let encoding = settings.encoding(METRICS, METRICS_JSON);
+        let queue = start(thread, settings.protocol, &settings.receiver, spool)?;
         let encoder =
             Encoder::new(resource, Limits::default()).with_temporality(settings.temporality);
         let is_delta = settings.temporality == Temporality::Delta;
@@ -101,7 +94,7 @@ impl Sink for OtlpSink {
             None => batch,
         };
         let mut emit = |raw: &[u8], points: usize| match encoding.format {
-            Format::MetricsJson => queue.push(&json::metrics(raw), *encoding, points as u64),
+            METRICS_JSON => queue.push(&json::metrics(raw), *encoding, points as u64),
             _ => queue.push(raw, *encoding, points as u64),
         };
         encoder.encode(batch, &mut emit);
@@ -120,76 +113,15 @@ impl Sink for OtlpSink {
     }
 }
 
-/// The queue of one signal and the thread that sends from it.
-#[derive(Debug)]
-pub(crate) struct OtlpQueue {
-    queue: Arc<Queue>,
-    counts: Arc<SinkCounters>,
-    closing: watch::Sender<Option<Instant>>,
-    done: Receiver<()>,
-}
-
-impl OtlpQueue {
-    pub(crate) fn start(
-        thread: &str,
-        settings: &Settings,
-        transport: Transport,
-        spool: Option<SpoolFolder>,
-    ) -> Result<Self, StartError> {
-        let queue = Arc::new(Queue::new(settings.queue_bytes));
-        let counts = Arc::new(SinkCounters::default());
-        let (closing, closed) = watch::channel(None);
-        let (ended, done) = sync_channel(1);
-        let thread = SendThread::of(thread, spool.is_some())?;
-        let waiting = (Arc::clone(&queue), spool);
-        let sender = Sender::new(settings, transport, waiting, Arc::clone(&counts), closed);
-        thread.run(async move {
-            sender.run().await;
-            // The receiving end is gone when the sink was dropped without a flush.
-            let _ = ended.send(());
-        });
-        Ok(Self { queue, counts, closing, done })
-    }
-
-    /// Queues a message with `points` points or records.
-    pub(crate) fn push(&self, raw: &[u8], encoding: Encoding, points: u64) {
-        let closed = self.closing.borrow().is_some();
-        let packed = encoding.compression.compress(raw);
-        match packed {
-            Ok(body) if !closed => {
-                let lost = self.queue.push(Request { body: body.into(), points, encoding });
-                self.counts.add(|report| {
-                    report.taken += points;
-                    report.queue_full += lost;
-                });
-            }
-            // The sender has ended after the flush. Compression into memory does not fail.
-            Ok(_) | Err(_) => self.counts.add(|report| {
-                report.taken += points;
-                report.undelivered += points;
-            }),
-        }
-    }
-
-    pub(crate) fn close(&self, deadline: Instant) {
-        self.closing.send_replace(Some(deadline));
-    }
-
-    pub(crate) fn flush(&self, deadline: Instant) {
-        self.close(deadline);
-        let left = deadline.saturating_duration_since(Instant::now());
-        // An error means that the sender has already ended.
-        let _ = self.done.recv_timeout(left + GRACE);
-    }
-
-    pub(crate) fn report(&self, not_finite: u64) -> Report {
-        self.counts.report(not_finite, self.queue.points())
-    }
-}
-
-impl Drop for OtlpQueue {
-    /// Ends the sender's thread at once; [`Sink::flush`] before this sends the queued requests.
-    fn drop(&mut self) {
-        self.closing.send_replace(Some(Instant::now()));
+/// Starts to deliver over the receiver's protocol.
+fn start(
+    thread: &str,
+    protocol: Protocol,
+    receiver: &delivery::settings::Settings,
+    spool: Option<SpoolFolder>,
+) -> Result<Delivery, StartError> {
+    match protocol {
+        Protocol::Http | Protocol::HttpJson => Delivery::start(thread, receiver, Http, spool),
+        Protocol::Grpc => Delivery::start(thread, receiver, Grpc::new(receiver.timeout), spool),
     }
 }

@@ -19,6 +19,7 @@ mod store;
 mod text;
 mod tls;
 
+use crate::held::RETRY_LISTEN;
 use crate::naming::Profile;
 use crate::{Held, Report, Sink};
 use access::{Access, Users};
@@ -33,7 +34,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use store::{Options, Store};
 use text::Format;
 use tls::Tls;
@@ -45,9 +46,6 @@ const THREAD: &str = "export:prometheus";
 /// Password checks that run or wait: each takes tens of milliseconds, and goes on when its client is
 /// gone.
 const MAX_CHECKS: usize = 4;
-
-/// The wait between two tries to listen, where another process has the address.
-pub(super) const RETRY_LISTEN: Duration = Duration::from_secs(30);
 
 /// The sink and its listener.
 #[derive(Debug)]

@@ -5,9 +5,9 @@
 //! own HTTP connection. Only log records of the agent itself are sent; records of its libraries
 //! could be caused by the sending itself.
 
-use crate::otlp::Resource;
-use crate::otlp::connection::Connection;
+use crate::delivery::connection::Connection;
 use crate::otlp::settings::{Protocol, Settings};
+use crate::resource::Resource;
 use gpuwho_model::catalog::attributes::AttrValue;
 use hyper::header::{HeaderName, HeaderValue};
 use opentelemetry::KeyValue;
@@ -74,8 +74,8 @@ where
     let exporter = LogExporter::builder()
         .with_http()
         .with_http_client(Client::new(settings)?)
-        .with_endpoint(settings.endpoint.to_string())
-        .with_timeout(settings.timeout)
+        .with_endpoint(settings.receiver.endpoint.to_string())
+        .with_timeout(settings.receiver.timeout)
         .build()?;
     let limits =
         BatchConfigBuilder::default().with_max_queue_size(QUEUE).with_max_export_batch_size(QUEUE);
@@ -122,7 +122,7 @@ impl Client {
             .max_blocking_threads(1)
             .thread_name("telemetry-dns")
             .build()?;
-        Ok(Self { runtime, connection: Mutex::new(Connection::new(settings.clone())) })
+        Ok(Self { runtime, connection: Mutex::new(Connection::new(settings.receiver.clone())) })
     }
 
     fn post(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {

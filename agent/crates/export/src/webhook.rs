@@ -7,23 +7,22 @@
 //! | `webhook-timestamp` | seconds since the epoch of the attempt: a receiver refuses what is old |
 //! | `webhook-signature` | `v1,` and HMAC-SHA256 of `ID.TIMESTAMP.BODY` in base64, for each key of the file |
 //!
-//! Queue, spool, retries, TLS and proxies are those of OTLP. A redirect is not followed.
+//! Queue, spool, retries, TLS and proxies are those of `delivery`. A redirect is not followed.
 
 pub mod def;
 mod sign;
 
-use super::otlp::body::{Encoding, Format};
-use super::otlp::cause::{Cause, message};
-use super::otlp::connection::{Answer, Connection};
-use super::otlp::http::retry_after;
-use super::otlp::queue::Request;
-use super::otlp::retry::Verdict;
-use super::otlp::sender::Transport;
-use super::otlp::settings::{Compression, Settings};
-use super::otlp::{OtlpQueue, Resource, StartError};
+use super::delivery::body::{Compression, Encoding, Format};
+use super::delivery::cause::{Cause, message};
+use super::delivery::connection::Answer;
+use super::delivery::retry::{Verdict, retry_after};
+use super::delivery::settings::Settings;
+use super::delivery::{Delivery, Headers, Sentences, StartError, Transport};
+use super::resource::Resource;
 use super::spool::SpoolFolder;
 use super::stdout::{EventLine, Line, attribute};
 use super::{Report, Sink};
+use bytes::Bytes;
 use gpuwho_model::point::EnrichedBatch;
 use gpuwho_pipeline::event::record::Record;
 use hyper::StatusCode;
@@ -34,6 +33,16 @@ use sign::Keys;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
+/// The format of what is stored.
+const WEBHOOK: Format = Format(5);
+const SENTENCES: Sentences = Sentences {
+    fails: "the webhook does not take events; they wait in the queue",
+    refuses: "the webhook refuses events; they are lost",
+    works: "the webhook works again",
+    rejects: "the webhook rejected some events",
+};
+/// 401, 403.
+const SIGNATURE: &str = "check webhook.secret_file, its headers and the clocks; ";
 /// The body's form.
 const VERSION: u32 = 1;
 /// Bytes at which a batch is sent and the next begins. One item is far smaller.
@@ -44,7 +53,7 @@ const MAX_FAILURES: u32 = 10;
 /// Posts to one URL.
 #[derive(Debug)]
 pub struct WebhookSink {
-    queue: OtlpQueue,
+    queue: Delivery,
     /// The beginning of every body: version and resource.
     head: String,
     metrics: bool,
@@ -76,11 +85,7 @@ impl WebhookSink {
         wanted: Wanted,
         spool: Option<SpoolFolder>,
     ) -> Result<Self, StartError> {
-        let transport = Transport::Webhook(Webhook {
-            connection: Connection::new(settings.clone()),
-            keys: secret.map(Keys::new),
-            failures: 0,
-        });
+        let transport = Webhook { keys: secret.map(Keys::new), failures: 0 };
         let resource: Map<_, _> =
             resource.iter().map(|(key, value)| (key.to_owned(), attribute(value))).collect();
         // Writing to memory does not fail, and every key is a string.
@@ -88,7 +93,7 @@ impl WebhookSink {
         let mut head = head.unwrap_or_default();
         head.pop();
         Ok(Self {
-            queue: OtlpQueue::start(thread, settings, transport, spool)?,
+            queue: Delivery::start(thread, settings, transport, spool)?,
             head,
             metrics: wanted.metrics,
             events: wanted.events,
@@ -98,7 +103,7 @@ impl WebhookSink {
 
     /// Sends items as the list `name`, in as many bodies as they need.
     fn send(&self, name: &str, items: impl Iterator<Item = Vec<u8>>) {
-        let encoding = Encoding { format: Format::Webhook, compression: Compression::None };
+        let encoding = Encoding { format: WEBHOOK, compression: Compression::None };
         let begin = || format!("{},\"{name}\":[", self.head).into_bytes();
         let (mut body, mut count) = (begin(), 0);
         for item in items {
@@ -152,36 +157,28 @@ impl Sink for WebhookSink {
 
 /// How batches are posted.
 #[derive(Debug)]
-pub(crate) struct Webhook {
-    connection: Connection,
+struct Webhook {
     /// `None` where nothing is signed.
     keys: Option<Keys>,
     /// How often the receiver has answered this batch with its own failure.
     failures: u32,
 }
 
-impl Webhook {
-    pub(super) async fn send(&mut self, request: &Request) -> Verdict {
-        if request.encoding.format != Format::Webhook {
-            return Verdict::NotOurs;
-        }
-        let now = SystemTime::now();
-        let headers = match self.headers(&request.body, now) {
-            Ok(headers) => headers,
-            Err(cause) => return Verdict::lost(cause),
-        };
-        match self.connection.post(request.body.clone(), &headers).await {
-            Ok(answer) => self.classify(&answer, now),
-            Err(cause) => Verdict::lost(cause),
-        }
+impl Transport for Webhook {
+    fn sentences(&self) -> &'static Sentences {
+        &SENTENCES
     }
 
-    fn headers(
+    fn request(
         &mut self,
-        body: &[u8],
+        encoding: Encoding,
+        body: Bytes,
         now: SystemTime,
-    ) -> Result<Vec<(HeaderName, HeaderValue)>, Cause> {
-        let id = sign::id(body);
+    ) -> Result<Option<(Bytes, Headers)>, Cause> {
+        if encoding.format != WEBHOOK {
+            return Ok(None);
+        }
+        let id = sign::id(&body);
         let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut headers = vec![(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
         let mut put = |name, text: &str| {
@@ -191,12 +188,12 @@ impl Webhook {
         put("webhook-id", &id);
         put("webhook-timestamp", &seconds.to_string());
         if let Some(keys) = &mut self.keys {
-            put("webhook-signature", &keys.sign(&id, seconds, body)?);
+            put("webhook-signature", &keys.sign(&id, seconds, &body)?);
         }
-        Ok(headers)
+        Ok(Some((body, headers)))
     }
 
-    fn classify(&mut self, answer: &Answer, now: SystemTime) -> Verdict {
+    fn verdict(&mut self, _encoding: Encoding, answer: &Answer, now: SystemTime) -> Verdict {
         let status = answer.status.to_string();
         if answer.status.is_success() {
             self.failures = 0;
@@ -206,11 +203,8 @@ impl Webhook {
         let after = retry_after(&answer.headers, now);
         let is_credentials =
             matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
-        let cause = if is_credentials {
-            Cause::Signature { status, message }
-        } else {
-            Cause::Answered { status, message }
-        };
+        let hint = if is_credentials { SIGNATURE } else { "" };
+        let cause = Cause::Answered { status, hint, message };
         match answer.status {
             StatusCode::REQUEST_TIMEOUT
             | StatusCode::TOO_EARLY

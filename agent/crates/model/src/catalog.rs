@@ -3,10 +3,9 @@
 //! A declaration gives the name, unit, kind, subject, closed dimensions, source and (as its doc
 //! comment) the description. From it come the OTLP and Prometheus names, `METRICS.md`,
 //! `gpuwho metrics --json`, and the types that stop a collector from sending a process reading as
-//! a device reading. Only this module makes a [`MetricDef`] (`cargo xtask tidy` checks it).
+//! a device reading. Only `metric` makes a [`MetricDef`] (`cargo xtask tidy` checks it).
 
 pub mod agent;
-pub mod attributes;
 pub mod board;
 pub mod cgroup;
 pub mod cost;
@@ -34,105 +33,13 @@ pub mod share;
 mod throttle;
 pub mod wear;
 
-use crate::sample::{Histogram, Sample, Subject, Value};
-use attributes::AttrKey;
+pub use crate::attributes;
+pub use crate::metric::{Dim, DimIndexes, Kind, MetricDef, NO_DIM};
+
+use crate::sample::{Histogram, Sample, Value};
+use crate::subject::Subject;
 use std::marker::PhantomData;
-use std::sync::{LazyLock, OnceLock};
-
-/// The instrument kind of a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// A level; a sum over series has no meaning.
-    Gauge,
-    /// A level with a meaningful sum over series.
-    UpDownCounter,
-    /// Only grows, until its source starts again.
-    Counter,
-    /// A distribution with explicit bounds, cumulative.
-    Histogram,
-}
-
-impl Kind {
-    /// The word used in documents and in the `stdout` sink.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Gauge => "gauge",
-            Self::UpDownCounter => "updowncounter",
-            Self::Counter => "counter",
-            Self::Histogram => "histogram",
-        }
-    }
-}
-
-/// A closed dimension: an attribute whose values are all known here.
-#[derive(Debug)]
-pub struct Dim {
-    /// The attribute that carries it.
-    pub key: &'static AttrKey,
-    /// Every value, in the order of the enum's variants.
-    pub values: &'static [&'static str],
-}
-
-/// One metric, as declared.
-#[derive(Debug)]
-pub struct MetricDef {
-    /// OpenTelemetry name.
-    pub name: &'static str,
-    /// UCUM unit.
-    pub unit: &'static str,
-    /// Instrument kind.
-    pub kind: Kind,
-    /// The kind of its subject: `gpu`, `instance`, `process`, `agent`, ….
-    pub subject: &'static str,
-    /// Closed dimensions, in the order of [`Sample::dims`].
-    pub dims: &'static [&'static Dim],
-    /// The doc comment.
-    pub description: &'static str,
-    /// The vendor call, field or kernel source it is read from.
-    pub source: &'static str,
-    /// Its position in [`all`], set at first use.
-    index: OnceLock<u16>,
-}
-
-impl PartialEq for MetricDef {
-    /// Compares addresses: each metric is one static.
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other)
-    }
-}
-
-impl Eq for MetricDef {}
-
-impl std::hash::Hash for MetricDef {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        std::ptr::from_ref(self).hash(state);
-    }
-}
-
-impl MetricDef {
-    /// Whether its series are states of which one is 1: a series for each value of a dimension.
-    pub fn is_state_set(&self) -> bool {
-        self.unit == "{state}" && !self.dims.is_empty()
-    }
-
-    /// A metric of a naming profile, which no collector reads.
-    fn of_profile(name: &'static str, unit: &'static str, kind: Kind) -> Self {
-        let (subject, dims, description, source) = ("profile", &[], "", "");
-        Self { name, unit, kind, subject, dims, description, source, index: OnceLock::new() }
-    }
-
-    /// Largest number of series of one subject: the product of the dimensions' sizes.
-    pub fn series_per_subject(&self) -> usize {
-        self.dims.iter().map(|dim| dim.values.len()).product()
-    }
-}
-
-/// The values of a metric's dimensions, as indexes into [`Dim::values`]; unused places are
-/// [`NO_DIM`].
-pub type DimIndexes = [u8; 2];
-
-/// Marks an unused place in [`DimIndexes`].
-pub const NO_DIM: u8 = u8::MAX;
+use std::sync::LazyLock;
 
 /// A set of closed dimensions known at compile time.
 pub trait Dims: Copy {
@@ -245,8 +152,8 @@ macro_rules! dims {
         }
 
         impl $crate::catalog::OneDim for $name {
-            const DIM: &'static $crate::catalog::Dim =
-                &$crate::catalog::Dim { key: &$key, values: &[$($value),+] };
+            const DIM: &'static $crate::metric::Dim =
+                &$crate::metric::Dim { key: &$key, values: &[$($value),+] };
             fn index(self) -> u8 {
                 self as u8
             }
@@ -280,7 +187,7 @@ macro_rules! index_dims {
         }
 
         impl $crate::catalog::OneDim for $name {
-            const DIM: &'static $crate::catalog::Dim = &$crate::catalog::Dim {
+            const DIM: &'static $crate::metric::Dim = &$crate::metric::Dim {
                 key: &$key,
                 values: $crate::catalog::NUMBERS.split_at($count).0,
             };
@@ -304,7 +211,7 @@ macro_rules! metrics {
                 $crate::catalog::declare(
                     $metric,
                     $unit,
-                    $crate::catalog::Kind::$kind,
+                    $crate::metric::Kind::$kind,
                     <$subject as $crate::subject::SubjectKind>::WORD,
                     <metrics!(@dims $($dims)?) as $crate::catalog::Dims>::DIMS,
                     [concat!($($doc, "\n"),+), $source],
@@ -312,7 +219,7 @@ macro_rules! metrics {
         )+
 
         /// Every metric of this domain, in the order of declaration.
-        pub static ALL: &[&$crate::catalog::MetricDef] = &[$($name.def()),+];
+        pub static ALL: &[&$crate::metric::MetricDef] = &[$($name.def()),+];
     };
     (@dims) => { () };
     (@dims $dims:ty) => { $dims };
@@ -335,16 +242,7 @@ const fn declare<S, D, N: Number>(
         "Prometheus calls a gauge of the unit 1 a ratio: write state, flag or info in braces"
     );
     Metric {
-        def: MetricDef {
-            name,
-            unit,
-            kind,
-            subject,
-            dims,
-            description,
-            source,
-            index: OnceLock::new(),
-        },
+        def: MetricDef::declared([name, unit, subject, description, source], kind, dims),
         types: PhantomData,
     }
 }

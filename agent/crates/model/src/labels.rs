@@ -5,7 +5,7 @@
 //! those that take its place share. Beyond these the values of a set become `other`, so totals stay right. A
 //! known set needs no allocation.
 
-use crate::catalog::attributes::{AttrKey, AttrSet, AttrValue};
+use crate::attributes::{AttrKey, AttrSet, AttrValue};
 use crate::text::prints_as;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet};
@@ -209,7 +209,7 @@ fn cut(value: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::attributes as attr;
+    use crate::attributes as attr;
 
     fn model(sets: &mut LabelSets, name: &str) -> LabelSet {
         sets.intern(&[(&attr::GPU_MODEL, name), (&attr::SOURCE, "engine")])

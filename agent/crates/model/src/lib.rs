@@ -7,12 +7,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod attributes;
 pub mod catalog;
 pub mod config;
 pub mod finding;
 pub mod heartbeat;
 pub mod ids;
 pub mod labels;
+pub mod metric;
 pub mod paths;
 pub mod point;
 pub mod poller;

@@ -1,138 +1,16 @@
 //! A collector's output: a metric of the catalogue, a value and a subject. A sample has no
 //! attributes; the enrich stage derives them from the subject.
 
-use crate::catalog::{DimIndexes, Kind, MetricDef};
-use crate::ids::AllocationId;
-use crate::ids::EngineId;
-use crate::ids::MemberId;
-use crate::ids::OwnerId;
-use crate::ids::{GpuId, InstanceId, ProcKey};
 use crate::labels::LabelSet;
-use crate::subject::{Method, SeriesClass, SubjectKind, subjects};
+use crate::metric::{DimIndexes, Kind, MetricDef};
+pub use crate::subject::{
+    Agent, EngineGpu, GpuAllocation, GpuOwner, GpuProcess, GpuXid, Host, OwnerCgroup, Recent,
+    Source, Subject,
+};
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::SystemTime;
-
-subjects! {
-    /// The agent itself.
-    Agent(Agent),
-    /// One of the agent's own sources of data, by its name in the table of collectors.
-    Source(Source),
-    /// A device.
-    Gpu(GpuId),
-    /// A MIG instance of a device.
-    Instance(InstanceId),
-    /// A process on a device.
-    Process(GpuProcess),
-    /// An owner's part of a device.
-    GpuOwner(GpuOwner),
-    /// A device, or a part of one, allocated to an owner.
-    Allocation(GpuAllocation),
-    /// A process's membership in a communicator.
-    Member(MemberId),
-    /// One XID code of a device.
-    Xid(GpuXid),
-    /// A rank's messages of one size, algorithm and protocol.
-    Recent(Recent),
-    /// An owner, on the whole host.
-    Owner(OwnerId),
-    /// The host itself.
-    Host(Host),
-    /// The cgroup of an owner that holds a device.
-    Cgroup(OwnerCgroup),
-    /// An inference engine: one server with all its worker processes.
-    Engine(EngineId),
-    /// An inference engine on one of its devices.
-    EngineGpu(EngineGpu),
-}
-
-/// A rank's messages of one size, algorithm and protocol, of which a source computes a mean. The
-/// source bounds their number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Recent {
-    /// The rank.
-    pub member: MemberId,
-    /// NCCL's algorithm and protocol; `None` for messages that have none.
-    pub method: Option<Method>,
-    /// The least size in bytes.
-    pub size: u64,
-}
-
-/// One XID code of a device: an open set, but a small one (the driver has some 170 codes; a healthy
-/// device reports none).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GpuXid {
-    /// The device.
-    pub gpu: GpuId,
-    /// The code.
-    pub code: u16,
-}
-
-/// A process on a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GpuProcess {
-    /// The device.
-    pub gpu: GpuId,
-    /// The process.
-    pub process: ProcKey,
-    /// The MIG instance it is in.
-    pub instance: Option<InstanceId>,
-}
-
-/// An owner's part of a device: what it holds or uses, or what is allocated to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GpuOwner {
-    /// The device.
-    pub gpu: GpuId,
-    /// The owner.
-    pub owner: OwnerId,
-}
-
-/// A device, or a part of one, allocated to an owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GpuAllocation {
-    /// The device.
-    pub gpu: GpuId,
-    /// The allocated MIG instance, if the allocation is of one.
-    pub instance: Option<InstanceId>,
-    /// The owner.
-    pub owner: OwnerId,
-    /// The resource, the replica and other details of the allocation.
-    pub details: Option<AllocationId>,
-}
-
-/// An inference engine on one of its devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct EngineGpu {
-    /// The engine.
-    pub engine: EngineId,
-    /// The device.
-    pub gpu: GpuId,
-    /// The MIG instance that the engine's process is in.
-    pub instance: Option<InstanceId>,
-}
-
-/// The agent itself, as a subject type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Agent;
-
-impl Agent {
-    /// The name of the source of its own figures.
-    pub const SOURCE: &'static str = "agent";
-}
-
-/// One of the agent's sources, as a subject type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Source(pub &'static str);
-
-/// The host, as a subject type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Host;
-
-/// The cgroup of an owner that holds a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct OwnerCgroup(pub OwnerId);
 
 /// A value.
 #[derive(Clone, Debug, PartialEq)]
@@ -331,6 +209,7 @@ mod tests {
     use super::*;
     use crate::catalog::attributes as attr;
     use crate::catalog::{agent, device};
+    use crate::ids::GpuId;
     use crate::labels::LabelSets;
     use std::time::UNIX_EPOCH;
 

@@ -27,6 +27,7 @@ pub mod providers;
 pub mod quota;
 pub mod slurm;
 mod table;
+mod tenant;
 pub mod users;
 pub mod view;
 pub mod workload;
@@ -44,6 +45,8 @@ use podlogs::PodLogs;
 use slurm::{Slurm, SlurmTask};
 use std::sync::Arc;
 use users::Users;
+
+pub use tenant::tenant;
 
 /// A kernel observation, as a source of evidence reports it. Times are nanoseconds of
 /// `CLOCK_BOOTTIME`.

@@ -5,6 +5,7 @@
 pub mod register;
 
 pub mod facts;
+mod name;
 
 use facts::Facts;
 use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
@@ -14,6 +15,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+
+pub use name::DeviceName;
 
 /// Identity of a device; changes only with its driver or configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,5 +16,6 @@ pub mod local;
 pub mod nodes;
 pub mod partitions;
 pub mod proc_scan;
+pub mod process;
 pub mod sockets;
 pub mod tenant_files;

@@ -5,7 +5,8 @@
 //! Costs one directory listing per pattern and one read of `/proc/devices`, when a node appears and
 //! at every rescan.
 
-use crate::partitions::PartitionNodes;
+use crate::inventory::{DeviceName, node_name};
+use crate::partitions::{Partition, PartitionNodes};
 use gpuwho_common::device_users::{ANY_MINOR, NodeKey};
 use gpuwho_model::paths::Paths;
 use rustix::fs::{FileType, major, minor, stat};
@@ -46,6 +47,39 @@ pub struct VendorNodes {
 
 /// Those of every supported vendor.
 pub type Vendors = &'static [VendorNodes];
+
+impl PartitionNodes {
+    /// The nodes of every vendor's partitions.
+    pub fn of_all(vendors: Vendors, paths: &Paths) -> Self {
+        vendors.iter().flat_map(|vendor| (vendor.partition_nodes)(paths).0).collect()
+    }
+
+    /// The devices that the nodes open: the partitions of a partitioned device, else the whole
+    /// device.
+    pub fn devices_of(&self, nodes: &[Arc<str>], vendors: Vendors) -> Vec<DeviceName> {
+        let opened = self.opened_by(nodes);
+        let whole = nodes.iter().map(|node| node_name(node)).filter(|node| {
+            let is_divided = opened.iter().any(|part| *part.device == **node);
+            let is_part = self.0.contains_key(*node);
+            !is_divided && !is_part && vendors.iter().any(|vendor| (vendor.is_device_node)(node))
+        });
+        let whole = whole.map(|node| DeviceName::Node(node.into()));
+        // The node of a GPU instance gives no access beyond the compute instances inside it.
+        let is_around = |outer: &Partition, inner: &Partition| {
+            outer.place.compute_instance.is_none()
+                && inner.place.compute_instance.is_some()
+                && (&outer.device, outer.place.gpu_instance)
+                    == (&inner.device, inner.place.gpu_instance)
+        };
+        let parts = opened.iter().filter(|part| !opened.iter().any(|in_it| is_around(part, in_it)));
+        let parts = parts.map(|part| DeviceName::Instance {
+            device: Arc::clone(&part.device),
+            gpu_instance: part.place.gpu_instance,
+            compute_instance: part.place.compute_instance,
+        });
+        whole.chain(parts).collect()
+    }
+}
 
 /// Which nodes are watched.
 #[derive(Clone, Debug)]

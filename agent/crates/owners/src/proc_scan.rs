@@ -7,10 +7,10 @@
 
 mod pass;
 
-use crate::attribute::process::{Folder, Living, ProcStat};
 use crate::attribute::{Evidence, KernelCgroups, Opened};
 use crate::host::boot_time_ns;
 use crate::nodes::{Device, Nodes};
+use crate::process::{Folder, Living, ProcStat};
 use gpuwho_model::ids::{CgroupId, Hierarchy, ProcKey};
 use gpuwho_model::paths::Paths;
 use gpuwho_sys::process::share_files;

@@ -4,7 +4,7 @@
 //! ones. What several looks may cost together is the caller's [`Allowance`]. The other end of a connection of
 //! the agent's own is asked for without the list (`sock_diag(7)`).
 
-use crate::attribute::process::Living;
+use crate::process::Living;
 use gpuwho_model::ids::ProcKey;
 use gpuwho_model::paths::Paths;
 use rustix::fs::{Dir, readlinkat};

@@ -105,26 +105,29 @@ pub struct TenantFiles {
     tenants: RecentTenants,
 }
 
+/// Finds the tenant of exactly this process; `None` if it has ended.
+pub type TenantOf = fn(&Paths, ProcKey) -> Option<FileOwner>;
+
 #[derive(Clone, Debug)]
 enum Means {
     /// Reads in the calling thread, which may hang.
     Direct,
-    /// Reads in helpers.
-    Helpers(Arc<Pool>),
+    /// Reads in helpers, charged to the tenant.
+    Helpers(Arc<Pool>, TenantOf),
 }
 
 impl TenantFiles {
     /// Reads in helpers. They run the same binary as the agent, even after an upgrade replaced its
     /// file.
-    pub fn new(paths: &Paths) -> Self {
-        Self::running(paths, PathBuf::from("/proc/self/exe"))
+    pub fn new(paths: &Paths, tenant: TenantOf) -> Self {
+        Self::running(paths, PathBuf::from("/proc/self/exe"), tenant)
     }
 
-    fn running(paths: &Paths, program: PathBuf) -> Self {
+    fn running(paths: &Paths, program: PathBuf, tenant: TenantOf) -> Self {
         let pool = Pool::new(program, &paths.proc, DEADLINE);
         Self {
             paths: Arc::new(paths.clone()),
-            means: Means::Helpers(Arc::new(pool)),
+            means: Means::Helpers(Arc::new(pool), tenant),
             timeout: DEADLINE,
             by_process: false,
             tenants: RecentTenants::default(),
@@ -255,9 +258,9 @@ impl TenantFiles {
     pub fn tenant(&self, process: ProcKey) -> Result<FileOwner, ReadError> {
         match self.means {
             Means::Direct => Ok(FileOwner::default()),
-            Means::Helpers(_) if self.by_process => Ok(FileOwner::mappings(process)),
-            Means::Helpers(_) => {
-                let find = || FileOwner::of(&self.paths, process);
+            Means::Helpers(..) if self.by_process => Ok(FileOwner::mappings(process)),
+            Means::Helpers(_, tenant) => {
+                let find = || tenant(&self.paths, process);
                 self.tenants.get(process, find).ok_or(ReadError::Failed(Errno::SRCH))
             }
         }
@@ -268,13 +271,13 @@ impl TenantFiles {
     pub fn status(&self) -> PoolStatus {
         match &self.means {
             Means::Direct => PoolStatus::default(),
-            Means::Helpers(pool) => pool.status(),
+            Means::Helpers(pool, _) => pool.status(),
         }
     }
 
     /// Ends all helpers, at most in this time; what hangs in the kernel stays.
     pub fn close(&self, limit: Duration) {
-        if let Means::Helpers(pool) = &self.means {
+        if let Means::Helpers(pool, _) = &self.means {
             pool.close(limit);
         }
     }
@@ -291,7 +294,7 @@ impl TenantFiles {
     ) -> Result<Reply, ReadError> {
         let reply = match &self.means {
             Means::Direct => answer::answer(&self.paths, request, passed),
-            Means::Helpers(pool) => pool.ask(tenant, request, passed, self.timeout)?,
+            Means::Helpers(pool, _) => pool.ask(tenant, request, passed, self.timeout)?,
         };
         match reply.answer {
             Answer::Failed(errno) => Err(ReadError::Failed(Errno::from_raw_os_error(errno))),

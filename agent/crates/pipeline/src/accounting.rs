@@ -209,8 +209,6 @@ impl Accounting {
 }
 
 #[cfg(test)]
-mod conservation_tests;
-#[cfg(test)]
 mod instances_tests;
 #[cfg(test)]
 #[expect(clippy::float_cmp, reason = "whole seconds and joules, which a double holds exactly")]

@@ -333,4 +333,6 @@ impl Costs {
 }
 
 #[cfg(test)]
+mod conservation_tests;
+#[cfg(test)]
 mod tests;

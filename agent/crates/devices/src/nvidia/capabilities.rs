@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use crate::nvidia::node;
     use gpuwho_model::ids::GpuUuid;
-    use gpuwho_owners::attribute::allocations::DeviceName;
+    use gpuwho_owners::inventory::DeviceName;
     use gpuwho_owners::inventory::GpuInfo;
     use tempfile::TempDir;
 

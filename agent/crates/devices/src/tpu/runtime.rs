@@ -22,9 +22,9 @@ use gpuwho_model::ids::ProcKey;
 use gpuwho_model::paths::Paths;
 use gpuwho_owners::attribute::ProcessAttribution;
 use gpuwho_owners::attribute::ownership::Ownership;
-use gpuwho_owners::attribute::process::Living;
 use gpuwho_owners::attribute::quota::QuotaKey;
 use gpuwho_owners::inventory::{GpuInfo, Inventory, node_name};
+use gpuwho_owners::process::Living;
 use gpuwho_owners::sockets::{
     Allowance, accepted, held, listening, network, network_of, own_network, reachable,
 };

@@ -6,7 +6,7 @@ use crate::Shared;
 use crate::fetch::{Fetcher, Media, Target};
 use crate::find::{Server, is_one_tenant, members_of};
 use gpuwho_model::paths::Paths;
-use gpuwho_owners::attribute::process::Living;
+use gpuwho_owners::process::Living;
 use gpuwho_owners::sockets::{Allowance, accepted, held, network};
 use std::net::SocketAddr;
 

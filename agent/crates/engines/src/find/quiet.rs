@@ -2,8 +2,8 @@
 
 use gpuwho_model::ids::ProcKey;
 use gpuwho_owners::attribute::ProcessAttribution;
-use gpuwho_owners::attribute::process::Living;
 use gpuwho_owners::attribute::slurm::inspect::pids;
+use gpuwho_owners::process::Living;
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

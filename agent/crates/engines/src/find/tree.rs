@@ -1,7 +1,7 @@
 //! The tree of a group's processes: which server is the nearest to each.
 
 use gpuwho_model::ids::ProcKey;
-use gpuwho_owners::attribute::process::Living;
+use gpuwho_owners::process::Living;
 use gpuwho_owners::tenant_files::TenantFiles;
 use std::collections::HashMap;
 

@@ -6,7 +6,7 @@
 
 use super::slot::Slot;
 use super::window::Window;
-use crate::otlp::Resource;
+use crate::resource::Resource;
 use gpuwho_model::catalog::attributes::{AttrKey, AttrSet};
 use gpuwho_model::catalog::profile::{Input, Origin, Part, Per, Rename, Row, Table, keys};
 use gpuwho_model::catalog::{self, Kind, MetricDef, attributes as attr};

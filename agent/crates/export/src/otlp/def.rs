@@ -1,11 +1,12 @@
 //! The OTLP sinks as rows, and their section `[otlp]`.
 
 use super::settings::{RawOtlp, Settings, Signal, check_also};
-use super::{LogsSink, OtlpSink, Resource};
+use super::{LogsSink, OtlpSink};
 use crate::Sink;
 use crate::def::{NamedSink, OpenError, Receiver, SinkContext, SinkDef, sink_name};
 use crate::filter::Filter;
 use crate::naming::{Naming, RawNaming};
+use crate::resource::Resource;
 use crate::spool;
 use gpuwho_collect::tls;
 use gpuwho_collect::tls::TlsFiles;
@@ -125,13 +126,13 @@ impl Receiver for Otlp {
             return Ok(());
         }
         let all = self.first.iter().chain(&self.also);
-        for tls in all.clone().map(|one| &one.settings.tls).chain([&self.tls]) {
+        for tls in all.clone().map(|one| &one.settings.receiver.tls).chain([&self.tls]) {
             if *tls != TlsFiles::default() {
                 tls::check(tls)?;
             }
         }
         for one in all {
-            one.settings.header_files.read()?;
+            one.settings.receiver.header_files.read()?;
         }
         Ok(())
     }
@@ -147,13 +148,13 @@ impl Receiver for Otlp {
         }
         for one in all {
             let word = one.name.trim_start_matches("sink:");
-            let to = format!("sends to {:?}", one.settings.endpoint);
+            let to = format!("sends to {:?}", one.settings.receiver.endpoint);
             let key = word.replacen("otlp:", "otlp.also.", 1);
-            if let Some(found) = one.settings.diagnose_receiver(word, &key, &self.passwd) {
+            if let Some(found) = one.settings.receiver.diagnose_receiver(word, &key, &self.passwd) {
                 findings.push(found);
                 continue;
             }
-            findings.push(match one.settings.header_files.read() {
+            findings.push(match one.settings.receiver.header_files.read() {
                 Ok(_) => Finding::new(word, "ok", to, ""),
                 Err(error) => {
                     let remedy =
@@ -185,7 +186,7 @@ impl Otlp {
 
     fn start(&self, one: &One, context: &SinkContext<'_>) -> Result<Box<dyn Sink>, OpenError> {
         let One { name, settings, filter, naming } = one;
-        let resource = Resource::new(context.host, settings);
+        let resource = Resource::new(context.host, &settings.resource_attributes);
         let thread = name.replace("sink:", "export:");
         let sink: Box<dyn Sink> = match self.signal {
             Signal::Metrics => {
@@ -205,17 +206,17 @@ impl Otlp {
 fn configure(signal: Signal, with: &Resolving<'_>) -> Result<Box<dyn Receiver>, ConfigError> {
     let settings = otlp_settings(signal, with.tables, with.flags, with.env, &with.paths.passwd)?;
     let file: RawOtlp = with.tables.read(OTLP)?;
-    let tls = Settings::resolve(signal, &RawOtlp::default(), &file, &|_| None)?.tls;
+    let tls = Settings::resolve(signal, &RawOtlp::default(), &file, &|_| None)?.receiver.tls;
     let passwd = with.paths.passwd.as_path();
     let row = match signal {
         Signal::Metrics => METRICS.name,
         Signal::Logs => LOGS.name,
     };
     let interval = with.interval;
-    let one = |name, key: &str, raw: &RawOtlp, settings| {
+    let one = |name, key: &str, raw: &RawOtlp, mut settings: Settings| {
         check_files(key, raw)?;
         let filter = Filter::resolve(&format!("{key}.filter"), raw.filter.as_ref())?;
-        let settings = Settings { spread: spread(interval), ..settings };
+        settings.receiver.spread = spread(interval);
         let names = raw.names.clone();
         let naming = RawNaming { names, owner_on_devices: raw.owner_on_devices };
         let naming = Naming::resolve(key, naming, with)?;

@@ -6,11 +6,11 @@
 //! allocator maps it alone, and is given back until the next tick. Attributes are encoded once, when the
 //! first point with them is sent, and copied after that, so a tick allocates nothing per point.
 
-use super::resource::Resource;
 use super::settings::Temporality;
 use super::wire::{
     VARINT, framed_len, put_bytes, put_fixed64, put_frame, put_varint, retag, tag, varint_len,
 };
+use crate::resource::Resource;
 use gpuwho_model::catalog::attributes::{AttrSet, AttrValue};
 use gpuwho_model::catalog::{Kind, MetricDef};
 use gpuwho_model::point::{EnrichedBatch, Labels, Point, Reading};

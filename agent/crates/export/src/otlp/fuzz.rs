@@ -1,14 +1,13 @@
 //! What the fuzz target calls (`tests/fuzz`): any bytes as a receiver's answer.
 
-use super::body::Format;
-use super::connection::Answer;
-use super::retry::{Verdict, Waits};
-use super::settings::Backoff;
-use super::{grpc, http};
+use super::{LOGS_JSON, METRICS, grpc, http};
+use crate::delivery::connection::Answer;
+use crate::delivery::retry::{Verdict, Waits};
+use crate::delivery::settings::Backoff;
 use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(30) };
 
@@ -39,7 +38,8 @@ pub fn answer(bytes: &[u8]) -> (usize, u64) {
         headers,
         body: Bytes::copy_from_slice(lines.next().unwrap_or_default()),
     };
-    let formats = [Format::Metrics, Format::LogsJson].map(|format| http::classify(&answer, format));
+    let formats =
+        [METRICS, LOGS_JSON].map(|format| http::classify(&answer, format, SystemTime::now()));
     let (mut text, mut wait) = (0, 0);
     for verdict in formats.into_iter().chain([grpc::classify(&answer)]) {
         let said = match verdict {

@@ -1,20 +1,20 @@
 //! OTLP/gRPC: one unary call. The body is compressed once for all attempts, and framed for each; tonic
 //! parses the status in the trailers.
 
-use super::body::Format;
-use super::cause::{Cause, message};
-use super::connection::{Answer, Connection};
 use super::http::partial_success;
-use super::queue::Request;
-use super::retry::Verdict;
-use super::settings::{Compression, Settings};
 use super::wire::{Field, Reader};
+use super::{CREDENTIALS, LOGS, METRICS, NOT_OTLP, OTLP, TOO_LARGE};
+use crate::delivery::body::{Compression, Encoding};
+use crate::delivery::cause::{Cause, message};
+use crate::delivery::connection::Answer;
+use crate::delivery::retry::Verdict;
+use crate::delivery::{Headers, Sentences, Transport};
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use base64::{Engine as _, alphabet};
 use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tonic::{Code, Status};
 
 /// Bytes before a gRPC message: a compression flag and the length.
@@ -29,51 +29,56 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 
 /// Sends over OTLP/gRPC.
 #[derive(Debug)]
-pub(crate) struct Grpc {
-    connection: Connection,
-    headers: Vec<(HeaderName, HeaderValue)>,
-    /// The receiver does not know zstd.
-    no_zstd: bool,
+pub(super) struct Grpc {
+    headers: Headers,
 }
 
 impl Grpc {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(timeout: Duration) -> Self {
         let mut headers = vec![
             (CONTENT_TYPE, HeaderValue::from_static("application/grpc")),
             (TE, HeaderValue::from_static("trailers")),
         ];
         // The unit leaves eight digits, more than a day.
-        let limit = format!("{}m", settings.timeout.as_millis().min(99_999_999));
+        let limit = format!("{}m", timeout.as_millis().min(99_999_999));
         if let Ok(limit) = HeaderValue::try_from(limit) {
             headers.push((HeaderName::from_static("grpc-timeout"), limit));
         }
-        Self { connection: Connection::new(settings.clone()), headers, no_zstd: false }
+        Self { headers }
+    }
+}
+
+impl Transport for Grpc {
+    fn sentences(&self) -> &'static Sentences {
+        &OTLP
     }
 
-    pub(super) async fn send(&mut self, request: &Request) -> Verdict {
-        if !matches!(request.encoding.format, Format::Metrics | Format::Logs) {
-            return Verdict::NotOurs;
+    fn request(
+        &mut self,
+        Encoding { format, compression }: Encoding,
+        body: Bytes,
+        _now: SystemTime,
+    ) -> Result<Option<(Bytes, Headers)>, Cause> {
+        if ![METRICS, LOGS].contains(&format) {
+            return Ok(None);
         }
-        let Some(Request { body, encoding, .. }) = request.without_zstd(self.no_zstd) else {
-            return Verdict::NotOurs;
-        };
         let mut headers = self.headers.clone();
-        if let Some(name) = encoding.compression.name() {
+        if let Some(name) = compression.name() {
             let key = HeaderName::from_static("grpc-encoding");
             headers.push((key, HeaderValue::from_static(name)));
         }
-        match self.connection.post(framed(&body, encoding.compression), &headers).await {
-            Ok(answer) => {
-                let verdict = classify(&answer);
-                let is_zstd = encoding.compression == Compression::Zstd;
-                if is_zstd && matches!(verdict, Verdict::Refused(Cause::NotOtlp { .. })) {
-                    // UNIMPLEMENTED is also the answer to an unknown compression.
-                    self.no_zstd = true;
-                    return Verdict::lost(Cause::NoZstd);
-                }
-                verdict
+        Ok(Some((framed(&body, compression), headers)))
+    }
+
+    fn verdict(&mut self, encoding: Encoding, answer: &Answer, _now: SystemTime) -> Verdict {
+        match classify(answer) {
+            // UNIMPLEMENTED is also the answer to an unknown compression.
+            Verdict::Refused(Cause::Answered { hint: NOT_OTLP, .. })
+                if encoding.compression == Compression::Zstd =>
+            {
+                Verdict::lost(Cause::NoZstd)
             }
-            Err(cause) => Verdict::lost(cause),
+            verdict => verdict,
         }
     }
 }
@@ -97,26 +102,22 @@ pub(super) fn classify(answer: &Answer) -> Verdict {
         return Verdict::Accepted { rejected, message };
     }
     let after = retry_info(status.details());
-    let message = message(status.message());
-    let name = format!("{:?}", status.code());
-    let answered = |status, message| Cause::Answered { status, message };
-    match status.code() {
+    let (is_again, hint) = match status.code() {
         Code::Cancelled
         | Code::DeadlineExceeded
         | Code::Aborted
         | Code::OutOfRange
         | Code::Unavailable
-        | Code::DataLoss => Verdict::Retry { cause: answered(name, message), after },
-        Code::ResourceExhausted if after.is_some() => {
-            Verdict::Retry { cause: answered(name, message), after }
-        }
-        Code::ResourceExhausted => Verdict::Refused(Cause::TooLarge { status: name, message }),
-        Code::Unauthenticated | Code::PermissionDenied => {
-            Verdict::Refused(Cause::Credentials { status: name, message })
-        }
-        Code::Unimplemented => Verdict::Refused(Cause::NotOtlp { status: name, message }),
-        _ => Verdict::Refused(answered(name, message)),
-    }
+        | Code::DataLoss => (true, ""),
+        Code::ResourceExhausted if after.is_some() => (true, ""),
+        Code::ResourceExhausted => (false, TOO_LARGE),
+        Code::Unauthenticated | Code::PermissionDenied => (false, CREDENTIALS),
+        Code::Unimplemented => (false, NOT_OTLP),
+        _ => (false, ""),
+    };
+    let message = message(status.message());
+    let cause = Cause::Answered { status: format!("{:?}", status.code()), hint, message };
+    if is_again { Verdict::Retry { cause, after } } else { Verdict::Refused(cause) }
 }
 
 /// The status in headers. Details that are no base64 are left out: tonic 0.14 panics at them.
@@ -236,6 +237,9 @@ mod tests {
             "{verdict:?}"
         );
         let verdict = classify(&answer(Code::ResourceExhausted, &status(None)));
-        assert!(matches!(verdict, Verdict::Refused(Cause::TooLarge { .. })), "{verdict:?}");
+        assert!(
+            matches!(verdict, Verdict::Refused(Cause::Answered { hint: TOO_LARGE, .. })),
+            "{verdict:?}"
+        );
     }
 }

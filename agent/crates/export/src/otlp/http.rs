@@ -1,84 +1,79 @@
 //! OTLP/HTTP: a POST of the encoded request, the answer's status and protobuf body.
 
-use super::body::{Encoding, Format};
-use super::cause::{Cause, message};
-use super::connection::{Answer, Connection};
-use super::json;
-use super::queue::Request;
-use super::retry::Verdict;
-use super::settings::{Compression, Settings};
 use super::wire::{Field, Reader};
+use super::{CREDENTIALS, LOGS, LOGS_JSON, METRICS, METRICS_JSON, NOT_OTLP, OTLP, TOO_LARGE, json};
+use crate::delivery::body::{Compression, Encoding, Format};
+use crate::delivery::cause::{Cause, message};
+use crate::delivery::connection::Answer;
+use crate::delivery::retry::{Verdict, retry_after};
+use crate::delivery::{Headers, Sentences, Transport};
+use bytes::Bytes;
 use hyper::StatusCode;
-use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
-use std::time::{Duration, SystemTime};
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
+use std::time::SystemTime;
 
 /// Sends over OTLP/HTTP.
 #[derive(Debug)]
-pub(crate) struct Http {
-    connection: Connection,
-    /// The receiver does not know zstd.
-    no_zstd: bool,
-}
+pub(super) struct Http;
 
-impl Http {
-    pub(super) fn new(settings: &Settings) -> Self {
-        Self { connection: Connection::new(settings.clone()), no_zstd: false }
+impl Transport for Http {
+    fn sentences(&self) -> &'static Sentences {
+        &OTLP
     }
 
-    pub(super) async fn send(&mut self, request: &Request) -> Verdict {
-        if request.encoding.format == Format::Webhook {
-            return Verdict::NotOurs;
-        }
-        let Some(Request { body, encoding, .. }) = request.without_zstd(self.no_zstd) else {
-            return Verdict::NotOurs;
+    fn request(
+        &mut self,
+        Encoding { format, compression }: Encoding,
+        body: Bytes,
+        _now: SystemTime,
+    ) -> Result<Option<(Bytes, Headers)>, Cause> {
+        let kind = match format {
+            METRICS | LOGS => "application/x-protobuf",
+            METRICS_JSON | LOGS_JSON => "application/json",
+            _ => return Ok(None),
         };
-        let Encoding { format, compression } = encoding;
-        let kind = HeaderValue::from_static(format.content_type());
-        let mut headers = vec![(CONTENT_TYPE, kind)];
+        let mut headers = vec![(CONTENT_TYPE, HeaderValue::from_static(kind))];
         if let Some(name) = compression.name() {
             headers.push((CONTENT_ENCODING, HeaderValue::from_static(name)));
         }
-        match self.connection.post(body, &headers).await {
-            Ok(answer)
-                if answer.status == StatusCode::UNSUPPORTED_MEDIA_TYPE
-                    && compression == Compression::Zstd =>
-            {
-                // Not every receiver has zstd; OTLP requires gzip of all.
-                self.no_zstd = true;
-                Verdict::lost(Cause::NoZstd)
-            }
-            Ok(answer) => classify(&answer, format),
-            Err(cause) => Verdict::lost(cause),
+        Ok(Some((body, headers)))
+    }
+
+    fn verdict(&mut self, encoding: Encoding, answer: &Answer, now: SystemTime) -> Verdict {
+        let Encoding { format, compression } = encoding;
+        if answer.status == StatusCode::UNSUPPORTED_MEDIA_TYPE && compression == Compression::Zstd {
+            // Not every receiver has zstd; OTLP requires gzip of all.
+            return Verdict::lost(Cause::NoZstd);
         }
+        classify(answer, format, now)
     }
 }
 
-pub(super) fn classify(answer: &Answer, format: Format) -> Verdict {
+pub(super) fn classify(answer: &Answer, format: Format, now: SystemTime) -> Verdict {
     let status = answer.status.to_string();
     if answer.status.is_success() {
         let (rejected, message) = match format {
-            Format::MetricsJson | Format::LogsJson => json::partial_success(&answer.body),
+            METRICS_JSON | LOGS_JSON => json::partial_success(&answer.body),
             _ => partial_success(&answer.body),
         };
         return Verdict::Accepted { rejected, message };
     }
     let message = reason(answer);
-    match answer.status {
+    let (is_again, hint) = match answer.status {
         StatusCode::TOO_MANY_REQUESTS
         | StatusCode::BAD_GATEWAY
         | StatusCode::SERVICE_UNAVAILABLE
-        | StatusCode::GATEWAY_TIMEOUT => Verdict::Retry {
-            cause: Cause::Answered { status, message },
-            after: retry_after(&answer.headers, SystemTime::now()),
-        },
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            Verdict::Refused(Cause::Credentials { status, message })
-        }
-        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
-            Verdict::Refused(Cause::NotOtlp { status, message })
-        }
-        StatusCode::PAYLOAD_TOO_LARGE => Verdict::Refused(Cause::TooLarge { status, message }),
-        _ => Verdict::Refused(Cause::Answered { status, message }),
+        | StatusCode::GATEWAY_TIMEOUT => (true, ""),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => (false, CREDENTIALS),
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => (false, NOT_OTLP),
+        StatusCode::PAYLOAD_TOO_LARGE => (false, TOO_LARGE),
+        _ => (false, ""),
+    };
+    let cause = Cause::Answered { status, hint, message };
+    if is_again {
+        Verdict::Retry { cause, after: retry_after(&answer.headers, now) }
+    } else {
+        Verdict::Refused(cause)
     }
 }
 
@@ -118,32 +113,10 @@ fn reason(answer: &Answer) -> String {
     message(&String::from_utf8_lossy(text))
 }
 
-/// `Retry-After` in either of its forms.
-pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = value.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    httpdate::parse_http_date(value).ok()?.duration_since(now).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
-
-    #[test]
-    fn retry_after_is_seconds_or_a_date() {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
-        let read = |text: &'static str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(RETRY_AFTER, HeaderValue::from_static(text));
-            retry_after(&headers, now)
-        };
-        assert_eq!(read("120"), Some(Duration::from_mins(2)));
-        assert_eq!(read("Sun, 06 Nov 1994 08:49:57 GMT"), Some(Duration::from_secs(20)));
-        assert_eq!(read("soon"), None);
-    }
+    use hyper::header::HeaderMap;
 
     #[test]
     fn only_the_specification_s_statuses_are_tried_again() {
@@ -154,7 +127,8 @@ mod tests {
                 body: Bytes::new(),
                 trailers: HeaderMap::new(),
             };
-            let again = matches!(classify(&answer, Format::Metrics), Verdict::Retry { .. });
+            let again =
+                matches!(classify(&answer, METRICS, SystemTime::now()), Verdict::Retry { .. });
             assert_eq!(again, [429, 502, 503, 504].contains(&code), "{code}");
         }
     }

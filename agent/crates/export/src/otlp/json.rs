@@ -35,7 +35,7 @@ pub(super) fn partial_success(answer: &[u8]) -> (u64, String) {
         value => value.as_u64(),
     });
     let message = partial["errorMessage"].as_str().unwrap_or_default();
-    (rejected.unwrap_or(0), super::cause::message(message))
+    (rejected.unwrap_or(0), crate::delivery::cause::message(message))
 }
 
 #[cfg(test)]

@@ -3,13 +3,13 @@
 //!
 //! Events are rare, so no encoded form is cached. Memory is bounded by [`QUEUE_BYTES`].
 
-use super::body::{Encoding, Format};
 use super::encode::put_attribute;
-use super::resource::Resource;
-use super::sender::Transport;
 use super::settings::Settings;
 use super::wire::{VARINT, framed_len, put_bytes, put_fixed64, put_frame, put_varint, tag};
-use super::{OtlpQueue, StartError, json};
+use super::{LOGS, LOGS_JSON, json, start};
+use crate::delivery::body::Encoding;
+use crate::delivery::{self, Delivery, StartError};
+use crate::resource::Resource;
 use crate::spool::SpoolFolder;
 use crate::{Report, Sink};
 use gpuwho_model::point::EnrichedBatch;
@@ -29,7 +29,7 @@ pub struct LogsSink {
     /// `ScopeLogs.scope`, encoded.
     scope: Box<[u8]>,
     encoding: Encoding,
-    queue: OtlpQueue,
+    queue: Delivery,
 }
 
 impl LogsSink {
@@ -45,12 +45,15 @@ impl LogsSink {
         resource: &Resource,
         spool: Option<SpoolFolder>,
     ) -> Result<Self, StartError> {
-        let queue_bytes = settings.queue_bytes.min(QUEUE_BYTES);
-        // An event is sent at once.
-        let settings = Settings { queue_bytes, spread: Duration::ZERO, ..settings.clone() };
+        let receiver = delivery::settings::Settings {
+            queue_bytes: settings.receiver.queue_bytes.min(QUEUE_BYTES),
+            // An event is sent at once.
+            spread: Duration::ZERO,
+            ..settings.receiver.clone()
+        };
         let [resource, scope] = super::encode::sender(resource);
-        let encoding = Encoding::of(&settings, Format::Logs, Format::LogsJson);
-        let queue = OtlpQueue::start(thread, &settings, Transport::otlp(&settings), spool)?;
+        let encoding = settings.encoding(LOGS, LOGS_JSON);
+        let queue = start(thread, settings.protocol, &receiver, spool)?;
         Ok(Self { resource, scope, encoding, queue })
     }
 
@@ -73,7 +76,7 @@ impl Sink for LogsSink {
 
     fn export_events(&mut self, records: &[Record]) {
         let mut raw = self.encode(records);
-        if self.encoding.format == Format::LogsJson {
+        if self.encoding.format == LOGS_JSON {
             raw = json::logs(&raw);
         }
         self.queue.push(&raw, self.encoding, records.len() as u64);
@@ -141,7 +144,7 @@ mod tests {
         let flags = RawOtlp { endpoint: Some("http://127.0.0.1:1".into()), ..RawOtlp::default() };
         let settings = Settings::resolve(Signal::Logs, &flags, &RawOtlp::default(), &|_| None);
         let settings = settings.unwrap();
-        let resource = Resource::new(&AttrSet::new(), &settings);
+        let resource = Resource::new(&AttrSet::new(), &[]);
         let sink = LogsSink::start(&settings, &resource).unwrap();
         let request = ExportLogsServiceRequest::decode(&*sink.encode(&[record.clone(), record]));
         let request = request.unwrap();

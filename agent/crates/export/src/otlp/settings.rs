@@ -14,34 +14,21 @@
 //! - (Ours) a further receiver (`otlp.also`) has the settings of its own table only: neither the
 //!   command line nor the environment, except for the resource and the proxy.
 
-mod error;
 mod parse;
 
-pub use error::SettingsError;
-pub(crate) use parse::resource_attributes;
-
-use super::proxy;
-pub use super::proxy::Proxy;
-pub use super::secrets::HeaderFiles;
-use super::trust::{self, RawUser, Trust};
+use crate::delivery::body::{Compression, Encoding, Format};
+use crate::delivery::secrets::HeaderFiles;
+use crate::delivery::settings::{
+    self as delivery, MAX_ALSO, RawHeaders, RawProxy, RawReceiver, is_name,
+};
+use crate::delivery::trust::RawUser;
 use crate::filter::RawFilter;
-use gpuwho_collect::tls::TlsFiles;
-use hyper::Uri;
-use hyper::header::HeaderMap;
-use parse::{Lookup, Setting};
+use crate::resource::attributes;
+use gpuwho_model::config::ConfigError;
+use parse::Lookup;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::path::PathBuf;
-use std::time::Duration;
-
-/// The specification's time for one request.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// Most further receivers: each has a thread and a queue.
-const MAX_ALSO: usize = 8;
-const MAX_NAME_LEN: usize = 32;
-/// Half an hour or more of an eight-GPU node's compressed ticks at 10 s.
-const QUEUE_BYTES: usize = 8 << 20;
+use std::path::{Path, PathBuf};
 
 /// The signal, which decides the variables, paths and methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,40 +65,17 @@ impl Signal {
 /// The settings of one OTLP sink.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The receiver's address with its path.
-    pub endpoint: Endpoint,
+    /// Those of every receiver.
+    pub receiver: delivery::Settings,
     /// The protocol of requests.
     pub protocol: Protocol,
-    /// Headers of each request; every value is marked sensitive, so that `Debug` hides it.
-    pub headers: HeaderMap,
-    /// Files with further headers.
-    pub header_files: HeaderFiles,
-    /// Whom a secret may be sent to without TLS.
-    pub trust: Trust,
-    /// The proxy in front of the receiver.
-    pub proxy: Option<Proxy>,
-    /// Time for one attempt, from connecting to the complete answer.
-    pub timeout: Duration,
     /// Compression of request bodies.
     pub compression: Compression,
-    /// Certificates, for `https`.
-    pub tls: TlsFiles,
-    /// Largest number of bytes of encoded requests that wait for the receiver.
-    pub queue_bytes: usize,
-    /// Waits between attempts.
-    pub backoff: Backoff,
     /// The form of counters and distributions.
     pub temporality: Temporality,
-    /// A request waits for a part of this, which is the same at each tick, so that many agents do not
-    /// send together.
-    pub spread: Duration,
     /// `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`.
     pub resource_attributes: Vec<(String, String)>,
 }
-
-/// A receiver's address. Prints without the query, which may hold a token.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Endpoint(Uri);
 
 /// The protocol of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,17 +88,6 @@ pub enum Protocol {
     Grpc,
 }
 
-/// Compression of request bodies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compression {
-    /// No compression.
-    None,
-    /// gzip, level 1.
-    Gzip,
-    /// zstd, level 1; gzip for a receiver that does not know it.
-    Zstd,
-}
-
 /// The form of counters and distributions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Temporality {
@@ -142,21 +95,6 @@ pub enum Temporality {
     Cumulative,
     /// Since the point before.
     Delta,
-}
-
-/// Waits between attempts: they double from `first` to `max`, and half of each is random.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backoff {
-    /// Before the first repetition.
-    pub first: Duration,
-    /// The longest wait, unless the receiver asks for a longer one.
-    pub max: Duration,
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self { first: Duration::from_secs(1), max: Duration::from_secs(30) }
-    }
 }
 
 /// The `[otlp]` table of the configuration file, and what the command line may set.
@@ -206,22 +144,6 @@ pub struct RawOtlp {
     pub also: BTreeMap<String, RawOtlp>,
 }
 
-/// A proxy's URL, which may have a password; `Debug` shows nothing of it.
-#[derive(Clone, Deserialize)]
-#[serde(transparent)]
-pub struct RawProxy(pub String);
-
-impl fmt::Debug for RawProxy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(a proxy)")
-    }
-}
-
-/// Headers from the file; `Debug` shows the names only.
-#[derive(Clone, Default, Deserialize)]
-#[serde(transparent)]
-pub struct RawHeaders(pub BTreeMap<String, String>);
-
 impl Settings {
     /// Resolves `signal`'s settings: `flags` before the environment before `file`. `env` looks a
     /// variable up.
@@ -230,7 +152,7 @@ impl Settings {
         flags: &RawOtlp,
         file: &RawOtlp,
         env: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Self, SettingsError> {
+    ) -> Result<Self, ConfigError> {
         let lookup = Lookup { signal: signal.infix(), flags, file, env };
         let address = lookup.text("ENDPOINT", "endpoint", |raw| raw.endpoint.clone());
         let protocol = lookup
@@ -242,54 +164,86 @@ impl Settings {
             .map(|setting| parse::boolean(&setting))
             .transpose()?;
         let (endpoint, protocol) = parse::endpoint(signal, address, protocol, insecure)?;
-        let proxy = flags.proxy.as_ref().or(file.proxy.as_ref()).map(|proxy| proxy.0.as_str());
-        let proxy = proxy::proxy(proxy, &endpoint, env)?;
-        let queue_bytes = flags.queue_bytes.or(file.queue_bytes).unwrap_or(QUEUE_BYTES);
-        if queue_bytes < 65_536 {
-            return Err(SettingsError::QueueBytes { value: queue_bytes });
-        }
-        let trust = Trust::new(file.insecure_secrets, file.receiver_user.clone());
-        let mut settings = Self {
-            endpoint,
-            protocol,
-            headers: lookup.headers()?,
+        let (headers, headers_variable) = lookup.headers()?;
+        let path = |variable, key, raw: fn(&RawOtlp) -> Option<&PathBuf>| {
+            lookup.text(variable, key, |source| raw(source).map(|path| path.display().to_string()))
+        };
+        let receiver = RawReceiver {
+            section: "otlp",
+            headers,
+            headers_variable,
             header_files: HeaderFiles {
                 headers: flags.headers_file.clone().or_else(|| file.headers_file.clone()),
                 token: flags.token_file.clone().or_else(|| file.token_file.clone()),
             },
-            trust,
-            proxy,
+            insecure_secrets: file.insecure_secrets,
+            receiver_user: file.receiver_user.clone(),
+            proxy: flags.proxy.as_ref().or(file.proxy.as_ref()),
             timeout: lookup
-                .text("TIMEOUT", "timeout_ms", |raw| raw.timeout_ms.map(|ms| ms.to_string()))
-                .map_or(Ok(TIMEOUT), |setting| parse::timeout(&setting))?,
+                .text("TIMEOUT", "timeout_ms", |raw| raw.timeout_ms.map(|ms| ms.to_string())),
+            certificate: path("CERTIFICATE", "certificate", |raw| raw.certificate.as_ref()),
+            client_certificate: path("CLIENT_CERTIFICATE", "client_certificate", |raw| {
+                raw.client_certificate.as_ref()
+            }),
+            client_key: path("CLIENT_KEY", "client_key", |raw| raw.client_key.as_ref()),
+            queue_bytes: flags.queue_bytes.or(file.queue_bytes),
+        };
+        let receiver = delivery::Settings {
+            is_http2: protocol == Protocol::Grpc,
+            hint: protocol.hint(),
+            ..delivery::Settings::resolve(endpoint, receiver, env)?
+        };
+        Ok(Self {
+            receiver,
+            protocol,
             compression: lookup
                 .text("COMPRESSION", "compression", |raw| raw.compression.clone())
                 .map_or(Ok(Compression::Gzip), |setting| parse::compression(&setting))?,
-            tls: tls_files(&lookup)?,
-            queue_bytes,
-            backoff: Backoff::default(),
             temporality: lookup
                 .text("TEMPORALITY_PREFERENCE", "temporality", |raw| raw.temporality.clone())
                 .map_or(Ok(Temporality::Cumulative), |setting| parse::temporality(&setting))?,
-            spread: Duration::ZERO,
-            resource_attributes: resource_attributes(env)?,
-        };
-        settings.trust.secret = lookup.secret(&settings);
-        Ok(settings)
+            resource_attributes: attributes(env)?,
+        })
+    }
+
+    /// See [`delivery::Settings::with_trust`].
+    pub(crate) fn with_trust(self, key: &str, passwd: &Path) -> Result<Self, ConfigError> {
+        Ok(Self { receiver: self.receiver.with_trust(key, passwd)?, ..self })
+    }
+
+    /// What a body is: the one of two formats that the protocol takes.
+    pub(super) fn encoding(&self, binary: Format, json: Format) -> Encoding {
+        let format = if self.protocol == Protocol::HttpJson { json } else { binary };
+        Encoding { format, compression: self.compression }
+    }
+}
+
+impl Protocol {
+    /// A connection that is lost before the first answer is most often one to a port of the other
+    /// protocol: neither side understands the other's first bytes.
+    fn hint(self) -> &'static str {
+        match self {
+            Self::Http | Self::HttpJson => {
+                "; if this is an OTLP/gRPC port, set protocol = \"grpc\""
+            }
+            Self::Grpc => "; if this is an OTLP/HTTP port, set protocol = \"http/protobuf\"",
+        }
     }
 }
 
 /// Checks the names of further receivers, and that each has an address.
-pub(crate) fn check_also(file: &RawOtlp) -> Result<(), SettingsError> {
+pub(super) fn check_also(file: &RawOtlp) -> Result<(), ConfigError> {
     let count = file.also.len();
     if count > MAX_ALSO {
-        return Err(SettingsError::TooMany { count });
+        let problem = format!("{count} receivers are too many; the most are {MAX_ALSO}");
+        return Err(ConfigError::at("otlp.also", problem));
     }
     for (name, raw) in &file.also {
         if !is_name(name) {
-            return Err(SettingsError::Name { name: name.clone() });
+            let problem = format!("`{name}` is no name; use up to 32 of a-z, 0-9 and -");
+            return Err(ConfigError::at("otlp.also", problem));
         }
-        let wrong = |problem| Err(SettingsError::Also { name: name.clone(), problem });
+        let wrong = |problem| Err(ConfigError::at(format!("otlp.also.{name}"), problem));
         if raw.endpoint.is_none() {
             return wrong("set its endpoint");
         }
@@ -298,89 +252,6 @@ pub(crate) fn check_also(file: &RawOtlp) -> Result<(), SettingsError> {
         }
     }
     Ok(())
-}
-
-/// Whether it can be a part of a metric's attribute and a folder's name.
-pub(crate) fn is_name(name: &str) -> bool {
-    let is_character = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
-    (1..=MAX_NAME_LEN).contains(&name.len()) && name.bytes().all(is_character)
-}
-
-fn tls_files(lookup: &Lookup<'_>) -> Result<TlsFiles, SettingsError> {
-    let path = |setting: Setting| PathBuf::from(setting.value);
-    let ca = lookup.path("CERTIFICATE", "certificate", |raw| raw.certificate.clone());
-    let certificate = lookup
-        .path("CLIENT_CERTIFICATE", "client_certificate", |raw| raw.client_certificate.clone());
-    let key = lookup.path("CLIENT_KEY", "client_key", |raw| raw.client_key.clone());
-    let client = match (certificate, key) {
-        (Some(certificate), Some(key)) => Some((path(certificate), path(key))),
-        (None, None) => None,
-        (Some(certificate), None) => {
-            return Err(SettingsError::ClientPair {
-                origin: certificate.origin,
-                missing: "the client key",
-            });
-        }
-        (None, Some(key)) => {
-            return Err(SettingsError::ClientPair {
-                origin: key.origin,
-                missing: "the client certificate",
-            });
-        }
-    };
-    Ok(TlsFiles { ca: ca.map(path), client })
-}
-
-/// Whether a URL's host is this one, as far as its text says.
-pub(super) fn is_loopback(host: Option<&str>) -> bool {
-    let host = host.unwrap_or_default().trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
-impl Endpoint {
-    /// The complete URL.
-    pub fn uri(&self) -> &Uri {
-        &self.0
-    }
-
-    /// An address that is used as it is.
-    pub(crate) fn exact(url: &str) -> Option<Self> {
-        let uri: Uri = url.parse().ok()?;
-        let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
-        let authority = uri.authority()?;
-        let is_plain = !authority.as_str().contains('@') && !authority.host().is_empty();
-        (is_http && is_plain).then_some(Self(uri))
-    }
-
-    /// Whether it is on this host.
-    pub(super) fn is_loopback(&self) -> bool {
-        is_loopback(self.0.host())
-    }
-
-    /// Whether the connection is encrypted.
-    pub fn is_tls(&self) -> bool {
-        self.0.scheme_str() == Some("https")
-    }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = self.0.scheme_str().unwrap_or_default();
-        let authority = self.0.authority().map_or("", |authority| authority.as_str());
-        write!(f, "{scheme}://{authority}{}", self.0.path())
-    }
-}
-
-impl fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl fmt::Debug for RawHeaders {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
-    }
 }
 
 #[cfg(test)]

@@ -7,10 +7,9 @@ use super::tls::{Files, Tls};
 use super::{Endpoint, PrometheusSink, text};
 use crate::Sink;
 use crate::def::{OpenError, Receiver, SinkContext, SinkDef};
+use crate::delivery::trust;
 use crate::naming::{Naming, RawNaming};
-use crate::otlp::Resource;
-use crate::otlp::settings::resource_attributes;
-use crate::otlp::trust;
+use crate::resource::{Resource, attributes};
 use gpuwho_model::catalog::attributes::HOST_NAME;
 use gpuwho_model::config::{ConfigError, Resolving, Section, checks};
 use gpuwho_model::finding::Finding;
@@ -96,7 +95,7 @@ struct Prometheus {
 impl Receiver for Prometheus {
     fn open(&self, context: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError> {
         let Some(address) = self.address else { return Ok(None) };
-        let resource = Resource::with(context.host, &self.resource);
+        let resource = Resource::new(context.host, &self.resource);
         let host = context.host.get(&HOST_NAME);
         let options = Options {
             profiles: self.naming.profiles().to_vec(),
@@ -175,7 +174,7 @@ fn settings(with: &Resolving<'_>) -> Result<Prometheus, ConfigError> {
         scope_labels: raw.scope_labels.unwrap_or(false),
         tls: raw.tls_server_config.map(files).transpose()?,
         users,
-        resource: resource_attributes(with.env)?,
+        resource: attributes(with.env)?,
     })
 }
 

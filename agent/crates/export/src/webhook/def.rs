@@ -3,10 +3,13 @@
 use super::{Wanted, WebhookSink, sign};
 use crate::Sink;
 use crate::def::{NamedSink, OpenError, Receiver, SinkContext, SinkDef, sink_name};
+use crate::delivery::secrets::HeaderFiles;
+use crate::delivery::settings::{
+    Endpoint, MAX_ALSO, RawHeaders, RawProxy, RawReceiver, Setting, Settings, is_name,
+};
+use crate::delivery::trust::RawUser;
 use crate::filter::{Filter, RawFilter};
-use crate::otlp::Resource;
-use crate::otlp::settings::{Endpoint, RawHeaders, RawOtlp, RawProxy, Settings, Signal, is_name};
-use crate::otlp::trust::RawUser;
+use crate::resource::{Resource, attributes};
 use crate::spool;
 use gpuwho_collect::tls;
 use gpuwho_model::config::{self, ConfigError, Resolving, Section, checks};
@@ -56,9 +59,6 @@ const SECTION: Section = Section::of::<RawWebhook>(
 "#,
 );
 
-/// Most further webhooks: each has a thread and a queue.
-const MAX_ALSO: usize = 8;
-
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct RawWebhook {
@@ -83,6 +83,8 @@ struct RawWebhook {
 #[derive(Debug)]
 struct Webhooks {
     all: Vec<One>,
+    /// `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`.
+    resource: Vec<(String, String)>,
     passwd: PathBuf,
     spool: spool::settings::Settings,
     interval: Duration,
@@ -149,7 +151,7 @@ impl Receiver for Webhooks {
 
 impl Webhooks {
     fn start(&self, one: &One, context: &SinkContext<'_>) -> Result<Box<dyn Sink>, OpenError> {
-        let resource = Resource::new(context.host, &one.settings);
+        let resource = Resource::new(context.host, &self.resource);
         let spool = if one.wanted.events {
             self.spool.of_events(one.name)
         } else {
@@ -190,7 +192,8 @@ fn configure(with: &Resolving<'_>) -> Result<Box<dyn Receiver>, ConfigError> {
     }
     let spool = spool::settings::Settings::resolve(with.tables)?;
     let passwd = with.paths.passwd.clone();
-    Ok(Box::new(Webhooks { all, passwd, spool, interval: with.interval }))
+    let resource = attributes(with.env)?;
+    Ok(Box::new(Webhooks { all, resource, passwd, spool, interval: with.interval }))
 }
 
 fn one(
@@ -206,27 +209,35 @@ fn one(
         let remedy = "write something like https://alerts.example/gpuwho";
         return Err(checks::wrong(&format!("{key}.url"), problem, remedy));
     };
-    let as_otlp = RawOtlp {
-        endpoint: Some(url.to_owned()),
-        protocol: Some("http/protobuf".to_owned()),
-        headers: raw.headers.clone(),
-        headers_file: raw.headers_file.clone(),
+    let at = |name: &str| format!("{key}.{name}");
+    let file = |name: &str, path: &Option<PathBuf>| {
+        path.as_ref().map(|path| Setting { value: path.display().to_string(), origin: at(name) })
+    };
+    let receiver = RawReceiver {
+        section: WEBHOOK_WORD,
+        headers: raw
+            .headers
+            .as_ref()
+            .map(|all| all.read(&at("headers")))
+            .transpose()?
+            .unwrap_or_default(),
+        header_files: HeaderFiles { headers: raw.headers_file.clone(), token: None },
         receiver_user: raw.receiver_user.clone(),
         insecure_secrets: raw.insecure_secrets,
-        proxy: raw.proxy.clone(),
-        timeout_ms: raw.timeout_ms,
-        certificate: raw.certificate.clone(),
-        client_certificate: raw.client_certificate.clone(),
-        client_key: raw.client_key.clone(),
+        proxy: raw.proxy.as_ref(),
+        timeout: raw
+            .timeout_ms
+            .map(|ms| Setting { value: ms.to_string(), origin: at("timeout_ms") }),
+        certificate: file("certificate", &raw.certificate),
+        client_certificate: file("client_certificate", &raw.client_certificate),
+        client_key: file("client_key", &raw.client_key),
         queue_bytes: raw.queue_bytes,
-        ..RawOtlp::default()
+        ..RawReceiver::default()
     };
-    let env =
-        |name: &str| (!name.starts_with("OTEL_EXPORTER_")).then(|| (with.env)(name)).flatten();
-    let mut settings = Settings::resolve(Signal::Logs, &RawOtlp::default(), &as_otlp, &env)?;
+    let mut settings = Settings::resolve(endpoint, receiver, with.env)?;
     let key_file = raw.secret_file.as_ref().map(|_| "secret_file");
     settings.trust.secret = key_file.or(settings.trust.secret);
-    let settings = Settings { endpoint, ..settings }.with_trust(key, &with.paths.passwd)?;
+    let settings = settings.with_trust(key, &with.paths.passwd)?;
     let paths = [("secret_file", &raw.secret_file), ("headers_file", &raw.headers_file)];
     let paths = paths
         .into_iter()

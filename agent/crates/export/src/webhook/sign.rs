@@ -1,6 +1,6 @@
 //! Identifiers and signatures of the Standard Webhooks specification.
 
-use crate::otlp::secrets::{Cached, SecretError, text};
+use crate::delivery::secrets::{Cached, SecretError, text};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use gpuwho_collect::tls::{Written, written};

@@ -1,14 +1,12 @@
 //! What a webhook's answers mean.
 
 use super::*;
-use crate::otlp::settings::{RawOtlp, Signal};
-use bytes::Bytes;
 use hyper::header::{HeaderMap, RETRY_AFTER};
 
+const ENCODING: Encoding = Encoding { format: WEBHOOK, compression: Compression::None };
+
 fn webhook() -> Webhook {
-    let none = RawOtlp::default();
-    let settings = Settings::resolve(Signal::Logs, &none, &none, &|_| None).unwrap();
-    Webhook { connection: Connection::new(settings), keys: None, failures: 0 }
+    Webhook { keys: None, failures: 0 }
 }
 
 fn answer(code: u16) -> Answer {
@@ -21,7 +19,7 @@ fn answer(code: u16) -> Answer {
 #[test]
 fn what_may_work_later_is_tried_again_when_the_receiver_says() {
     for code in 100..600 {
-        let verdict = webhook().classify(&answer(code), SystemTime::now());
+        let verdict = webhook().verdict(ENCODING, &answer(code), SystemTime::now());
         let again = [408, 425, 429].contains(&code) || code >= 500;
         match verdict {
             Verdict::Accepted { .. } => assert!((200..300).contains(&code), "{code}"),
@@ -40,7 +38,7 @@ fn what_may_work_later_is_tried_again_when_the_receiver_says() {
 fn a_batch_that_the_receiver_always_fails_at_does_not_stop_the_others() {
     let mut webhook = webhook();
     let verdicts: Vec<bool> = (0..12)
-        .map(|_| webhook.classify(&answer(500), SystemTime::now()))
+        .map(|_| webhook.verdict(ENCODING, &answer(500), SystemTime::now()))
         .map(|verdict| matches!(verdict, Verdict::Retry { .. }))
         .collect();
     let refused = verdicts.iter().position(|is_again| !is_again);

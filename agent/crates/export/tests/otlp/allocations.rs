@@ -1,15 +1,16 @@
 //! The encoder allocates nothing once it has seen the series; for large requests its buffer alone.
 
 use crate::points;
-use gpuwho_export::otlp::Resource;
 use gpuwho_export::otlp::encode::{Encoder, Limits};
+use gpuwho_export::resource::Resource;
 use gpuwho_model::catalog::attributes::AttrSet;
 
 /// Bytes that a batch of so many points has, and what its second encoding allocates and keeps.
 fn steady_tick(count: usize) -> (usize, [i64; 3]) {
     let settings = crate::settings(&crate::raw("localhost"));
     let limits = Limits { points: count, ..Limits::default() };
-    let mut encoder = Encoder::new(&Resource::new(&AttrSet::new(), &settings), limits);
+    let mut encoder =
+        Encoder::new(&Resource::new(&AttrSet::new(), &settings.resource_attributes), limits);
     let batch = points(1, count);
     let (mut bytes, mut sent) = (0, 0);
     encoder.encode(&batch, &mut |body, _| bytes += body.len());

@@ -2,8 +2,10 @@
 
 use crate::receiver::{OK, Receiver, Reply};
 use crate::{TIMEOUT, batch, finish, log, points, raw, settings, sink};
-use gpuwho_export::otlp::settings::{RawOtlp, RawProxy};
-use gpuwho_export::otlp::{OtlpSink, Resource};
+use gpuwho_export::delivery::settings::RawProxy;
+use gpuwho_export::otlp::OtlpSink;
+use gpuwho_export::otlp::settings::RawOtlp;
+use gpuwho_export::resource::Resource;
 use gpuwho_export::spool::{Limits, SpoolFolder};
 use gpuwho_export::{Report, Sink as _};
 use gpuwho_model::catalog::attributes::AttrSet;
@@ -139,7 +141,7 @@ fn spooled(url: &str, folder: &Path) -> OtlpSink {
     let settings = settings(&raw(url));
     let limits = Limits { bytes: 1 << 20, age: Duration::from_hours(1) };
     let spool = SpoolFolder::new(folder.to_owned(), limits, 1 << 30);
-    let resource = Resource::new(&AttrSet::new(), &settings);
+    let resource = Resource::new(&AttrSet::new(), &settings.resource_attributes);
     OtlpSink::with_spool("export:otlp", &settings, &resource, Some(spool)).unwrap()
 }
 

@@ -2,7 +2,8 @@
 
 use crate::receiver::{OK, Receiver, Reply};
 use crate::{batch, finish, log, points, raw, sink};
-use gpuwho_export::otlp::settings::{RawHeaders, RawOtlp};
+use gpuwho_export::delivery::settings::RawHeaders;
+use gpuwho_export::otlp::settings::RawOtlp;
 use gpuwho_export::{Report, Sink as _};
 use opentelemetry_proto::tonic::collector::metrics::v1::{
     ExportMetricsPartialSuccess, ExportMetricsServiceResponse,

@@ -12,8 +12,10 @@ mod telemetry;
 mod tls;
 mod webhook;
 
-use gpuwho_export::otlp::settings::{Backoff, RawOtlp, Settings, Signal};
-use gpuwho_export::otlp::{OtlpSink, Resource};
+use gpuwho_export::delivery::settings::Backoff;
+use gpuwho_export::otlp::OtlpSink;
+use gpuwho_export::otlp::settings::{RawOtlp, Settings, Signal};
+use gpuwho_export::resource::Resource;
 use gpuwho_export::{Report, Sink as _};
 use gpuwho_model::catalog::attributes::{AttrSet, GPU_UUID};
 use gpuwho_model::catalog::device;
@@ -29,7 +31,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 fn settings(raw: &RawOtlp) -> Settings {
     let none = RawOtlp::default();
     let mut settings = Settings::resolve(Signal::Metrics, raw, &none, &|_| None).unwrap();
-    settings.backoff = Backoff { first: Duration::from_millis(5), max: Duration::from_millis(20) };
+    settings.receiver.backoff =
+        Backoff { first: Duration::from_millis(5), max: Duration::from_millis(20) };
     settings
 }
 
@@ -40,7 +43,8 @@ fn raw(endpoint: &str) -> RawOtlp {
 fn sink(raw: &RawOtlp) -> OtlpSink {
     log::capture();
     let settings = settings(raw);
-    OtlpSink::start(&settings, &Resource::new(&AttrSet::new(), &settings)).unwrap()
+    OtlpSink::start(&settings, &Resource::new(&AttrSet::new(), &settings.resource_attributes))
+        .unwrap()
 }
 
 /// One point read at `time_ns`.

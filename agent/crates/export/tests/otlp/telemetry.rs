@@ -2,8 +2,9 @@
 
 use crate::receiver::{OK, Receiver};
 use crate::{TIMEOUT, raw};
-use gpuwho_export::otlp::Resource;
-use gpuwho_export::otlp::settings::{RawHeaders, RawOtlp, Settings, Signal};
+use gpuwho_export::delivery::settings::RawHeaders;
+use gpuwho_export::otlp::settings::{RawOtlp, Settings, Signal};
+use gpuwho_export::resource::Resource;
 use gpuwho_export::telemetry;
 use gpuwho_model::catalog::attributes::AttrSet;
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
@@ -21,7 +22,7 @@ fn own_warning_arrives_as_a_log_record_and_others_stay_here() {
     let receiver = Receiver::start(|_| OK);
     let headers = Some(RawHeaders(BTreeMap::from([("x-tenant".to_owned(), "a".to_owned())])));
     let settings = settings(&RawOtlp { headers, ..raw(&receiver.url()) });
-    let resource = Resource::new(&AttrSet::new(), &settings);
+    let resource = Resource::new(&AttrSet::new(), &settings.resource_attributes);
     let (telemetry, layer) = telemetry::logs(&settings, &resource).unwrap();
     tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
         tracing::warn!(target: "gpuwho::collect", device = 3, "device lost");
@@ -50,7 +51,7 @@ fn own_warning_arrives_as_a_log_record_and_others_stay_here() {
 #[test]
 fn grpc_is_refused_with_the_remedy() {
     let settings = settings(&RawOtlp { protocol: Some("grpc".to_owned()), ..raw("localhost") });
-    let resource = Resource::new(&AttrSet::new(), &settings);
+    let resource = Resource::new(&AttrSet::new(), &settings.resource_attributes);
     let error =
         telemetry::logs::<tracing_subscriber::Registry>(&settings, &resource).err().unwrap();
     assert!(

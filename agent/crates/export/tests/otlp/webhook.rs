@@ -4,8 +4,9 @@ use crate::receiver::{OK, Received, Receiver, Reply};
 use crate::{TIMEOUT, log, points, raw};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use gpuwho_export::otlp::Resource;
-use gpuwho_export::otlp::settings::{Backoff, RawOtlp, Settings, Signal};
+use gpuwho_export::delivery::settings::Backoff;
+use gpuwho_export::otlp::settings::{RawOtlp, Settings, Signal};
+use gpuwho_export::resource::Resource;
 use gpuwho_export::webhook::{Wanted, WebhookSink};
 use gpuwho_export::{Report, Sink as _};
 use gpuwho_model::catalog::attributes::{AttrSet, GPU_UUID};
@@ -23,10 +24,12 @@ fn sink(receiver: &Receiver, secret: Option<&Path>, wanted: Wanted) -> WebhookSi
     let none = RawOtlp::default();
     let raw = raw(&receiver.url());
     let mut settings = Settings::resolve(Signal::Logs, &raw, &none, &|_| None).unwrap();
-    settings.backoff = Backoff { first: Duration::from_millis(5), max: Duration::from_millis(20) };
-    let resource = Resource::new(&AttrSet::new(), &settings);
+    settings.receiver.backoff =
+        Backoff { first: Duration::from_millis(5), max: Duration::from_millis(20) };
+    let resource = Resource::new(&AttrSet::new(), &settings.resource_attributes);
     let secret = secret.map(Path::to_owned);
-    WebhookSink::start("export:webhook", (&settings, secret), &resource, wanted, None).unwrap()
+    WebhookSink::start("export:webhook", (&settings.receiver, secret), &resource, wanted, None)
+        .unwrap()
 }
 
 fn record(n: u64) -> Record {

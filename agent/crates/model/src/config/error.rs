@@ -1,6 +1,7 @@
 //! Errors of the configuration: each names the place, the problem and the remedy.
 
 use std::error::Error;
+use std::fmt;
 use std::path::PathBuf;
 
 /// Why the settings cannot be used.
@@ -56,6 +57,11 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
+    /// What is wrong at a key or variable, and what to write instead.
+    pub fn at(origin: impl fmt::Display, problem: impl fmt::Display) -> Self {
+        Self::Component(format!("{origin}: {problem}").into())
+    }
+
     /// A name that is in no table.
     pub fn no_such(what: &str, name: &str) -> Self {
         let (key, problem) = (name.to_owned(), format!("there is no such {what}"));

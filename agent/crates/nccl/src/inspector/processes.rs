@@ -4,8 +4,8 @@
 use super::environment::InspectorEnv;
 use crate::known::NcclProcesses;
 use gpuwho_model::ids::ProcKey;
-use gpuwho_owners::attribute::process::{Living, ProcStatus};
 use gpuwho_owners::attribute::quota::QuotaKey;
+use gpuwho_owners::process::{Living, ProcStatus};
 use gpuwho_owners::tenant_files::search::{
     FileFilter, FoundFile, Opened, ProcessNames, SearchResult,
 };

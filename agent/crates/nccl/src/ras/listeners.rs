@@ -5,7 +5,7 @@
 //! millisecond for a process with 500 descriptors, once when it is new and once a round.
 
 use gpuwho_model::ids::ProcKey;
-use gpuwho_owners::attribute::process::Living;
+use gpuwho_owners::process::Living;
 use gpuwho_owners::sockets::{Allowance, held, listening, network_of, reachable};
 use gpuwho_owners::tenant_files::{ProcFile, TenantFiles};
 use std::collections::{BTreeSet, HashSet};

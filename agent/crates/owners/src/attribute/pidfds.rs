@@ -4,7 +4,7 @@
 //! A pidfd stays with its process when the PID is reused. It is opened only if `/proc` is of the
 //! agent's own PID namespace, because the kernel interprets PIDs in that one.
 
-use super::process::Living;
+use crate::process::Living;
 use gpuwho_model::ids::ProcKey;
 use gpuwho_model::paths::Paths;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -32,8 +32,8 @@ pub use sluid::Sluid;
 pub use trust::TaskClaim;
 
 use super::cgroup::slurm::job_directory;
-use super::process::Living;
 use super::{Host, KernelCgroups, Method, ProcessAttribution};
+use crate::process::Living;
 use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
 use gpuwho_model::ids::SlurmJobId;
 use gpuwho_model::paths::Paths;

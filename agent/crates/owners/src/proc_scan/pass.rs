@@ -2,8 +2,8 @@
 //! the descriptors that are looked at.
 
 use super::{Holder, OpenDevices, holder};
-use crate::attribute::process::Folder;
 use crate::nodes::Nodes;
+use crate::process::Folder;
 use gpuwho_model::ids::ProcKey;
 use gpuwho_model::paths::Paths;
 use std::collections::hash_map::DefaultHasher;

@@ -5,7 +5,7 @@
 //! answer is sent, because a `close` may hang like a read.
 
 use super::wire::{Answer, Link, MAX_READ, Reply, Request, Stat};
-use crate::attribute::process::Living;
+use crate::process::Living;
 use crate::tenant_files::search;
 use gpuwho_model::ids::ProcKey;
 use gpuwho_model::paths::Paths;

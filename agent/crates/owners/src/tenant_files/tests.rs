@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 fn own() -> ProcKey {
     let paths = Paths::default();
-    crate::attribute::process::Living::find(&paths, std::process::id()).unwrap().key
+    crate::process::Living::find(&paths, std::process::id()).unwrap().key
 }
 
 fn files() -> TenantFiles {
@@ -33,7 +33,7 @@ fn a_long_file_in_proc_goes_on_where_the_first_answer_ended() {
         .envs([("A", long("a")), ("B", long("b"))])
         .spawn()
         .unwrap();
-    let process = crate::attribute::process::Living::find(&Paths::default(), child.id());
+    let process = crate::process::Living::find(&Paths::default(), child.id());
     let mut text = String::new();
     let reader = files().proc_file(process.unwrap().key, ProcFile::Environment);
     reader.unwrap().read_to_string(&mut text).unwrap();
@@ -86,10 +86,12 @@ fn another_process_with_the_same_pid_is_not_read() {
 
 #[test]
 fn a_program_that_is_not_a_helper_is_an_error_and_not_a_hang() {
-    let files = TenantFiles::running(&Paths::default(), "/bin/true".into());
+    let files =
+        TenantFiles::running(&Paths::default(), "/bin/true".into(), crate::attribute::tenant);
     let refused = files.proc_file(own(), ProcFile::Environment).unwrap_err();
     assert!(matches!(refused, ReadError::Helper(_)), "{refused:?}");
-    let missing = TenantFiles::running(&Paths::default(), "/nowhere".into());
+    let missing =
+        TenantFiles::running(&Paths::default(), "/nowhere".into(), crate::attribute::tenant);
     assert!(matches!(missing.memory(own(), 0, 8), Err(ReadError::Helper(_))));
     assert_eq!(missing.status().failed, 1);
 }
@@ -127,7 +129,7 @@ fn silent(deadline: Duration) -> (tempfile::TempDir, TenantFiles) {
     fs::write(&program, "#!/bin/sh\nexec sleep 600\n").unwrap();
     fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let paths = Paths::default();
-    let means = Means::Helpers(Arc::new(Pool::new(program, &paths.proc, deadline)));
+    let means = Means::Helpers(Arc::new(Pool::new(program, &paths.proc, deadline)), |_, _| None);
     let timeout = Duration::from_millis(20);
     let (paths, tenants) = (Arc::new(paths), RecentTenants::default());
     (folder, TenantFiles { paths, means, timeout, by_process: false, tenants })

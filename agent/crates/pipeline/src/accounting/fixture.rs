@@ -1,25 +1,22 @@
 //! A host of files and devices in memory, for the accounting tests: samples in, counters out.
 
 use super::Accounting;
-use crate::cost;
-use crate::cost::{Carbon, Charge, Costs};
 use gpuwho_model::catalog::device::{self, DeviceState, MemoryState, Task};
 use gpuwho_model::catalog::process::{self, ProcessTask, ProcessType};
 use gpuwho_model::catalog::share::{GrantKind, GrantSource};
 use gpuwho_model::catalog::{NO_DIM, gpm, instance};
-use gpuwho_model::config::Tables;
 use gpuwho_model::ids::OwnerId;
 use gpuwho_model::ids::{GpuId, GpuUuid, InstanceId, ProcKey, SlurmJobId};
 use gpuwho_model::sample::{Batch, GpuProcess, Subject, Value};
-use gpuwho_owners::attribute::allocations::{Allocation, AllocationDetails, DeviceName};
+use gpuwho_owners::attribute::allocations::{Allocation, AllocationDetails};
 use gpuwho_owners::attribute::fake::FakeHost;
 use gpuwho_owners::attribute::owner::Owner;
 use gpuwho_owners::attribute::ownership::Ownership;
 use gpuwho_owners::attribute::{Evidence, Opened, Workload};
+use gpuwho_owners::inventory::DeviceName;
 use gpuwho_owners::inventory::facts::Facts;
 use gpuwho_owners::inventory::{GpuInfo, InstanceExtent, InstanceInfo, Inventory};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Seconds between readings.
@@ -32,10 +29,6 @@ pub struct Rig {
     pub ownership: Ownership,
     pub inventory: Inventory,
     pub accounting: Accounting,
-    /// With a price for an hour that no number of nanoseconds divides.
-    pub costs: Costs,
-    /// What the last batch was charged.
-    pub charges: Vec<Charge>,
     /// How far the batches' clock was set away from the one that no one sets.
     pub clock_step: i64,
 }
@@ -63,16 +56,6 @@ pub struct Read {
 
 /// The reported values of a metric, by owner and dimension.
 pub type Reported = BTreeMap<(String, String), f64>;
-
-/// The stage of a configuration.
-pub fn priced(text: &str) -> Costs {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), text).unwrap();
-    let tables = Tables::load(Some(file.path()), &[], &[cost::SECTION], &[]).unwrap();
-    let settings = Arc::new(cost::Settings::resolve(&tables).unwrap());
-    let carbon = Arc::new(Carbon::new(settings.carbon()));
-    Costs::new(settings, carbon, Some("p5.48xlarge".into()))
-}
 
 pub fn time(seconds: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_000_000 + seconds)
@@ -111,9 +94,7 @@ impl Rig {
         inventory.put(gpu(0));
         inventory.put(gpu(1));
         let accounting = Accounting::new(Duration::from_secs(TICK));
-        let costs = priced("[cost]\nprices = [{ per_hour = 2.999999999 }]");
-        let charges = Vec::new();
-        Self { host, ownership, inventory, accounting, costs, charges, clock_step: 0 }
+        Self { host, ownership, inventory, accounting, clock_step: 0 }
     }
 
     pub fn gpu(&self, index: u16) -> GpuId {
@@ -189,11 +170,6 @@ impl Rig {
         let steady =
             Duration::from_secs(steady.as_secs().checked_add_signed(-self.clock_step).unwrap());
         self.accounting.account_at(steady, &mut batch, &self.ownership, &self.inventory);
-        let increments = self.accounting.increments();
-        self.charges.clear();
-        let context = (&self.ownership, &self.inventory);
-        let note = |more: &[Charge]| self.charges.extend_from_slice(more);
-        self.costs.charge(increments, &mut batch, context, note);
         batch
     }
 

@@ -3,7 +3,7 @@
 use super::fixture::{Read, Reported, Rig, rows};
 use super::tests::{BUSY, ENERGY, MEMORY, interval, read};
 use gpuwho_model::ids::{GpuUuid, InstanceId};
-use gpuwho_owners::attribute::allocations::DeviceName;
+use gpuwho_owners::inventory::DeviceName;
 use gpuwho_owners::inventory::{InstanceExtent, InstanceInfo};
 
 #[test]

@@ -3,9 +3,9 @@ use super::fixture::{Read, Reported, Rig, rows};
 use gpuwho_model::catalog::attributes::AttrSet;
 use gpuwho_model::ids::{ContainerId, PodUid, ProcKey};
 use gpuwho_model::sample::{Batch, Subject, Value};
-use gpuwho_owners::attribute::allocations::DeviceName;
 use gpuwho_owners::attribute::names::{ContainerFacts, Provider};
 use gpuwho_owners::attribute::owner::Owner;
+use gpuwho_owners::inventory::DeviceName;
 
 pub(super) const BUSY: &str = "gpu.owner.busy.time";
 pub(super) const MEMORY: &str = "gpu.owner.memory.byte_seconds";
@@ -58,9 +58,9 @@ fn an_owner_s_processes_are_one_increment_of_a_resource() {
     let reading = read(&all);
     interval(&mut rig, &reading, MEMORY);
     let job = rig.job(7);
-    let of_job = rig.charges.iter().filter(|charge| charge.increment.owner == job);
+    let of_job = rig.accounting.increments().iter().filter(|increment| increment.owner == job);
     let bytes: Vec<u64> = of_job
-        .filter_map(|charge| match charge.increment.what {
+        .filter_map(|increment| match increment.what {
             Amount::Memory { bytes, .. } => Some(bytes),
             _ => None,
         })

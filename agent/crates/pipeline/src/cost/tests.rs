@@ -1,5 +1,5 @@
 use super::*;
-use crate::accounting::fixture::{gpu, priced};
+use crate::accounting::fixture::gpu;
 use gpuwho_model::catalog::cost::TimeUse;
 use gpuwho_model::ids::SlurmJobId;
 use gpuwho_model::sample::Value;
@@ -10,7 +10,19 @@ use gpuwho_owners::attribute::slurm::SlurmTask;
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
+use gpuwho_model::config::Tables;
+
 const HOUR: u64 = 3_600_000_000_000;
+
+/// The stage of a configuration.
+pub(super) fn priced(text: &str) -> Costs {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let tables = Tables::load(Some(file.path()), &[], &[SECTION], &[]).unwrap();
+    let settings = Arc::new(Settings::resolve(&tables).unwrap());
+    let carbon = Arc::new(Carbon::new(settings.carbon()));
+    Costs::new(settings, carbon, Some("p5.48xlarge".into()))
+}
 
 struct Rig {
     costs: Costs,

@@ -39,7 +39,7 @@ fn l9gpu() -> Translator {
     let mut host = AttrSet::new();
     host.set(&attr::HOST_NAME, "node");
     host.set(&attr::OS_TYPE, "linux");
-    Translator::new(&L9GPU, false, &Resource::with(&host, &[]))
+    Translator::new(&L9GPU, false, &Resource::new(&host, &[]))
 }
 
 /// The points of a name: its attributes without the host, and the value.

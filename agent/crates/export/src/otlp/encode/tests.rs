@@ -1,7 +1,6 @@
 //! The encoder's bytes against the generated types of `opentelemetry-proto`.
 
 use super::*;
-use crate::otlp::settings::{RawOtlp, Settings, Signal};
 use gpuwho_model::catalog::attributes::{self, AttrKey, GPU_INDEX, GPU_UUID, SERVICE_NAME};
 use gpuwho_model::catalog::{agent, device};
 use gpuwho_model::sample::Value;
@@ -20,12 +19,7 @@ use std::sync::Arc;
 static BOUNDS: [f64; 3] = [0.001, 0.5, 30.0];
 
 fn resource() -> Resource {
-    let settings = {
-        let raw = RawOtlp::default();
-        let env = |name: &str| (name == "OTEL_RESOURCE_ATTRIBUTES").then(|| "a=b%2Cc".to_owned());
-        Settings::resolve(Signal::Metrics, &raw, &raw, &env).unwrap()
-    };
-    Resource::new(&AttrSet::new(), &settings)
+    Resource::new(&AttrSet::new(), &[("a".to_owned(), "b,c".to_owned())])
 }
 
 /// What the batch must decode to, built from the generated types alone.
@@ -258,11 +252,10 @@ fn gauge(uuid: &str, value: Value) -> Point {
 #[test]
 fn small_batch_has_these_bytes() {
     let resource = {
-        let raw = RawOtlp::default();
         let mut set = AttrSet::new();
         set.set(&SERVICE_NAME, "g");
         set.set(&attributes::SERVICE_VERSION, "1");
-        Resource::new(&set, &Settings::resolve(Signal::Metrics, &raw, &raw, &|_| None).unwrap())
+        Resource::new(&set, &[])
     };
     let mut encoder = Encoder::new(&resource, Limits::default());
     let mut written = Vec::new();

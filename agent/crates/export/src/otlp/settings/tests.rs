@@ -1,10 +1,11 @@
 //! The rules at the top of `settings`, one by one.
 
 use super::*;
-use crate::otlp::Resource;
+use crate::resource::Resource;
 use gpuwho_model::catalog::attributes::AttrSet;
+use std::time::Duration;
 
-fn resolve(file: &str, env: &[(&str, &str)]) -> Result<Settings, SettingsError> {
+fn resolve(file: &str, env: &[(&str, &str)]) -> Result<Settings, ConfigError> {
     let file: RawOtlp = toml::from_str(file).unwrap();
     let env = |name: &str| {
         env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
@@ -14,7 +15,7 @@ fn resolve(file: &str, env: &[(&str, &str)]) -> Result<Settings, SettingsError> 
 
 fn endpoint(env: &[(&str, &str)]) -> (String, Protocol) {
     let settings = resolve("", env).unwrap();
-    (settings.endpoint.to_string(), settings.protocol)
+    (settings.receiver.endpoint.to_string(), settings.protocol)
 }
 
 const GENERAL: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
@@ -24,11 +25,11 @@ const GRPC: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Exp
 #[test]
 fn nothing_set_is_the_local_collector_over_http() {
     let settings = resolve("", &[]).unwrap();
-    assert_eq!(settings.endpoint.to_string(), "http://localhost:4318/v1/metrics");
+    assert_eq!(settings.receiver.endpoint.to_string(), "http://localhost:4318/v1/metrics");
     assert_eq!(settings.protocol, Protocol::Http);
-    assert_eq!(settings.timeout, Duration::from_secs(10));
+    assert_eq!(settings.receiver.timeout, Duration::from_secs(10));
     assert_eq!(settings.compression, Compression::Gzip);
-    assert_eq!(settings.queue_bytes, 8 << 20);
+    assert_eq!(settings.receiver.queue_bytes, 8 << 20);
 }
 
 #[test]
@@ -86,7 +87,7 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
     let env = |name: &str| (name == GENERAL).then(|| "http://env:1".to_owned());
     let resolve = |flags: &RawOtlp, env: &dyn Fn(&str) -> Option<String>| {
         let settings = Settings::resolve(Signal::Metrics, flags, &raw("http://file:1"), env);
-        settings.unwrap().endpoint.uri().host().unwrap().to_owned()
+        settings.unwrap().receiver.endpoint.uri().host().unwrap().to_owned()
     };
     assert_eq!(resolve(&raw("http://flag:1"), &env), "flag");
     assert_eq!(resolve(&RawOtlp::default(), &env), "env");
@@ -105,14 +106,14 @@ fn signal_s_own_variable_wins_and_an_empty_one_is_unset() {
         ],
     );
     let settings = settings.unwrap();
-    assert_eq!(settings.timeout, Duration::from_secs(7));
+    assert_eq!(settings.receiver.timeout, Duration::from_secs(7));
     assert_eq!(settings.compression, Compression::None);
 }
 
 #[test]
 fn endpoint_of_the_file_may_hold_the_whole_path() {
     let settings = resolve("endpoint = \"https://c/otlp/v1/metrics\"", &[]).unwrap();
-    assert_eq!(settings.endpoint.to_string(), "https://c/otlp/v1/metrics");
+    assert_eq!(settings.receiver.endpoint.to_string(), "https://c/otlp/v1/metrics");
 }
 
 #[test]
@@ -120,15 +121,15 @@ fn log_records_go_to_their_own_path() {
     let raw = RawOtlp::default();
     let env = |name: &str| (name == GENERAL).then(|| "http://c:4318".to_owned());
     let settings = Settings::resolve(Signal::Logs, &raw, &raw, &env).unwrap();
-    assert_eq!(settings.endpoint.to_string(), "http://c:4318/v1/logs");
+    assert_eq!(settings.receiver.endpoint.to_string(), "http://c:4318/v1/logs");
 }
 
 #[test]
 fn header_values_are_decoded_and_hidden() {
     let list = "Authorization=Bearer%20s3cret, x-tenant = a=b ,";
     let settings = resolve("", &[("OTEL_EXPORTER_OTLP_HEADERS", list)]).unwrap();
-    assert_eq!(settings.headers["authorization"], "Bearer s3cret");
-    assert_eq!(settings.headers["x-tenant"], "a=b");
+    assert_eq!(settings.receiver.headers["authorization"], "Bearer s3cret");
+    assert_eq!(settings.receiver.headers["x-tenant"], "a=b");
     let shown = format!("{settings:?}");
     assert!(!shown.contains("s3cret") && !shown.contains("a=b"), "{shown}");
     let raw: RawOtlp = toml::from_str("headers = { token = \"s3cret\" }").unwrap();
@@ -139,8 +140,8 @@ fn header_values_are_decoded_and_hidden() {
 #[test]
 fn query_of_the_endpoint_is_sent_but_never_shown() {
     let settings = resolve("", &[(SPECIFIC, "https://c/v1?key=s3cret")]).unwrap();
-    assert_eq!(settings.endpoint.uri().query(), Some("key=s3cret"));
-    assert!(!format!("{settings:?} {}", settings.endpoint).contains("s3cret"));
+    assert_eq!(settings.receiver.endpoint.uri().query(), Some("key=s3cret"));
+    assert!(!format!("{settings:?} {}", settings.receiver.endpoint).contains("s3cret"));
 }
 
 #[test]
@@ -195,7 +196,7 @@ fn service_name_wins_over_the_resource_attributes() {
     let env =
         [("OTEL_RESOURCE_ATTRIBUTES", "service.name=a,team=x%20y"), ("OTEL_SERVICE_NAME", "b")];
     let settings = resolve("", &env).unwrap();
-    let resource = Resource::new(&AttrSet::default(), &settings);
+    let resource = Resource::new(&AttrSet::default(), &settings.resource_attributes);
     let shown: Vec<String> = resource
         .iter()
         .filter(|(key, _)| *key != "service.version")

@@ -1,6 +1,9 @@
-use super::stat::MAX_STAT;
 use super::*;
 use crate::attribute::fake::FakeHost;
+use crate::process::Folder;
+use crate::process::stat::MAX_STAT;
+use gpuwho_model::ids::ProcKey;
+use std::path::PathBuf;
 
 const KEY: ProcKey = ProcKey { pid: 7, start_ticks: 100 };
 

@@ -5,9 +5,10 @@
 
 use super::{DeviceAccess, DeviceNumber, Job, Label, Source, Undecided};
 use crate::attribute::Workload;
-use crate::attribute::allocations::{Allocation, AllocationDetails, DeviceName};
+use crate::attribute::allocations::{Allocation, AllocationDetails};
 use crate::attribute::owner::Owner;
 use crate::attribute::ownership::Ownership;
+use crate::inventory::DeviceName;
 use gpuwho_model::catalog::share::{GrantKind, GrantSource};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

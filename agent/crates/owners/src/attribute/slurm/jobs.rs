@@ -28,7 +28,7 @@ pub struct Job {
 }
 
 /// Processes whose environment adds nothing to the facts about their job, each with the program that
-/// it runs ([`crate::attribute::process::ProcStat::arguments_at`]).
+/// it runs ([`crate::process::ProcStat::arguments_at`]).
 pub(super) type ReadProcesses = Vec<(ProcKey, u64)>;
 
 /// All jobs by cgroup path.

@@ -11,8 +11,8 @@ use super::trust::{JobIdentity, labels, rank};
 use super::{Host, Method, ProcessAttribution, SlurmTask, stepd};
 use crate::attribute::Workload;
 use crate::attribute::cgroup::parse_path;
-use crate::attribute::process::Living;
 use crate::attribute::users::Users;
+use crate::process::Living;
 use gpuwho_model::ids::SlurmJobId;
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! ids and executes slurmstepd.
 
 use crate::attribute::cgroup::slurm::step_name;
-use crate::attribute::process::Living;
+use crate::process::Living;
 use gpuwho_model::paths::Paths;
 use std::path::Path;
 use std::sync::Arc;

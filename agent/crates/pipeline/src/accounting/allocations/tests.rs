@@ -1,8 +1,8 @@
 use crate::accounting::fixture::{Read, Rig, rows};
 use gpuwho_model::ids::{GpuUuid, PodUid};
 use gpuwho_owners::attribute::Workload;
-use gpuwho_owners::attribute::allocations::DeviceName;
 use gpuwho_owners::attribute::owner::Owner;
+use gpuwho_owners::inventory::DeviceName;
 use std::sync::Arc;
 
 const TIME: &str = "gpu.allocation.time";

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::accounting::fixture::{Read, Rig};
-use gpuwho_owners::attribute::allocations::DeviceName;
 use gpuwho_owners::attribute::owner::Owner;
+use gpuwho_owners::inventory::DeviceName;
 use std::collections::BTreeMap;
 
 /// Seconds by owner and use; `granted` is a use of its own.

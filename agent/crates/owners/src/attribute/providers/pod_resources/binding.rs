@@ -6,11 +6,12 @@
 
 use super::devices::{AllocatedDevice, NameContext, Unnamed};
 use super::wire::{ContainerResources, PodResources, TopologyInfo};
-use crate::attribute::allocations::{Allocation, DeviceName, PinnedResources};
+use crate::attribute::allocations::{Allocation, PinnedResources};
 use crate::attribute::names::PodFacts;
 use crate::attribute::owner::Owner;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::{Pod, Workload};
+use crate::inventory::DeviceName;
 use gpuwho_model::catalog::share::{GrantKind, GrantSource};
 use gpuwho_model::ids::PodUid;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

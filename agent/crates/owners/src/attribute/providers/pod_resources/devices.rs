@@ -3,7 +3,8 @@
 //! by resource and by driver. A name of unknown form is not guessed.
 
 use super::wire::{ClaimResource, ContainerDevices, TopologyInfo};
-use crate::attribute::allocations::{AllocationDetails, DeviceName, DraDevice};
+use crate::attribute::allocations::{AllocationDetails, DraDevice};
+use crate::inventory::DeviceName;
 use crate::nodes::Vendors;
 use crate::partitions::PartitionNodes;
 use gpuwho_model::catalog::share::GrantKind;

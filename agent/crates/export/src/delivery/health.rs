@@ -2,35 +2,12 @@
 //! when sending works again.
 
 use super::cause::Cause;
-use super::sender::Transport;
-use super::settings::Endpoint;
-use std::mem::{Discriminant, discriminant};
+use super::{Sentences, settings::Endpoint};
+use std::mem::Discriminant;
 use std::time::{Duration, Instant};
 
 /// Causes may alternate, and every batch may be partly refused: at most one line in this time.
 const QUIET: Duration = Duration::from_mins(1);
-
-/// The sentences of one kind of receiver.
-#[derive(Debug)]
-struct Sentences {
-    fails: &'static str,
-    refuses: &'static str,
-    works: &'static str,
-    rejects: &'static str,
-}
-
-const OTLP: Sentences = Sentences {
-    fails: "OTLP export fails; points wait in the queue",
-    refuses: "OTLP receiver refuses the points; they are lost",
-    works: "OTLP export works again",
-    rejects: "OTLP receiver rejected some points",
-};
-const WEBHOOK: Sentences = Sentences {
-    fails: "the webhook does not take events; they wait in the queue",
-    refuses: "the webhook refuses events; they are lost",
-    works: "the webhook works again",
-    rejects: "the webhook rejected some events",
-};
 
 /// What was logged about the receiver.
 #[derive(Debug)]
@@ -41,25 +18,23 @@ pub(super) struct Health {
     partial: Option<Instant>,
 }
 
+type Kind = (Discriminant<Cause>, &'static str);
+
 #[derive(Debug)]
 struct Failing {
     since: Instant,
     logged: Instant,
-    cause: Discriminant<Cause>,
+    cause: Kind,
 }
 
 impl Health {
-    pub(super) fn new(endpoint: Endpoint, transport: &Transport) -> Self {
-        let sentences = match transport {
-            Transport::Http(_) | Transport::Grpc(_) => &OTLP,
-            Transport::Webhook(_) => &WEBHOOK,
-        };
+    pub(super) fn new(endpoint: Endpoint, sentences: &'static Sentences) -> Self {
         Self { endpoint, sentences, failing: None, partial: None }
     }
 
     /// An attempt failed and will be repeated, or the request was refused.
     pub(super) fn failed(&mut self, cause: &Cause, again: bool, now: Instant) {
-        if !self.should_log(discriminant(cause), now) {
+        if !self.should_log(cause.kind(), now) {
             return;
         }
         let (endpoint, sentences) = (&self.endpoint, self.sentences);
@@ -85,7 +60,7 @@ impl Health {
         tracing::warn!(%endpoint, rejected, message, "{}", self.sentences.rejects);
     }
 
-    fn should_log(&mut self, cause: Discriminant<Cause>, now: Instant) -> bool {
+    fn should_log(&mut self, cause: Kind, now: Instant) -> bool {
         let Some(failing) = &mut self.failing else {
             self.failing = Some(Failing { since: now, logged: now, cause });
             return true;
@@ -102,18 +77,17 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::otlp::settings::{RawOtlp, Settings, Signal};
+
+    const SENTENCES: Sentences = Sentences { fails: "", refuses: "", works: "", rejects: "" };
 
     fn health() -> Health {
-        let raw = RawOtlp::default();
-        let settings = Settings::resolve(Signal::Metrics, &raw, &raw, &|_| None).unwrap();
-        Health::new(settings.endpoint.clone(), &Transport::otlp(&settings))
+        Health::new(Endpoint::exact("http://127.0.0.1:4318").unwrap(), &SENTENCES)
     }
 
     #[test]
     fn a_cause_is_logged_once_until_sending_works_again() {
         let (mut health, start) = (health(), Instant::now());
-        let refused = discriminant(&Cause::Refused);
+        let refused = Cause::Refused.kind();
         let later = start + Duration::from_hours(1);
         let news = [health.should_log(refused, start), health.should_log(refused, later)];
         assert_eq!(news, [true, false]);
@@ -124,7 +98,7 @@ mod tests {
     #[test]
     fn another_cause_is_logged_once_a_minute() {
         let (mut health, start) = (health(), Instant::now());
-        let (refused, lost) = (discriminant(&Cause::Refused), discriminant(&Cause::UnknownCa));
+        let (refused, lost) = (Cause::Refused.kind(), Cause::UnknownCa.kind());
         let at = |seconds| start + Duration::from_secs(seconds);
         let news =
             [(refused, 0), (lost, 1), (refused, 2), (lost, 60), (refused, 61), (refused, 120)]

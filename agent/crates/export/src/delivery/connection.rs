@@ -3,7 +3,7 @@
 
 use super::cause::Cause;
 use super::secrets::CachedHeaders;
-use super::settings::{Protocol, Settings};
+use super::settings::Settings;
 use super::trust::Connector;
 use bytes::Bytes;
 use gpuwho_collect::tls::{self, Stamp};
@@ -79,7 +79,7 @@ impl Connection {
         headers: &[(HeaderName, HeaderValue)],
     ) -> Result<Answer, Cause> {
         let timeout = self.settings.timeout;
-        let protocol = self.settings.protocol;
+        let hint = self.settings.hint;
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = hyper::Method::POST;
         *request.uri_mut() = self.settings.endpoint.uri().clone();
@@ -102,7 +102,10 @@ impl Connection {
         };
         self.answered |= answer.is_ok();
         let answered = self.answered;
-        answer.map_err(|cause| if answered { cause } else { cause.hint(protocol) })
+        answer.map_err(|cause| match cause {
+            Cause::Lost(detail) if !answered => Cause::ClosedByReceiver { detail, hint },
+            cause => cause,
+        })
     }
 
     fn client(&mut self) -> Result<&HyperClient, Cause> {
@@ -135,19 +138,19 @@ fn build(settings: &Settings) -> Result<HyperClient, Cause> {
     tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
     let tcp = Connector::new(tcp, settings);
     Ok(match &settings.proxy {
-        None => HyperClient::Direct(client(settings.protocol, config, tcp)),
+        None => HyperClient::Direct(client(settings.is_http2, config, tcp)),
         Some(proxy) => {
             let mut tunnel = Tunnel::new(proxy.uri.clone(), tcp);
             if let Some(authorization) = &proxy.authorization {
                 tunnel = tunnel.with_auth(authorization.clone());
             }
-            HyperClient::Proxied(client(settings.protocol, config, tunnel))
+            HyperClient::Proxied(client(settings.is_http2, config, tunnel))
         }
     })
 }
 
 fn client<C>(
-    protocol: Protocol,
+    is_http2: bool,
     config: ClientConfig,
     connector: C,
 ) -> Client<HttpsConnector<C>, Full<Bytes>>
@@ -157,13 +160,10 @@ where
     let https = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
     let mut builder: Builder = Client::builder(TokioExecutor::new());
     builder.pool_timer(TokioTimer::new()).pool_max_idle_per_host(1);
-    match protocol {
-        Protocol::Http | Protocol::HttpJson => {
-            builder.build(https.enable_http1().wrap_connector(connector))
-        }
-        Protocol::Grpc => {
-            builder.http2_only(true).build(https.enable_http2().wrap_connector(connector))
-        }
+    if is_http2 {
+        builder.http2_only(true).build(https.enable_http2().wrap_connector(connector))
+    } else {
+        builder.build(https.enable_http1().wrap_connector(connector))
     }
 }
 

@@ -3,8 +3,7 @@
 //!
 //! The request in flight is not in the queue, so memory is bounded by the limit plus one request.
 
-use super::body::Encoding;
-use super::settings::Compression;
+use super::body::{Compression, Encoding};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -130,7 +129,7 @@ mod tests {
     use super::*;
 
     fn request(points: u64, bytes: usize) -> Request {
-        let encoding = Encoding { format: Format::Metrics, compression: Compression::None };
+        let encoding = Encoding { format: Format(1), compression: Compression::None };
         Request { body: Bytes::from(vec![0; bytes]), points, encoding }
     }
 

@@ -1,78 +1,48 @@
 //! What a request's body is: the message, and how it is compressed. A stored request carries both, so
 //! that it can be sent after the configuration has changed.
 
-use super::settings::{Compression, Protocol, Settings};
 use flate2::{Compress, FlushCompress, Status};
 use std::cell::RefCell;
 use std::io;
 
 /// What a body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Encoding {
+pub struct Encoding {
     pub(crate) format: Format,
     pub(crate) compression: Compression,
 }
 
-/// The message.
+/// The message, by its number in stored requests: 1 to 4 are OTLP's, 5 is the webhook's. A number is never
+/// used again for something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
-    /// `ExportMetricsServiceRequest` in protobuf.
-    Metrics,
-    /// `ExportLogsServiceRequest` in protobuf.
-    Logs,
-    /// `ExportMetricsServiceRequest` in JSON.
-    MetricsJson,
-    /// `ExportLogsServiceRequest` in JSON.
-    LogsJson,
-    /// The webhook's own JSON.
-    Webhook,
+pub struct Format(pub(crate) u8);
+
+/// Compression of request bodies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// No compression.
+    None,
+    /// gzip, level 1.
+    Gzip,
+    /// zstd, level 1; gzip for a receiver that does not know it.
+    Zstd,
 }
 
-/// The numbers in stored requests. A number is never used again for something else.
-const FORMATS: [(Format, u8); 5] = [
-    (Format::Metrics, 1),
-    (Format::Logs, 2),
-    (Format::MetricsJson, 3),
-    (Format::LogsJson, 4),
-    (Format::Webhook, 5),
-];
 const COMPRESSIONS: [(Compression, u8); 3] =
     [(Compression::None, 0), (Compression::Gzip, 1), (Compression::Zstd, 2)];
 
 impl Encoding {
-    /// That of a receiver: the one of two formats that its protocol takes.
-    pub(super) fn of(settings: &Settings, binary: Format, json: Format) -> Self {
-        let format = match settings.protocol {
-            Protocol::HttpJson => json,
-            Protocol::Http | Protocol::Grpc => binary,
-        };
-        Self { format, compression: settings.compression }
-    }
-
     /// The number in a stored request.
-    pub(crate) fn number(self) -> u16 {
-        let format = FORMATS.iter().find(|(format, _)| *format == self.format);
+    pub(super) fn number(self) -> u16 {
         let compression = COMPRESSIONS.iter().find(|(known, _)| *known == self.compression);
-        let of = |number: Option<u8>| number.unwrap_or_default();
-        u16::from_le_bytes([of(format.map(|found| found.1)), of(compression.map(|found| found.1))])
+        u16::from_le_bytes([self.format.0, compression.map_or(0, |found| found.1)])
     }
 
     /// The reverse of [`Self::number`].
-    pub(crate) fn of_number(number: u16) -> Option<Self> {
+    pub(super) fn of_number(number: u16) -> Option<Self> {
         let [format, compression] = number.to_le_bytes();
-        let format = FORMATS.iter().find(|(_, known)| *known == format)?.0;
         let compression = COMPRESSIONS.iter().find(|(_, known)| *known == compression)?.0;
-        Some(Self { format, compression })
-    }
-}
-
-impl Format {
-    /// The media type of HTTP.
-    pub(crate) fn content_type(self) -> &'static str {
-        match self {
-            Self::Metrics | Self::Logs => "application/x-protobuf",
-            Self::MetricsJson | Self::LogsJson | Self::Webhook => "application/json",
-        }
+        Some(Self { format: Format(format), compression })
     }
 }
 
@@ -136,7 +106,7 @@ mod tests {
                 numbers += 1;
             }
         }
-        assert_eq!(numbers, FORMATS.len() * COMPRESSIONS.len());
+        assert_eq!(numbers, 256 * COMPRESSIONS.len());
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) struct ProcStat {
 }
 
 /// More than the file's 52 numbers and its name of 64 bytes can be.
-pub(super) const MAX_STAT: usize = 2048;
+pub(crate) const MAX_STAT: usize = 2048;
 
 impl ProcStat {
     /// From the open file; one read gives all of it.

@@ -2,9 +2,10 @@
 
 use super::cause::Cause;
 use super::settings::Backoff;
+use hyper::header::{HeaderMap, RETRY_AFTER};
 use std::hash::BuildHasher as _;
 use std::hash::RandomState;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// The longest wait a receiver can ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(10);
@@ -31,13 +32,13 @@ impl Verdict {
 
 /// The waits of one run of failures.
 #[derive(Debug)]
-pub(super) struct Waits {
+pub(crate) struct Waits {
     backoff: Backoff,
     failures: u32,
 }
 
 impl Waits {
-    pub(super) fn new(backoff: Backoff) -> Self {
+    pub(crate) fn new(backoff: Backoff) -> Self {
         Self { backoff, failures: 0 }
     }
 
@@ -46,7 +47,7 @@ impl Waits {
     }
 
     /// The wait after one more failure; at least what the receiver asked for.
-    pub(super) fn next(&mut self, asked: Option<Duration>) -> Duration {
+    pub(crate) fn next(&mut self, asked: Option<Duration>) -> Duration {
         let doubled = self.backoff.first.saturating_mul(1_u32 << self.failures.min(16));
         self.failures = self.failures.saturating_add(1);
         let max = doubled.min(self.backoff.max);
@@ -54,6 +55,15 @@ impl Waits {
         let wait = max.div_f64(2.0) + max.div_f64(2.0).mul_f64(chance());
         asked.map_or(wait, |asked| wait.max(asked.min(MAX_RETRY_AFTER)))
     }
+}
+
+/// `Retry-After` in either of its forms.
+pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = value.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    httpdate::parse_http_date(value).ok()?.duration_since(now).ok()
 }
 
 /// A number from 0 to 1. The keys of std's hash maps are random enough for what it is used for.
@@ -64,6 +74,7 @@ pub(super) fn chance() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hyper::header::HeaderValue;
 
     const BACKOFF: Backoff =
         Backoff { first: Duration::from_secs(1), max: Duration::from_secs(30) };
@@ -85,5 +96,18 @@ mod tests {
         let mut waits = Waits::new(BACKOFF);
         assert_eq!(waits.next(Some(Duration::from_secs(90))), Duration::from_secs(90));
         assert_eq!(waits.next(Some(Duration::MAX)), MAX_RETRY_AFTER);
+    }
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+        let read = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, HeaderValue::from_static(text));
+            retry_after(&headers, now)
+        };
+        assert_eq!(read("120"), Some(Duration::from_mins(2)));
+        assert_eq!(read("Sun, 06 Nov 1994 08:49:57 GMT"), Some(Duration::from_secs(20)));
+        assert_eq!(read("soon"), None);
     }
 }

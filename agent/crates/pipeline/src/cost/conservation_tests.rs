@@ -5,10 +5,11 @@
 //! server. The wall clock is set forward and back. The agent restarts, orderly and killed: the receipts of
 //! all owners, what nobody had, and what the kill lost are together price times time, to the last unit.
 
-use super::Amount;
-use super::fixture::{Read, Rig, TICK, push, time};
-use crate::cost::Charge;
-use crate::cost::receipts::{Receipts, Settings};
+use super::receipts::{Receipts, Settings};
+use super::tests::priced;
+use super::{Charge, Costs};
+use crate::accounting::Amount;
+use crate::accounting::fixture::{Read, Rig, TICK, push, time};
 use crate::identity::Registries;
 use gpuwho_model::catalog::NO_DIM;
 use gpuwho_model::catalog::attributes as attr;
@@ -16,9 +17,9 @@ use gpuwho_model::catalog::device::{self, DeviceState};
 use gpuwho_model::ids::OwnerId;
 use gpuwho_model::ids::{GpuId, ProcKey};
 use gpuwho_model::sample::{Batch, GpuOwner, Subject, Value};
-use gpuwho_owners::attribute::allocations::DeviceName;
 use gpuwho_owners::communicators::Communicators;
 use gpuwho_owners::engines::Engines;
+use gpuwho_owners::inventory::DeviceName;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -30,7 +31,8 @@ const KNOWN: u32 = 9;
 
 /// A tick that is longer, or negative, is a step of the clock.
 const STEADY: i64 = 100;
-/// The price in the rig's configuration.
+/// The price for an hour, which no number of nanoseconds divides.
+const PRICE: &str = "[cost]\nprices = [{ per_hour = 2.999999999 }]";
 const NANO_PER_HOUR: u128 = 2_999_999_999;
 
 /// The MIG instances of a device.
@@ -144,6 +146,9 @@ type Series = (&'static str, Subject, [u8; 2]);
 /// The reported series, and the limits that they must keep.
 struct Model {
     rig: Rig,
+    costs: Costs,
+    /// What the last batch was charged.
+    charges: Vec<Charge>,
     known: Vec<ProcKey>,
     now: i64,
     round: usize,
@@ -174,6 +179,8 @@ impl Model {
         let known = (1..=KNOWN).map(|pid| rig.process(pid, 1 + pid % 4)).collect();
         Self {
             rig,
+            costs: priced(PRICE),
+            charges: Vec::new(),
             known,
             now,
             bills,
@@ -210,11 +217,15 @@ impl Model {
                 Step::Read(reads) => push(&mut batch, gpu, at, &self.reading(index, reads)),
             }
         }
-        let batch = self.rig.account(batch);
+        let mut batch = self.rig.account(batch);
+        self.charges.clear();
+        let context = (&self.rig.ownership, &self.rig.inventory);
+        let note = |more: &[Charge]| self.charges.extend_from_slice(more);
+        self.costs.charge(self.rig.accounting.increments(), &mut batch, context, note);
         self.note(&batch)?;
         self.money_adds_up(&batch, u64::try_from(passed).unwrap())?;
         self.shares_add_up()?;
-        self.bills.take(&self.rig, batch)
+        self.bills.take(&self.rig, &self.charges, batch)
     }
 
     /// What happens to the agent after a tick.
@@ -315,7 +326,7 @@ impl Model {
         for gpu in [self.gpu(0), self.gpu(1)] {
             let on = |charge: &&Charge| charge.increment.gpu == gpu;
             let (mut ns, mut granted, mut money) = (0, 0, 0);
-            for charge in self.rig.charges.iter().filter(on) {
+            for charge in self.charges.iter().filter(on) {
                 match charge.increment.what {
                     Amount::Time(_, more) => {
                         ns += more;
@@ -427,7 +438,12 @@ fn open(folder: &TempDir) -> Receipts {
 
 impl Bills {
     /// Adds what the last batch charged.
-    fn take(&mut self, rig: &Rig, mut batch: Batch) -> Result<(), TestCaseError> {
+    fn take(
+        &mut self,
+        rig: &Rig,
+        charges: &[Charge],
+        mut batch: Batch,
+    ) -> Result<(), TestCaseError> {
         let (communicators, engines) = (Communicators::default(), Engines::default());
         let registries = Registries {
             inventory: &rig.inventory,
@@ -435,11 +451,11 @@ impl Bills {
             communicators: &communicators,
             engines: &engines,
         };
-        for charges in rig.charges.chunk_by(|a, b| a.increment.gpu == b.increment.gpu) {
+        for charges in charges.chunk_by(|a, b| a.increment.gpu == b.increment.gpu) {
             self.receipts.charge(charges, batch.time, &registries);
         }
-        self.receipts.take(!rig.charges.is_empty(), &mut batch, &registries);
-        for charge in &rig.charges {
+        self.receipts.take(!charges.is_empty(), &mut batch, &registries);
+        for charge in charges {
             let Amount::Time(_, ns) = charge.increment.what else { continue };
             let owner = charge.increment.owner;
             let job = (owner > OwnerId::OTHER).then(|| {

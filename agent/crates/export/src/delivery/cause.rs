@@ -1,12 +1,12 @@
 //! The cause of a failed request, in terms of what the operator can change.
 
 use super::secrets::SecretError;
-use super::settings::Protocol;
-use super::trust::Untrusted;
+use crate::held::Untrusted;
 use gpuwho_collect::tls::TlsFileError;
 use gpuwho_model::text::printable;
 use std::error::Error;
 use std::io;
+use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 
 /// Longest part of a receiver's message that is logged.
@@ -47,16 +47,12 @@ pub enum Cause {
     #[error(transparent)]
     TlsFiles(#[from] TlsFileError),
     /// The receiver closed the connection before it ever answered a request.
-    #[error(
-        "the receiver closed the connection ({detail}); if this is an OTLP/{other} port, set protocol = \"{protocol}\""
-    )]
+    #[error("the receiver closed the connection ({detail}){hint}")]
     ClosedByReceiver {
         /// The error of the connection.
         detail: String,
-        /// The protocol that the port may expect instead.
-        other: &'static str,
-        /// The setting for that.
-        protocol: &'static str,
+        /// What it may mean.
+        hint: &'static str,
     },
     /// 415, or UNIMPLEMENTED, for a body in zstd.
     #[error("the receiver does not take zstd; gzip is used instead")]
@@ -73,47 +69,13 @@ pub enum Cause {
     /// The connection broke.
     #[error("connection lost ({0})")]
     Lost(String),
-    /// 401, 403, UNAUTHENTICATED, PERMISSION_DENIED.
-    #[error("the receiver answered {status}: check the headers (token, tenant); {message}")]
-    Credentials {
-        /// Status or code.
-        status: String,
-        /// The receiver's message.
-        message: String,
-    },
-    /// The same from a webhook.
-    #[error(
-        "the receiver answered {status}: check webhook.secret_file, its headers and the clocks; {message}"
-    )]
-    Signature {
-        /// Status or code.
-        status: String,
-        /// The receiver's message.
-        message: String,
-    },
-    /// 404, 405, UNIMPLEMENTED.
-    #[error("the receiver answered {status}: is this an OTLP metrics endpoint? {message}")]
-    NotOtlp {
-        /// Status or code.
-        status: String,
-        /// The receiver's message.
-        message: String,
-    },
-    /// 413, or RESOURCE_EXHAUSTED without a time to come back.
-    #[error(
-        "the receiver answered {status}: the request is too large for it or its quota is used up; raise its limit to 4 MiB or more; {message}"
-    )]
-    TooLarge {
-        /// Status or code.
-        status: String,
-        /// The receiver's message.
-        message: String,
-    },
-    /// Anything else.
-    #[error("the receiver answered {status}: {message}")]
+    /// It answered, and did not take the request.
+    #[error("the receiver answered {status}: {hint}{message}")]
     Answered {
         /// Status or code.
         status: String,
+        /// What to look at, with the space behind it.
+        hint: &'static str,
         /// The receiver's message.
         message: String,
     },
@@ -134,18 +96,10 @@ impl Cause {
         Self::Lost(text)
     }
 
-    /// A connection that is lost before the first answer is most often one to a port of the other
-    /// protocol: neither side understands the other's first bytes.
-    pub(super) fn hint(self, protocol: Protocol) -> Self {
-        match (self, protocol) {
-            (Self::Lost(detail), Protocol::Http | Protocol::HttpJson) => {
-                Self::ClosedByReceiver { detail, other: "gRPC", protocol: "grpc" }
-            }
-            (Self::Lost(detail), Protocol::Grpc) => {
-                Self::ClosedByReceiver { detail, other: "HTTP", protocol: "http/protobuf" }
-            }
-            (cause, _) => cause,
-        }
+    /// What makes two of them the same for the log.
+    pub(super) fn kind(&self) -> (Discriminant<Self>, &'static str) {
+        let hint = if let Self::Answered { hint, .. } = self { *hint } else { "" };
+        (discriminant(self), hint)
     }
 }
 

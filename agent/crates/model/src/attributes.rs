@@ -26,7 +26,7 @@ macro_rules! attributes {
     };
 }
 
-pub(super) use attributes;
+pub(crate) use attributes;
 
 attributes! {
     /// `gpuwho`, unless `OTEL_SERVICE_NAME` is set (resource).

@@ -1,20 +1,19 @@
 //! The thread that sends to the receiver: takes requests off the backlog in order, one at a time, and
 //! retries a retryable one until it is accepted, gives way to newer ones, or the agent ends.
 
+use super::Transport;
 use super::backlog::Backlog;
 use super::cause::Cause;
+use super::connection::Connection;
 use super::counts::SinkCounters;
-use super::grpc::Grpc;
 use super::health::Health;
-use super::http::Http;
 use super::queue::{Queue, Request};
 use super::retry::{Verdict, Waits, chance};
-use super::settings::{Protocol, Settings};
+use super::settings::Settings;
 use crate::Held;
 use crate::spool::SpoolFolder;
-use crate::webhook::Webhook;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
 /// Set at the end: until when the sender may continue.
@@ -29,7 +28,10 @@ pub(super) struct Sender {
     queue: Arc<Queue>,
     backlog: Backlog,
     counts: Arc<SinkCounters>,
-    transport: Transport,
+    transport: Box<dyn Transport>,
+    connection: Connection,
+    /// The receiver does not know zstd.
+    no_zstd: bool,
     waits: Waits,
     health: Health,
     /// The request in flight; it is not in the queue.
@@ -39,39 +41,10 @@ pub(super) struct Sender {
     phase: Duration,
 }
 
-/// How requests are sent.
-#[derive(Debug)]
-pub(crate) enum Transport {
-    /// OTLP/HTTP.
-    Http(Http),
-    /// OTLP/gRPC.
-    Grpc(Grpc),
-    /// A webhook.
-    Webhook(Webhook),
-}
-
-impl Transport {
-    /// The transport of an OTLP receiver.
-    pub(super) fn otlp(settings: &Settings) -> Self {
-        match settings.protocol {
-            Protocol::Http | Protocol::HttpJson => Self::Http(Http::new(settings)),
-            Protocol::Grpc => Self::Grpc(Grpc::new(settings)),
-        }
-    }
-
-    async fn send(&mut self, request: &Request) -> Verdict {
-        match self {
-            Self::Http(http) => http.send(request).await,
-            Self::Grpc(grpc) => grpc.send(request).await,
-            Self::Webhook(webhook) => webhook.send(request).await,
-        }
-    }
-}
-
 impl Sender {
     pub(super) fn new(
         settings: &Settings,
-        transport: Transport,
+        transport: Box<dyn Transport>,
         (queue, spool): (Arc<Queue>, Option<SpoolFolder>),
         counts: Arc<SinkCounters>,
         closing: Closing,
@@ -81,8 +54,10 @@ impl Sender {
             queue,
             counts,
             waits: Waits::new(settings.backoff),
-            health: Health::new(settings.endpoint.clone(), &transport),
+            health: Health::new(settings.endpoint.clone(), transport.sentences()),
             transport,
+            connection: Connection::new(settings.clone()),
+            no_zstd: false,
             current: None,
             closing,
             phase: settings.spread.mul_f64(chance()),
@@ -147,7 +122,9 @@ impl Sender {
             report.bytes += request.body.len() as u64;
         });
         let points = request.points;
-        let verdict = self.backlog.while_storing(self.transport.send(&request)).await;
+        let Self { backlog, transport, connection, no_zstd, .. } = self;
+        let sending = send(transport.as_mut(), connection, &request, *no_zstd);
+        let verdict = backlog.while_storing(sending).await;
         if self.current.take().is_none() {
             return;
         }
@@ -170,6 +147,7 @@ impl Sender {
             }
             Verdict::NotOurs => self.backlog.discard(&request),
             Verdict::Retry { cause, after } => {
+                self.no_zstd |= matches!(cause, Cause::NoZstd);
                 self.backlog.put_back(request);
                 let held = match cause {
                     Cause::Untrusted { untrusted } => Some(Held::Secret(untrusted)),
@@ -182,6 +160,28 @@ impl Sender {
                 self.wait(wait).await;
             }
         }
+    }
+}
+
+/// One attempt.
+async fn send(
+    transport: &mut dyn Transport,
+    connection: &mut Connection,
+    request: &Request,
+    no_zstd: bool,
+) -> Verdict {
+    let Some(Request { body, encoding, .. }) = request.without_zstd(no_zstd) else {
+        return Verdict::NotOurs;
+    };
+    let now = SystemTime::now();
+    let (body, headers) = match transport.request(encoding, body, now) {
+        Ok(Some(request)) => request,
+        Ok(None) => return Verdict::NotOurs,
+        Err(cause) => return Verdict::lost(cause),
+    };
+    match connection.post(body, &headers).await {
+        Ok(answer) => transport.verdict(encoding, &answer, now),
+        Err(cause) => Verdict::lost(cause),
     }
 }
 

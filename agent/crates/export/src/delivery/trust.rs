@@ -3,8 +3,9 @@
 //! before the first byte is sent: the kernel tells who has accepted it. That costs one read of the table of sockets, on
 //! a thread of those that resolve names, and nothing for TLS.
 
-use super::settings::{Settings, SettingsError};
-use gpuwho_model::config::checks;
+use super::settings::Settings;
+use crate::held::Untrusted;
+use gpuwho_model::config::{ConfigError, checks};
 use gpuwho_model::finding::Finding;
 use gpuwho_owners::sockets;
 use hyper::Uri;
@@ -47,7 +48,7 @@ pub enum RawUser {
 }
 
 /// Whom a secret may be sent to without TLS.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Trust {
     /// What of a request is secret, by its key.
     pub(crate) secret: Option<&'static str>,
@@ -59,52 +60,12 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Without what is secret, which the other settings say.
-    pub(super) fn new(insecure: Option<bool>, receiver: Option<RawUser>) -> Self {
-        Self { secret: None, insecure: insecure.unwrap_or(false), receiver, user: None }
-    }
-}
-
-/// Why a secret is not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Untrusted {
-    /// Another user's process has accepted the connection.
-    #[error(
-        "a process of user {user} accepts connections on {at}: no secret is sent to it without TLS"
-    )]
-    User {
-        /// The receiver's address.
-        at: SocketAddr,
-        /// Whose process it is.
-        user: u32,
-    },
-    /// Nobody on this host has, as where the address is translated to another one.
-    #[error(
-        "no process of this host has accepted the connection to {at}: no secret is sent to it without TLS"
-    )]
-    Unseen {
-        /// The receiver's address.
-        at: SocketAddr,
-    },
-    /// It is not on this host.
-    #[error("{at} is another host: no secret is sent to it without TLS")]
-    OtherHost {
-        /// The receiver's address.
-        at: SocketAddr,
-    },
-}
-
-impl Untrusted {
-    pub(crate) fn remedy(&self) -> String {
-        match self {
-            Self::User { user, .. } => format!(
-                "end that process; if it is the receiver, set receiver_user = {user} beside its endpoint, or use https"
-            ),
-            Self::Unseen { .. } | Self::OtherHost { .. } => {
-                "use https; or set insecure_secrets = true beside its endpoint, if nobody else can have the address"
-                    .to_owned()
-            }
-        }
+    pub(super) fn new(
+        secret: Option<&'static str>,
+        insecure: Option<bool>,
+        receiver: Option<RawUser>,
+    ) -> Self {
+        Self { secret, insecure: insecure.unwrap_or(false), receiver, user: None }
     }
 }
 
@@ -121,9 +82,11 @@ pub(super) fn is_secret(name: &HeaderName) -> bool {
 
 impl Settings {
     /// Finds the user that `receiver_user` names, and refuses a secret that would leave this host without TLS.
-    pub(crate) fn with_trust(mut self, key: &str, passwd: &Path) -> Result<Self, SettingsError> {
-        let unknown =
-            |name: &str| SettingsError::ReceiverUser { key: key.to_owned(), name: name.to_owned() };
+    pub(crate) fn with_trust(mut self, key: &str, passwd: &Path) -> Result<Self, ConfigError> {
+        let unknown = |name: &str| {
+            let problem = format!("there is no user `{name}`; write the number of one");
+            ConfigError::at(format!("{key}.receiver_user"), problem)
+        };
         self.trust.user = match &self.trust.receiver {
             None => None,
             Some(RawUser::Number(number)) => Some(*number),
@@ -132,8 +95,11 @@ impl Settings {
                 Some(found.ok_or_else(|| unknown(name))?)
             }
         };
-        let refused = |secret, to: String| {
-            Err(SettingsError::PlainSecret { key: key.to_owned(), secret, to })
+        let refused = |secret: &str, to: String| {
+            let problem = format!(
+                "{secret} would go to {to} without TLS; use https, or 127.0.0.1 for a receiver on this host; or set {key}.insecure_secrets = true"
+            );
+            Err(ConfigError::at(key, problem))
         };
         match (self.trust.secret, self.proxy_secret()) {
             _ if self.trust.insecure => Ok(self),
