@@ -2,12 +2,11 @@
 //! own answers take.
 
 use crate::scene::Place;
-use crate::wire::{
-    Container, ContainerMetadata, LIST_CONTAINERS, LIST_SANDBOXES, ListContainersRequest,
-    ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox,
-    PodSandboxMetadata, VERSION, VersionResponse,
-};
 use bytes::{BufMut as _, Bytes, BytesMut};
+use gpuwho_kubernetes::cri::{
+    Container, ContainerMetadata, ListContainersRequest, ListContainersResponse,
+    ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, PodSandboxMetadata, VersionResponse,
+};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -101,15 +100,15 @@ impl Runtime {
 
 impl World {
     fn answer(&mut self, path: &str, question: &[u8]) -> Option<Vec<u8>> {
-        match path {
-            VERSION => Some(
+        match path.strip_prefix("/runtime.v1.RuntimeService/")? {
+            "Version" => Some(
                 VersionResponse {
                     runtime_name: "containerd".into(),
                     runtime_version: "2.1.0".into(),
                 }
                 .encode_to_vec(),
             ),
-            LIST_SANDBOXES => {
+            "ListPodSandbox" => {
                 let question = ListPodSandboxRequest::decode(question).unwrap();
                 let filter = question.filter.unwrap_or_default();
                 let uid = filter.label_selector.values().next();
@@ -121,7 +120,7 @@ impl World {
                 let items = self.places.iter().filter(is_meant).map(sandbox).collect();
                 Some(ListPodSandboxResponse { items }.encode_to_vec())
             }
-            LIST_CONTAINERS => {
+            "ListContainers" => {
                 let question = ListContainersRequest::decode(question).unwrap();
                 let id = question.filter.unwrap_or_default().id;
                 let is_meant = |one: &&Place| id.is_empty() || id == one.id;

@@ -1,15 +1,15 @@
 //! A client of the real protocols against the fake.
 
 use crate::core;
-use crate::pod_resources::{
-    self as resources, AllocatableRequest, AllocatableResponse, CdiDevice, ClaimResource,
-    ContainerDevices, ContainerMemory, ContainerResources, DynamicResource, NumaNode, PodResources,
-    Topology,
-};
 use crate::pods::{self, Event, EventType};
 use crate::{
     Allocation, Api, Claim, ClaimDevice, Container, ContainerKind, Devices, Fault, Kubelet, Memory,
     Owner, Pod,
+};
+use gpuwho_kubernetes::pod_resources::{
+    self as resources, AllocatableResourcesRequest, AllocatableResourcesResponse, CdiDevice,
+    ClaimResource, ContainerDevices, ContainerMemory, ContainerResources, DynamicResource,
+    NumaNode, PodResources, TopologyInfo,
 };
 use prost::Message;
 use std::path::Path;
@@ -59,8 +59,8 @@ impl Client {
         })
     }
 
-    fn list(&self) -> Result<resources::ListResponse, Status> {
-        self.ask("/v1.PodResourcesLister/List", resources::ListRequest {})
+    fn list(&self) -> Result<resources::ListPodResourcesResponse, Status> {
+        self.ask("/v1.PodResourcesLister/List", resources::ListPodResourcesRequest {})
     }
 
     /// Whether a call that can be made is answered within the time.
@@ -68,8 +68,8 @@ impl Client {
         let answer = self.runtime.block_on(async {
             let mut client = connect(&self.kubelet.pod_resources()).await.unwrap();
             let path = PathAndQuery::from_static("/v1.PodResourcesLister/List");
-            let request = Request::new(resources::ListRequest {});
-            let codec = ProstCodec::<_, resources::ListResponse>::default();
+            let request = Request::new(resources::ListPodResourcesRequest {});
+            let codec = ProstCodec::<_, resources::ListPodResourcesResponse>::default();
             let answer = client.unary(request, path, codec);
             tokio::time::timeout(within, answer).await
         });
@@ -126,7 +126,11 @@ fn devices(devices: Vec<Devices>) -> Allocation {
 }
 
 fn of_the_wire(resource: &str, id: &str) -> ContainerDevices {
-    ContainerDevices { resource: resource.to_owned(), ids: vec![id.to_owned()], topology: None }
+    ContainerDevices {
+        resource_name: resource.to_owned(),
+        device_ids: vec![id.to_owned()],
+        topology: None,
+    }
 }
 
 /// A container for each way to be granted a device, one with nothing, and one that is not listed.
@@ -161,30 +165,34 @@ fn with_every_allocation() -> Pod {
 
 /// What the kubelet writes of that.
 fn every_allocation() -> PodResources {
-    let topology = |id| Some(Topology { nodes: vec![NumaNode { id }] });
+    let topology = |id| Some(TopologyInfo { nodes: vec![NumaNode { id }] });
     let container = |name: &str| ContainerResources { name: name.to_owned(), ..Default::default() };
     let with = |name: &str, devices| ContainerResources { devices, ..container(name) };
     let memory =
-        ContainerMemory { kind: "memory".to_owned(), size: 1 << 30, topology: topology(0) };
+        ContainerMemory { memory_type: "memory".to_owned(), size: 1 << 30, topology: topology(0) };
     let full = of_the_wire("nvidia.com/gpu", "GPU-1");
     let full = ContainerDevices { topology: topology(1), ..full };
     let claimed = ClaimResource {
-        cdi: vec![CdiDevice { name: "k8s.gpu.nvidia.com/claim=1-gpu-0".to_owned() }],
-        driver: "gpu.nvidia.com".to_owned(),
-        pool: "node-a".to_owned(),
-        device: "gpu-0".to_owned(),
-        share: Some("half".to_owned()),
+        cdi_devices: vec![CdiDevice { name: "k8s.gpu.nvidia.com/claim=1-gpu-0".to_owned() }],
+        driver_name: "gpu.nvidia.com".to_owned(),
+        pool_name: "node-a".to_owned(),
+        device_name: "gpu-0".to_owned(),
+        share_id: Some("half".to_owned()),
     };
     let claim = DynamicResource {
-        name: "gpu-claim".to_owned(),
-        namespace: "research".to_owned(),
-        devices: vec![claimed],
+        claim_name: "gpu-claim".to_owned(),
+        claim_namespace: "research".to_owned(),
+        claim_resources: vec![claimed],
     };
     let containers = vec![
-        ContainerResources { cpus: vec![2, 3], memory: vec![memory], ..with("full", vec![full]) },
+        ContainerResources {
+            cpu_ids: vec![2, 3],
+            memory: vec![memory],
+            ..with("full", vec![full])
+        },
         with("mig", vec![of_the_wire("nvidia.com/mig-1g.10gb", "MIG-1")]),
         with("shared", vec![of_the_wire("nvidia.com/gpu.shared", "GPU-1::3")]),
-        ContainerResources { claims: vec![claim], ..container("claim") },
+        ContainerResources { dynamic_resources: vec![claim], ..container("claim") },
         container("nothing"),
     ];
     PodResources {
@@ -199,13 +207,16 @@ fn every_allocation() -> PodResources {
 fn every_kind_of_allocation_is_listed_as_the_kubelet_writes_it() {
     let client = Client::new();
     client.kubelet.set_pod(with_every_allocation());
-    assert_eq!(client.list().unwrap().pods, vec![every_allocation()]);
+    assert_eq!(client.list().unwrap().pod_resources, vec![every_allocation()]);
     let get = |name: &str| {
-        let (name, namespace) = (name.to_owned(), "research".to_owned());
-        client.ask("/v1.PodResourcesLister/Get", resources::GetRequest { name, namespace })
+        let (pod_name, pod_namespace) = (name.to_owned(), "research".to_owned());
+        client.ask(
+            "/v1.PodResourcesLister/Get",
+            resources::GetPodResourcesRequest { pod_name, pod_namespace },
+        )
     };
-    let found: resources::GetResponse = get("llm-0").unwrap();
-    assert_eq!(found.pod, Some(every_allocation()));
+    let found: resources::GetPodResourcesResponse = get("llm-0").unwrap();
+    assert_eq!(found.pod_resources, Some(every_allocation()));
     let missing = get("llm-1").unwrap_err();
     assert_eq!(missing.code(), Code::Unknown);
     assert_eq!(missing.message(), "pod llm-1 in namespace research not found");
@@ -217,10 +228,11 @@ fn what_a_node_has_to_grant_is_what_was_set() {
     let gpus = devices(vec![Devices::of("nvidia.com/gpu", &["GPU-1"])]);
     client.kubelet.set_allocatable(Allocation { cpus: vec![0, 1], ..gpus });
     let method = "/v1.PodResourcesLister/GetAllocatableResources";
-    let answer: AllocatableResponse = client.ask(method, AllocatableRequest {}).unwrap();
-    let expected = AllocatableResponse {
+    let answer: AllocatableResourcesResponse =
+        client.ask(method, AllocatableResourcesRequest {}).unwrap();
+    let expected = AllocatableResourcesResponse {
         devices: vec![of_the_wire("nvidia.com/gpu", "GPU-1")],
-        cpus: vec![0, 1],
+        cpu_ids: vec![0, 1],
         memory: Vec::new(),
     };
     assert_eq!(answer, expected);
@@ -297,7 +309,7 @@ fn a_whole_pod_is_listed_with_its_owners_and_all_its_containers() {
 #[test]
 fn a_list_of_allocations_is_what_kubernetes_itself_writes() {
     let theirs = include_bytes!("../../../fixtures/kubernetes/fake-pod-resources.binpb");
-    let ours = resources::ListResponse { pods: vec![every_allocation()] };
+    let ours = resources::ListPodResourcesResponse { pod_resources: vec![every_allocation()] };
     assert_eq!(ours.encode_to_vec(), theirs);
 }
 
@@ -436,7 +448,7 @@ fn a_stopped_kubelet_leaves_its_sockets_and_a_new_one_knows_what_it_knew() {
     assert!(!client.is_answered(Duration::from_millis(50)));
 
     client.kubelet.again().unwrap();
-    assert_eq!(client.list().unwrap().pods.len(), 1);
+    assert_eq!(client.list().unwrap().pod_resources.len(), 1);
     client.kubelet.stop();
     client.kubelet.remove_sockets().unwrap();
     assert!(!client.kubelet.pods_api().exists());
@@ -453,8 +465,8 @@ fn an_old_kubelet_has_no_pods_api() {
 #[test]
 fn a_method_that_is_not_there_is_unimplemented() {
     let client = Client::new();
-    let answer: Result<resources::ListResponse, _> =
-        client.ask("/v1.PodResourcesLister/Watch", resources::ListRequest {});
+    let answer: Result<resources::ListPodResourcesResponse, _> =
+        client.ask("/v1.PodResourcesLister/Watch", resources::ListPodResourcesRequest {});
     assert_eq!(answer.unwrap_err().code(), Code::Unimplemented);
 }
 
@@ -468,12 +480,13 @@ fn pods_and_devices_are_in_another_order_each_time_and_all_there() {
     }
     let order = |pods: &[PodResources]| {
         let names = |pod: &PodResources| {
-            let devices = pod.containers[0].devices.iter().map(|device| device.ids.join(","));
+            let devices =
+                pod.containers[0].devices.iter().map(|device| device.device_ids.join(","));
             (pod.name.clone(), devices.collect::<Vec<_>>())
         };
         pods.iter().map(names).collect::<Vec<_>>()
     };
-    let [mut first, mut second] = [(); 2].map(|()| order(&client.list().unwrap().pods));
+    let [mut first, mut second] = [(); 2].map(|()| order(&client.list().unwrap().pod_resources));
     assert_ne!(first, second);
     assert_eq!(client.kubelet.lists(), 2);
     for pods in [&mut first, &mut second] {
@@ -492,6 +505,7 @@ fn a_kubelet_that_was_started_again_has_nothing_to_grant_until_plugins_register(
     client.kubelet.set_allocatable(gpus);
     client.kubelet.again().unwrap();
     let method = "/v1.PodResourcesLister/GetAllocatableResources";
-    let answer: AllocatableResponse = client.ask(method, AllocatableRequest {}).unwrap();
-    assert_eq!(answer, AllocatableResponse::default());
+    let answer: AllocatableResourcesResponse =
+        client.ask(method, AllocatableResourcesRequest {}).unwrap();
+    assert_eq!(answer, AllocatableResourcesResponse::default());
 }

@@ -2,10 +2,10 @@
 //! the inventory's names. Each has its own form, and the same text has different meanings: a table
 //! by resource and by driver. A name of unknown form is not guessed.
 
-use super::wire::{ClaimResource, ContainerDevices, TopologyInfo};
 use crate::attribute::allocations::{AllocationDetails, DeviceName, DraDevice};
 use crate::nodes::Vendors;
 use crate::partitions::PartitionNodes;
+use gpuwho_kubernetes::pod_resources::{ClaimResource, ContainerDevices, TopologyInfo};
 use gpuwho_model::catalog::share::GrantKind;
 use gpuwho_model::ids::GpuUuid;
 use gpuwho_model::paths::Paths;
@@ -49,6 +49,11 @@ impl Unnamed {
             Self::Form => "of an unknown form",
         }
     }
+}
+
+/// The numbers of the NUMA nodes.
+pub(super) fn node_ids(topology: &TopologyInfo) -> BTreeSet<i64> {
+    topology.nodes.iter().map(|node| node.id).collect()
 }
 
 /// Parses the ids of a plugin or a driver: from an id to a device and its replica.
@@ -116,7 +121,7 @@ impl<'a> NameContext<'a> {
             let (device, kind, replica) = naming(self, id);
             let resource = Some(Arc::clone(&resource));
             let details = AllocationDetails { resource, replica, ..AllocationDetails::default() };
-            let numa = devices.topology.as_ref().map(TopologyInfo::ids).unwrap_or_default();
+            let numa = devices.topology.as_ref().map(node_ids).unwrap_or_default();
             AllocatedDevice { device, kind, details, numa, id: id.clone() }
         };
         devices.device_ids.iter().map(allocated).collect()

@@ -1,9 +1,9 @@
 use super::super::Kubernetes;
 use super::super::fake_kubelet::{Fixture, Kubelet as Fake, Reply, run};
-use super::wire::{ContainerResources, PodResources};
 use super::*;
 use crate::attribute::allocations::Allocation;
 use crate::attribute::names::{LookupKey, PodFacts, Provider};
+use gpuwho_kubernetes::pod_resources::ContainerResources;
 use gpuwho_model::catalog::attributes::AttrSet;
 use gpuwho_model::ids::PodUid;
 use gpuwho_model::paths::Paths;
@@ -79,7 +79,10 @@ fn the_kubelet_s_list_is_the_allocations() {
     run(async {
         let fixture = Fixture::new("pod_resources");
         let kubelet = Fake::listen(&fixture.socket());
-        let all = AllocatableResourcesResponse { devices: vec![devices(&[GPU, "GPU-x"])] };
+        let all = AllocatableResourcesResponse {
+            devices: vec![devices(&[GPU, "GPU-x"])],
+            ..<_>::default()
+        };
         kubelet
             .reply("List", list(&["a", "b"]))
             .reply("GetAllocatableResources", Reply::Message(all.encode_to_vec()));
@@ -377,7 +380,8 @@ fn allocatable_devices_are_read_with_each_list() {
         let fixture = Fixture::new("pod_resources");
         let kubelet = Fake::listen(&fixture.socket());
         let offer = |ids: &[&str]| {
-            let all = AllocatableResourcesResponse { devices: vec![devices(ids)] };
+            let all =
+                AllocatableResourcesResponse { devices: vec![devices(ids)], ..<_>::default() };
             Reply::Message(all.encode_to_vec())
         };
         kubelet.reply("List", list(&["a"])).reply("GetAllocatableResources", offer(&[]));
@@ -398,7 +402,8 @@ fn allocatable_devices_are_read_though_no_list_is_due() {
         let fixture = Fixture::new("pod_resources");
         let kubelet = Fake::listen(&fixture.socket());
         let offer = |ids: &[&str]| {
-            let all = AllocatableResourcesResponse { devices: vec![devices(ids)] };
+            let all =
+                AllocatableResourcesResponse { devices: vec![devices(ids)], ..<_>::default() };
             Reply::Message(all.encode_to_vec())
         };
         kubelet.reply("List", list(&["a"])).reply("GetAllocatableResources", offer(&[]));
