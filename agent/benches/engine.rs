@@ -1,13 +1,11 @@
-//! The reader of engines' pages: CPU time and allocations of one recorded page. `steady` is a page of
-//! the last one's shape, `first` one that a new reader has not met. Each series becomes a metric's, and
-//! buckets a histogram, of two allocations each. `cargo bench -p gpuwho --bench engine` prints rows of
+//! The reader of engines' pages: CPU time and allocations of one recorded page. Each series becomes a
+//! metric's, and buckets a histogram. `cargo bench -p gpuwho --bench engine` prints rows of
 //! `agent/docs/benchmarks.md`.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and may stop")]
 
 use gpuwho_engines::page::PageReader;
-use gpuwho_model::ids::EngineId;
-use gpuwho_model::sample::{Batch, Value};
+use gpuwho_model::sample::Batch;
 use gpuwho_owners::engines::{EngineFacts, Engines};
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
@@ -29,35 +27,19 @@ fn main() {
         let page = std::fs::read_to_string(format!("{folder}/{name}.prom")).unwrap();
         let engine = Engines::default().add(EngineFacts::default());
         let mut reader = PageReader::new();
-        let histograms = histograms(&mut reader, &page, engine);
         let mut out = Batch::new("engine", UNIX_EPOCH);
-        let steady = measure(|| {
+        let cost = measure(|| {
             out.samples.clear();
             reader.read(page.as_bytes(), engine, &mut out).unwrap().samples
         });
-        let first = measure(|| {
-            out.samples.clear();
-            PageReader::new().read(page.as_bytes(), engine, &mut out).unwrap().samples
-        });
-        let rest = steady.allocations.saturating_sub(2 * histograms as u64);
-        let speed = |cost: &Cost| page.len() as f64 / cost.micros;
         println!(
-            "| {name}, {} kB | {:.0} µs, {:.0} MB/s, allocations: {rest} beside two for each of \
-             {histograms} histograms; first page {:.0} µs, {:.0} MB/s, allocations: {} |",
+            "| {name}, {} kB | {:.0} µs, {:.0} MB/s, allocations: {} |",
             page.len() / 1000,
-            steady.micros,
-            speed(&steady),
-            first.micros,
-            speed(&first),
-            first.allocations,
+            cost.micros,
+            page.len() as f64 / cost.micros,
+            cost.allocations,
         );
     }
-}
-
-fn histograms(reader: &mut PageReader, page: &str, engine: EngineId) -> usize {
-    let mut out = Batch::new("engine", UNIX_EPOCH);
-    reader.read(page.as_bytes(), engine, &mut out).unwrap();
-    out.samples.iter().filter(|(_, sample)| matches!(sample.value, Value::Histogram(_))).count()
 }
 
 /// Cost of one page.

@@ -2,6 +2,7 @@
 
 mod metrics;
 mod places;
+mod removed;
 mod runtimes;
 mod slurm;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use gpuwho_pipeline::cost;
 use gpuwho_pipeline::health;
 use gpuwho_pipeline::health::settings::HealthSettings;
 use gpuwho_pipeline::series::DEFAULT_LIMIT;
+pub use removed::REMOVED;
 use runtimes::{RawContainers, RawKubernetes};
 use serde::Deserialize;
 use std::ops::RangeInclusive;

@@ -20,7 +20,7 @@ pub(crate) const TOLD_WITHIN: Duration = Duration::from_secs(30);
 const INTERVAL: &str = "500ms";
 
 /// Sources that are of no concern, so that the host's own do not get in.
-pub(crate) const ALONE: &str = "[kubernetes]\ncri = []\npods_api = \"\"\npod_resources = \"\"\n\
+pub(crate) const ALONE: &str = "[kubernetes]\ncri = []\npod_resources = \"\"\n\
     [containers]\ndocker = \"\"\npodman = \"\"\n";
 
 /// An agent on a fake driver and everything it has told so far.

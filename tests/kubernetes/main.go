@@ -14,31 +14,19 @@ import (
 	"log"
 	"os"
 	"path/filepath"
-	"reflect"
-	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	core "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	resources "k8s.io/kubelet/pkg/apis/podresources/v1"
-	pods "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 )
 
 func main() {
 	if len(os.Args) != 2 {
 		log.Fatal("usage: go run . FOLDER")
 	}
-	whole, err := pod().Marshal()
-	check(err)
-	example, err := examplePod().Marshal()
-	check(err)
 	answers := map[string]proto.Message{
-		"fake-pod":           &pods.GetPodResponse{Pod: example},
 		"fake-pod-resources": exampleResources(),
 		"cri-version":        filled(&cri.VersionResponse{}),
 		"cri-sandboxes":      filled(&cri.ListPodSandboxResponse{}),
@@ -48,15 +36,10 @@ func main() {
 		"pod-resources-list": filled(&resources.ListPodResourcesResponse{}),
 		"pod-resources-get":  filled(&resources.GetPodResourcesResponse{}),
 		"pod-resources-all":  filled(&resources.AllocatableResourcesResponse{}),
-		"pods-list":          &pods.ListPodsResponse{Pods: [][]byte{whole, {}}},
-		"pods-get":           &pods.GetPodResponse{Pod: whole},
-		"pods-watch":         &pods.WatchPodsEvent{Type: pods.EventType_DELETED, Pod: whole},
-		"pods-watch-synced":  &pods.WatchPodsEvent{Type: pods.EventType_INITIAL_SYNC_COMPLETE},
 		"cri-ask-version":    &cri.VersionRequest{Version: "v1"},
 		"cri-ask-sandbox":    &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{Id: "s1", LabelSelector: map[string]string{"io.kubernetes.pod.uid": "u1"}}},
 		"cri-ask-container":  &cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: "c1"}},
 		"pod-resources-ask":  &resources.GetPodResourcesRequest{PodName: "trainer-0", PodNamespace: "research"},
-		"pods-ask":           &pods.GetPodRequest{PodUID: "u1"},
 	}
 	for name, answer := range answers {
 		bytes, err := proto.MarshalOptions{Deterministic: true}.Marshal(answer)
@@ -135,57 +118,5 @@ func value(message protoreflect.Message, field protoreflect.FieldDescriptor) pro
 	default:
 		log.Fatalf("%s is a %v", name(field), field.Kind())
 		panic(nil)
-	}
-}
-
-// pod sets every field of a pod; core/v1 has no descriptors.
-func pod() *core.Pod {
-	whole := &core.Pod{}
-	fillGo(reflect.ValueOf(whole).Elem(), "")
-	return whole
-}
-
-func fillGo(into reflect.Value, name string) {
-	switch into.Interface().(type) {
-	case meta.Time:
-		into.Set(reflect.ValueOf(meta.Unix(1_795_000_000, 0)))
-		return
-	case meta.MicroTime:
-		into.Set(reflect.ValueOf(meta.NewMicroTime(time.Unix(1_795_000_000, 0))))
-		return
-	case resource.Quantity:
-		into.Set(reflect.ValueOf(resource.MustParse("1001")))
-		return
-	case intstr.IntOrString:
-		into.Set(reflect.ValueOf(intstr.FromInt32(1001)))
-		return
-	}
-	switch into.Kind() {
-	case reflect.String:
-		into.SetString(name)
-	case reflect.Bool:
-		into.SetBool(true)
-	case reflect.Int32, reflect.Int64:
-		into.SetInt(1001)
-	case reflect.Uint8:
-		into.SetUint(255)
-	case reflect.Pointer:
-		into.Set(reflect.New(into.Type().Elem()))
-		fillGo(into.Elem(), name)
-	case reflect.Slice:
-		into.Set(reflect.MakeSlice(into.Type(), 1, 1))
-		fillGo(into.Index(0), name)
-	case reflect.Map:
-		key, value := reflect.New(into.Type().Key()).Elem(), reflect.New(into.Type().Elem()).Elem()
-		fillGo(key, name)
-		fillGo(value, name)
-		into.Set(reflect.MakeMap(into.Type()))
-		into.SetMapIndex(key, value)
-	case reflect.Struct:
-		for at := 0; at < into.NumField(); at++ {
-			fillGo(into.Field(at), into.Type().Name()+"."+into.Type().Field(at).Name)
-		}
-	default:
-		log.Fatalf("%s is a %v", name, into.Kind())
 	}
 }

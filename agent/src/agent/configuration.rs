@@ -36,7 +36,7 @@ impl Configuration {
         env: &[(String, String)],
         flags: &Flags,
     ) -> Result<Self, ConfigError> {
-        let tables = Tables::load(file, env, &sections())?;
+        let tables = Tables::load(file, env, &sections(), settings::REMOVED)?;
         let env = &|name: &str| {
             env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
         };
@@ -56,6 +56,11 @@ impl Configuration {
     /// Checks a file without environment and flags, as `gpuwho config check` does.
     pub fn check(file: &Path) -> Result<Self, ConfigError> {
         Self::load(Some(file), &[], &Flags::default())
+    }
+
+    /// What of it has no effect, a line each.
+    pub fn warnings(&self) -> &[String] {
+        self.tables.warnings()
     }
 
     /// Checks what a start would find: the files and folders that the sinks name.
@@ -149,9 +154,7 @@ mod tests {
         for section in sections() {
             let keys = keys_of(&section);
             assert!(!keys.is_empty(), "[{}]", section.name);
-            // Of older samples; it has no effect, and is no key to set.
-            let is_retired = |key: &String| section.name == "nccl" && key == "hooks";
-            for key in keys.into_iter().filter(|key| !is_retired(key)) {
+            for key in keys {
                 let setting = format!("#: {key} = ");
                 assert!(section.sample.contains(&setting), "[{}] has no {key}", section.name);
             }

@@ -6,7 +6,7 @@ use super::read_once;
 use crate::who::{Device, Source};
 use gpuwho_devices::DEVICES;
 use gpuwho_model::catalog::device as metric;
-use gpuwho_model::finding::{Finding, Group};
+use gpuwho_model::finding::{Finding, Group, NOTICE};
 use gpuwho_owners::attribute::providers;
 
 /// Checks the host, each source, the metadata providers, each sink, and, without an agent, the
@@ -14,6 +14,11 @@ use gpuwho_owners::attribute::providers;
 pub fn diagnose(configuration: &Configuration, reads_devices: bool) -> Vec<Finding> {
     let settings = &configuration.settings;
     let mut findings = diagnosis::host(settings);
+    let warnings = configuration.warnings().iter();
+    findings.extend(
+        warnings
+            .map(|text| Finding::new("configuration", NOTICE, text.as_str(), "").of(Group::Agent)),
+    );
     for (def, row) in &configuration.sources {
         let found = row.diagnose(&settings.diagnosing()).into_iter();
         findings.extend(found.map(|finding| finding.of(group_of(def.name))));

@@ -32,6 +32,9 @@ pub(super) fn run(args: &AgentArgs) -> anyhow::Result<ExitCode> {
     let settings = &configuration.settings;
     let telemetry = start_log(settings)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), interval = ?settings.interval, "starting");
+    for warning in configuration.warnings() {
+        tracing::warn!("{warning}");
+    }
     for need in privilege::missing() {
         tracing::warn!(capability = need.name, without = need.without, "a capability is missing");
     }

@@ -104,10 +104,12 @@ pub(super) fn config(command: &ConfigCommand, json: bool) -> anyhow::Result<Exit
             check.map_err(|error| Usage(format!("{}: {error}", file.display())))?;
             let (message, worst) =
                 (format!("{}: ok", file.display()), WorstCase::of(&configuration));
-            let faults = faults(&configuration);
-            let object =
-                || serde_json::json!({ "message": message, "worst_case": worst, "faults": faults });
-            let lines = || faults.iter().flat_map(|line| [line, "\n"]).collect::<String>();
+            let (faults, warnings) = (faults(&configuration), configuration.warnings());
+            let object = || serde_json::json!({ "message": message, "worst_case": worst, "faults": faults, "warnings": warnings });
+            let lines = || {
+                let all = faults.iter().chain(warnings);
+                all.flat_map(|line| [line, "\n"]).collect::<String>()
+            };
             let text = || format!("{message}\n{}{}", worst.text(), lines());
             print(&if json { format!("{:#}\n", object()) } else { text() })?;
         }

@@ -13,8 +13,6 @@ const CRI: &[&str] = &[
     "run/crio/crio.sock",
     "var/run/cri-dockerd.sock",
 ];
-/// The kubelet's Pods API socket, from Kubernetes 1.37.
-const PODS_API: &str = "var/lib/kubelet/pods-api/pods-api.sock";
 /// The kubelet's pod-resources socket.
 const POD_RESOURCES: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
 /// Variables that manifests put the node's name into, by the downward API.
@@ -28,9 +26,7 @@ const PODMAN: &str = "run/podman/podman.sock";
 pub(super) const KUBERNETES_SAMPLE: &str = r#"# Sockets of container runtimes that speak CRI (below paths.root): names, images and labels of pods
 # and containers. The agent looks again for missing ones; [] disables them.
 #: cri = ["/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock", "/run/crio/crio.sock", "/var/run/cri-dockerd.sock"]
-# The kubelet's sockets (below paths.root), preferred to the runtime's: whole pods with their owners
-# (Kubernetes 1.37), and which device is allocated to which container. "" disables one.
-#: pods_api = "/var/lib/kubelet/pods-api/pods-api.sock"
+# The kubelet's socket (below paths.root): which device is allocated to which container. "" disables it.
 #: pod_resources = "/var/lib/kubelet/pod-resources/kubelet.sock"
 # Labels and annotations of pods to export, on info series as k8s.pod.label.KEY and
 # k8s.pod.annotation.KEY; a * at the end matches any suffix.
@@ -56,7 +52,6 @@ pub(super) const CONTAINERS_SAMPLE: &str = r#"# Docker's and Podman's sockets (b
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawKubernetes {
     cri: Option<Vec<PathBuf>>,
-    pods_api: Option<PathBuf>,
     pod_resources: Option<PathBuf>,
     labels: Option<Vec<String>>,
     annotations: Option<Vec<String>>,
@@ -100,7 +95,6 @@ pub(super) fn kubernetes(
     let named = || NODE_NAMES.iter().find_map(|name| env(name).filter(|name| !name.is_empty()));
     Ok(Kubernetes {
         cri: raw.cri.unwrap_or_else(default),
-        pods_api: socket(raw.pods_api, root.join(PODS_API)),
         pod_resources: socket(raw.pod_resources, root.join(POD_RESOURCES)),
         resources: keys(raw.resources),
         node_name: raw.node_name.filter(|name| !name.is_empty()).or_else(named),
@@ -139,14 +133,10 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelets_sockets_are_below_the_hosts_root() {
+    fn the_kubelets_socket_is_below_the_hosts_root() {
         let default = resolved(RawKubernetes::default(), &[]).unwrap();
-        let sockets = [default.pods_api, default.pod_resources].map(Option::unwrap);
-        let wanted = [
-            "/host/var/lib/kubelet/pods-api/pods-api.sock",
-            "/host/var/lib/kubelet/pod-resources/kubelet.sock",
-        ];
-        assert_eq!(sockets, wanted.map(PathBuf::from));
+        let wanted = "/host/var/lib/kubelet/pod-resources/kubelet.sock";
+        assert_eq!(default.pod_resources, Some(PathBuf::from(wanted)));
     }
 
     #[test]

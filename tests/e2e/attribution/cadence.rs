@@ -31,7 +31,7 @@ fn sources(watched: &WatchedAgent) -> BTreeSet<(String, String)> {
 
 fn doctor_agrees(watched: &WatchedAgent) {
     let doctor = watched.doctor();
-    for name in ["cri", "pods_api", "pod_resources"] {
+    for name in ["cri", "pod_resources"] {
         let said = &doctor[&format!("agent: {name}")];
         let state = if said.0 == "ok" { "ready" } else { &said.0 };
         let known = sources(watched);
@@ -56,10 +56,8 @@ impl Scene {
     /// When all of it is told.
     fn new(mut containerd: Containerd, slurm: Slurm) -> Self {
         let kubelet = Kubelet::start(&containerd.scratch().join("kubelet")).unwrap();
-        let sockets = [kubelet.pods_api(), kubelet.pod_resources()];
-        let sockets = sockets.each_ref().map(|path| path.to_str().unwrap());
         let more = format!("[slurm]\njobs = \"{}\"\n", slurm.prolog_dir().display());
-        let mut watched = watch(&containerd, sockets, &more);
+        let mut watched = watch(&containerd, kubelet.pod_resources().to_str().unwrap(), &more);
         let pod = containerd.pod(&PodSpec::default()).unwrap();
         let run = Run::Worker(Script { gpus: vec![0], ..Script::default() });
         let spec = ContainerSpec { run, gpus: &[0], ..ContainerSpec::default() };
@@ -87,7 +85,6 @@ impl Scene {
 
     fn all_is_ready(&self) {
         self.reported.wait_for_source("cri", "ready", "is polled");
-        self.reported.wait_for_source("pods_api", "ready", "is watched: 1 pods");
         self.reported.wait_for_source("pod_resources", "ready", "1 devices allocated");
         doctor_agrees(&self.reported);
     }

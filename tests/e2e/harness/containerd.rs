@@ -250,10 +250,8 @@ fn a_kubelet_can_be_told_what_the_runtime_made() {
     let expected = fake_kubelet::Pod {
         labels: [("app", "vllm")].map(words).into(),
         annotations: [seen, source].map(words).into(),
-        qos: "BestEffort".to_owned(),
         containers: vec![fake_kubelet::Container {
             image: containerd.image().to_owned(),
-            restarts: 2,
             ..fake_kubelet::Container::new("train", &format!("containerd://{}", container.id))
         }],
         ..fake_kubelet::Pod::new("research", "trainer-0", &pod.uid)

@@ -45,7 +45,7 @@ impl Scene {
         let points = folder.join("points.jsonl");
         let socket = containerd.socket().display();
         let more = format!(
-            "[kubernetes]\ncri = [\"{socket}\"]\npods_api = \"\"\n\
+            "[kubernetes]\ncri = [\"{socket}\"]\n\
              pod_resources = \"{pod_resources}\"\nlabels = [\"app\"]\n\
              [containers]\ndocker = \"\"\npodman = \"\"\n"
         );

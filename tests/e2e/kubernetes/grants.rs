@@ -58,9 +58,9 @@ impl Node {
         }
         let config = Config {
             more: format!(
-                "[kubernetes]\ncri = []\npods_api = \"{}\"\npod_resources = \"{}\"\n\
+                "[kubernetes]\ncri = [\"{}\"]\npod_resources = \"{}\"\n\
                  [containers]\ndocker = \"\"\npodman = \"\"\n",
-                kubelet.pods_api().display(),
+                kubelet.cri().display(),
                 kubelet.pod_resources().display()
             ),
             ..Config::default()

@@ -19,10 +19,9 @@ pub(crate) const USAGE: &str = "gpu.process.memory.usage";
 const INIT_RUNS: Duration = Duration::from_secs(2);
 
 /// An agent that asks a containerd, and nobody else unless `more` says so.
-pub(crate) fn watch(containerd: &Containerd, kubelet: [&str; 2], more: &str) -> WatchedAgent {
-    let [pods_api, pod_resources] = kubelet;
+pub(crate) fn watch(containerd: &Containerd, pod_resources: &str, more: &str) -> WatchedAgent {
     let more = format!(
-        "[kubernetes]\ncri = [\"{}\"]\npods_api = \"{pods_api}\"\n\
+        "[kubernetes]\ncri = [\"{}\"]\n\
          pod_resources = \"{pod_resources}\"\n[containers]\ndocker = \"\"\npodman = \"\"\n{more}",
         containerd.socket().display()
     );
@@ -66,7 +65,7 @@ fn start(pod: &Pod, gpu: u32, spec: &ContainerSpec<'_>) -> Container {
 #[test]
 fn init_main_and_debugging_containers_are_told_apart() {
     let mut containerd = or_skip!(containerd::available()).start().unwrap();
-    let mut reported = watch(&containerd, ["", ""], "");
+    let mut reported = watch(&containerd, "", "");
     let pod = containerd.pod(&PodSpec::default()).unwrap();
     let script = Script { gpus: vec![0], hold: Hold::For(INIT_RUNS), ..Script::default() };
     let run = Run::Worker(script);
@@ -93,7 +92,7 @@ fn init_main_and_debugging_containers_are_told_apart() {
 #[test]
 fn pods_in_the_nodes_pid_namespace_and_clusters_in_pods_are_the_outer_pods() {
     let mut containerd = or_skip!(containerd::available()).start().unwrap();
-    let mut reported = watch(&containerd, ["", ""], "");
+    let mut reported = watch(&containerd, "", "");
     let spec = PodSpec { name: "profiler", host_pid: true, ..PodSpec::default() };
     let host_pid = containerd.pod(&spec).unwrap();
     let profiler = start(&host_pid, 0, &ContainerSpec::default());
@@ -135,7 +134,7 @@ fn pods_in_the_nodes_pid_namespace_and_clusters_in_pods_are_the_outer_pods() {
 #[test]
 fn a_pod_of_the_systemd_driver_is_named_where_containerd_puts_it() {
     let mut containerd = or_skip!(containerd::available()).start().unwrap();
-    let mut reported = watch(&containerd, ["", ""], "");
+    let mut reported = watch(&containerd, "", "");
     let spec = PodSpec { driver: Driver::Systemd, ..PodSpec::default() };
     let pod = containerd.pod(&spec).unwrap();
     let container = start(&pod, 0, &ContainerSpec::default());

@@ -1,10 +1,10 @@
-//! The kubelet's local sockets, end to end: a fake kubelet, a staged pod, and the points that a
+//! The local sockets of kubelet and runtime, end to end: a fake of both, a staged pod, and the points that a
 //! process of that pod gets.
 
 mod unkind;
 
 use crate::fixture::{SEEN_WITHIN, TRAINER};
-use fake_kubelet::{Allocation, Container, Devices, Kubelet, Owner, Pod};
+use fake_kubelet::{Allocation, Container, Devices, Kubelet, Pod};
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::or_skip;
@@ -46,16 +46,10 @@ impl Scene {
         let kubelet = Kubelet::start(&stage.folder().join("kubelet")).unwrap();
         let expected = &group.expected;
         let mut pod = Pod::new("research", "trainer-0", expected.pod_uid.as_deref().unwrap());
-        pod.labels.insert("pod-template-hash".into(), "7d4b9c6f5d".into());
+        pod.labels.insert("controller-revision-hash".into(), "trainer-7d4b9c6f5d".into());
+        pod.labels.insert("statefulset.kubernetes.io/pod-name".into(), "trainer-0".into());
         pod.labels.insert("team".into(), "nlp".into());
         pod.labels.insert("kueue.x-k8s.io/queue-name".into(), "team-a".into());
-        pod.owners.push(Owner {
-            api_version: "apps/v1".into(),
-            kind: "ReplicaSet".into(),
-            name: "trainer-7d4b9c6f5d".into(),
-            controller: true,
-            ..Owner::default()
-        });
         let id = format!("containerd://{}", expected.container_id.as_deref().unwrap());
         let mut container = Container::new("train", &id);
         container.allocation.devices.push(Devices::of("nvidia.com/gpu", &[GPU]));
@@ -68,9 +62,9 @@ impl Scene {
             interval: Some("500ms".to_owned()),
             file: Some(points.clone()),
             more: format!(
-                "[kubernetes]\ncri = []\npods_api = \"{}\"\npod_resources = \"{}\"\n\
+                "[kubernetes]\ncri = [\"{}\"]\npod_resources = \"{}\"\n\
                  labels = [\"team\"]\n[containers]\ndocker = \"\"\npodman = \"\"\n",
-                kubelet.pods_api().display(),
+                kubelet.cri().display(),
                 kubelet.pod_resources().display()
             ),
             ..Config::default()
@@ -142,15 +136,14 @@ fn points(file: &Path) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// What is owed to the Pods API alone.
+/// What is owed to the runtime alone.
 fn is_whole(attributes: &Value) -> bool {
     let wanted = [
         ("k8s.namespace.name", "research"),
         ("k8s.pod.name", "trainer-0"),
         ("k8s.container.name", "train"),
-        ("k8s.replicaset.name", "trainer-7d4b9c6f5d"),
-        ("k8s.deployment.name", "trainer"),
-        ("gpuwho.workload.kind", "Deployment"),
+        ("k8s.statefulset.name", "trainer"),
+        ("gpuwho.workload.kind", "StatefulSet"),
         ("gpuwho.workload.name", "trainer"),
         ("gpuwho.workload.queue", "team-a"),
     ];
@@ -158,21 +151,22 @@ fn is_whole(attributes: &Value) -> bool {
 }
 
 #[test]
-fn the_kubelet_names_a_pods_processes_and_its_restart_takes_no_name_away() {
+fn the_runtime_names_a_pods_processes_and_its_restart_takes_no_name_away() {
     let mut scene = Scene::new(or_skip!(Stage::new()));
     let named = until(SEEN_WITHIN, || scene.reported().iter().any(is_whole).then_some(()));
     let last = scene.reported().pop();
     assert!(named.is_some(), "{last:#?}; agent: {:#?}", scene.agent.log());
 
     scene.kubelet.stop();
-    let gone = until(SEEN_WITHIN, || scene.source("pods_api", "no process listens"));
+    let gone = until(SEEN_WITHIN, || scene.source("cri", "no process listens"));
     assert!(gone.is_some(), "{:#}", scene.agent.who().unwrap());
     scene.kubelet.remove_sockets().unwrap();
     let before = scene.reported().len();
     let more = until(SEEN_WITHIN, || (scene.reported().len() >= before + ENOUGH).then_some(()));
     assert!(more.is_some(), "the agent has stopped: {:#?}", scene.agent.log());
     scene.kubelet.again().unwrap();
-    let back = until(SEEN_WITHIN, || scene.source("pods_api", "is watched: 1 pods"));
+    let back =
+        until(SEEN_WITHIN, || scene.source("cri", "sends events: 2 containers and sandboxes"));
     assert!(back.is_some(), "{:#}", scene.agent.who().unwrap());
 
     let reported = scene.reported();

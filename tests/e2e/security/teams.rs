@@ -46,10 +46,10 @@ fn a_namespace_with_teams_without_end_leaves_another_its_own() {
     let config = Config {
         file: Some(points),
         more: format!(
-            "[kubernetes]\ncri = []\npods_api = {:?}\npod_resources = {:?}\nlabels = [\"team\"]\n\
+            "[kubernetes]\ncri = [{:?}]\npod_resources = {:?}\nlabels = [\"team\"]\n\
              [containers]\ndocker = \"\"\npodman = \"\"\n\
              [cost]\nprices = [{{ per_hour = 1.0 }}]\nteams = [{{ pod_label = \"team\" }}]\n",
-            kubelet.pods_api().display().to_string(),
+            kubelet.cri().display().to_string(),
             kubelet.pod_resources().display().to_string()
         ),
         ..Config::default()

@@ -61,7 +61,7 @@ fn of_slurm(point: &Value) -> bool {
 fn a_container_that_plays_a_slurm_step_stays_its_pods() {
     let mut containerd = or_skip!(containerd::available()).start().unwrap();
     let (victim, task) = Victim::new(containerd.stage(), 1);
-    let mut reported = watch(&containerd, ["", ""], &prolog(containerd.scratch()));
+    let mut reported = watch(&containerd, "", &prolog(containerd.scratch()));
     let spec = PodSpec { namespace: "mallory", name: "miner-0", ..PodSpec::default() };
     let pod = containerd.pod(&spec).unwrap();
     let comm = "slurmstepd".to_owned();

@@ -7,7 +7,7 @@ use crate::nvml::FakeNvml;
 use crate::stage::{Driver, Expected, PodSpec, Qos, Stage};
 use crate::worker::Worker;
 use crate::worker::script::Script;
-use fake_kubelet::{Container, Devices, Kubelet, Owner, Pod};
+use fake_kubelet::{Container, Devices, Kubelet, Pod};
 use std::path::Path;
 
 /// Nodes that the stage has: of more GPUs some share one.
@@ -105,10 +105,10 @@ impl Crowd {
             otlp: Some(Otlp { endpoint: endpoint.to_owned(), protocol: None }),
             more: format!(
                 "{}{metrics}[cost]\nprices = [{{ per_hour = 2.5 }}]\nenergy_price = 0.2\ncarbon_intensity = 400\n\
-                 [kubernetes]\ncri = []\npods_api = \"{}\"\npod_resources = \"{}\"\n\
+                 [kubernetes]\ncri = [\"{}\"]\npod_resources = \"{}\"\n\
                  [containers]\ndocker = \"\"\npodman = \"\"\n",
                 config.more,
-                self.kubelet.pods_api().display(),
+                self.kubelet.cri().display(),
                 self.kubelet.pod_resources().display()
             ),
             ..config
@@ -136,24 +136,18 @@ impl Crowd {
     }
 }
 
-/// As the kubelet tells of a Deployment's pod with time-sliced GPUs.
+/// As the kubelet tells of a StatefulSet's pod with time-sliced GPUs.
 fn pod(name: &str, expected: &Expected, granted: &[String]) -> Pod {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let mut pod = Pod::new("research", name, &text(&expected.pod_uid));
     for (key, value) in [
-        ("pod-template-hash", "5d8f7c9b4d"),
+        ("controller-revision-hash", "trainer-5d8f7c9b4d"),
+        ("statefulset.kubernetes.io/pod-name", name),
         ("app.kubernetes.io/name", "trainer"),
         ("app.kubernetes.io/part-of", "research-platform"),
     ] {
         pod.labels.insert(key.into(), value.into());
     }
-    pod.owners.push(Owner {
-        api_version: "apps/v1".into(),
-        kind: "ReplicaSet".into(),
-        name: format!("{name}-5d8f7c9b4d"),
-        controller: true,
-        ..Owner::default()
-    });
     let id = format!("containerd://{}", text(&expected.container_id));
     let mut container = Container::new("train", &id);
     let ids: Vec<&str> = granted.iter().map(String::as_str).collect();

@@ -139,7 +139,6 @@ pub struct Pod {
     pub group: Group,
     config: PodSandboxConfig,
     host_pid: bool,
-    qos: Qos,
     expected: Expected,
 }
 
@@ -168,7 +167,6 @@ impl Pod {
             group,
             config,
             host_pid: spec.host_pid,
-            qos: spec.qos,
             expected,
         })
     }
@@ -193,7 +191,7 @@ impl Pod {
         Container::started(self.means.cri.clone(), expected, log, spec)
     }
 
-    /// What a kubelet knows of it, for a fake one to be told: granted devices and owners are the
+    /// What a kubelet knows of it, for a fake one to be told: granted devices are the
     /// caller's to add.
     pub fn as_kubelets(&self, containers: &[&Container]) -> fake_kubelet::Pod {
         let own = |words: &Words| {
@@ -203,7 +201,6 @@ impl Pod {
         let metadata = self.config.metadata.clone().unwrap_or_default();
         let containers = containers.iter().map(|container| fake_kubelet::Container {
             image: self.means.image.0.clone(),
-            restarts: container.attempt.cast_signed(),
             ..fake_kubelet::Container::new(
                 container.expected.container.as_deref().unwrap_or_default(),
                 &format!("containerd://{}", container.id),
@@ -212,7 +209,6 @@ impl Pod {
         fake_kubelet::Pod {
             labels: own(&self.config.labels),
             annotations: own(&self.config.annotations),
-            qos: format!("{:?}", self.qos),
             containers: containers.collect(),
             ..fake_kubelet::Pod::new(&metadata.namespace, &metadata.name, &self.uid)
         }

@@ -5,7 +5,7 @@
 
 mod cursor;
 
-use cursor::{Cursor, is_blank};
+use cursor::Cursor;
 use std::borrow::Cow;
 
 /// The longest line. vLLM's `cache_config_info` has some 1.5 kB.
@@ -103,7 +103,7 @@ pub struct SampleLine<'a> {
     pub name: Cow<'a, str>,
     /// In the page's order.
     pub labels: Vec<Label<'a>>,
-    /// Where the value begins: everything before it is the same on the next page.
+    /// Where the value begins: everything before it is the series.
     pub value_at: usize,
     /// The value.
     pub value: f64,
@@ -134,21 +134,6 @@ pub fn line(bytes: &[u8]) -> Result<Line<'_>, LineError> {
         None => Ok(Line::Nothing),
         Some(b'#') => comment(at.rest()),
         Some(_) => sample(at).map(Line::Sample),
-    }
-}
-
-/// The value and what follows it: all of a line that changes. Allocates nothing.
-pub(super) fn value_and_rest(bytes: &[u8]) -> Result<f64, LineError> {
-    let end = bytes.iter().position(|byte| is_blank(*byte) || *byte == b'\r');
-    let (token, behind) = bytes.split_at(end.unwrap_or(bytes.len()));
-    let value = number(token).ok_or(LineError::Value)?;
-    match behind {
-        [] | b"\r" => Ok(value),
-        _ => {
-            let behind = std::str::from_utf8(behind).map_err(|_| LineError::NotText)?;
-            let text = behind.strip_suffix('\r').unwrap_or(behind);
-            rest(&mut Cursor::new(text, 0)).map(|_| value)
-        }
     }
 }
 

@@ -1,15 +1,12 @@
 //! The page of one endpoint: its lines as samples.
 //!
-//! The first page is read line by line, and what each line is for is remembered. A later page of the
-//! same shape is compared with it by position: bytes before each value must be the same, and only
-//! values are parsed. What costs then is a comparison and a number a line, and two allocations a
-//! histogram, which are the sample's own. A page of another shape is read line by line again, and so
-//! is each that is too long to be remembered.
+//! Each page is read line by line, and of the endpoints of one source one at a time: only what is said
+//! of the last page stays in memory. A page of vLLM (53 kB) takes about 0.4 ms.
 
 mod buckets;
 mod draft;
 mod names;
-mod shape;
+mod series;
 
 use super::exposition::LineError;
 use super::table::Version;
@@ -17,7 +14,7 @@ use draft::Draft;
 use gpuwho_model::ids::EngineId;
 use gpuwho_model::labels::{LabelSets, SeenLabels};
 use gpuwho_model::sample::Batch;
-use shape::Shape;
+use series::Notes;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The longest page that is read. SGLang's has 86 kB, TGI's 97.
@@ -29,9 +26,6 @@ pub const MAX_LABELS: usize = 1 << 18;
 /// Series and histograms of a page that are read, the first ones on it: vLLM has 55 a data-parallel
 /// rank.
 const MAX_SERIES: usize = 1 << 12;
-/// Bytes and lines of a page that is remembered: with its series some 1 MB.
-const MAX_KEPT_PAGE: usize = 256 << 10;
-const MAX_KEPT_LINES: usize = 1 << 14;
 /// Sets of labels that are kept apart on a page; a rank of a model has a few dozen.
 const MAX_LABEL_SETS: usize = 3 << 10;
 
@@ -83,7 +77,7 @@ pub struct PageSummary<'a> {
     pub unsound: usize,
     /// Lines of series beyond those that are read of a page.
     pub left_out: usize,
-    /// Sets of labels that became `other` when the page's shape was made.
+    /// Sets of labels that became `other`.
     pub folded: usize,
 }
 
@@ -92,17 +86,16 @@ pub const MAX_UNKNOWN: usize = 32;
 /// Names of models that are kept.
 pub const MAX_MODELS: usize = 16;
 
-/// Of all readers that share it one reads a page line by line at a time: that takes some times the
-/// page's memory.
+/// Of all readers that share it one reads a page at a time: that takes some times the page's memory.
 #[derive(Clone, Debug, Default)]
 pub struct Drafting(Arc<Mutex<()>>);
 
-/// Reads the pages of one endpoint; remembers the last page's shape, so that a steady line costs no
-/// allocation.
+/// Reads the pages of one endpoint.
 #[derive(Debug)]
 pub struct PageReader {
     version: Option<Version>,
-    shape: Option<Shape>,
+    /// Of the last page.
+    notes: Notes,
     labels: LabelSets,
     drafting: Drafting,
 }
@@ -113,19 +106,16 @@ impl PageReader {
         Self::sharing(&Drafting::default(), SeenLabels::default())
     }
 
-    /// Has read nothing yet, and reads no page line by line while another one does. Labels count as new
+    /// Has read nothing yet, and reads no page while another one does. Labels count as new
     /// beside those that the server before it had.
     pub fn sharing(drafting: &Drafting, labels: SeenLabels) -> Self {
         let labels = LabelSets::sharing(MAX_LABEL_SETS, labels);
-        Self { version: None, shape: None, labels, drafting: drafting.clone() }
+        Self { version: None, notes: Notes::default(), labels, drafting: drafting.clone() }
     }
 
     /// Takes the engine's version, which says what should be on its page.
     pub fn set_version(&mut self, version: Option<Version>) {
-        if self.version != version {
-            self.version = version;
-            self.shape = None;
-        }
+        self.version = version;
     }
 
     /// Pushes the samples of one page; `subject` is the engine instance.
@@ -139,27 +129,17 @@ impl PageReader {
             return Err(PageError::TooLong(page.len()));
         }
         let folded = self.labels.folded();
-        let mut last = self.shape.take();
-        let is_same = last.as_mut().is_some_and(|shape| shape.read(page));
-        let shape = if let Some(shape) = last.filter(|_| is_same) {
-            shape
-        } else {
-            // Nothing that it guards is left half done.
-            let _turn = self.drafting.0.lock().unwrap_or_else(PoisonError::into_inner);
-            self.labels.clear();
-            Draft::read(page).shape(self.version, &mut self.labels)?
-        };
-        let shape = self.shape.insert(shape);
+        // Nothing that it guards is left half done.
+        let _turn = self.drafting.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let series = Draft::read(page).series(self.version, &mut self.labels);
+        self.labels.clear();
+        let series = series?;
         self.labels.expect_few_new();
         let before = out.samples.len();
-        let unsound = shape.push(subject, out);
-        if !shape.is_kept {
-            shape.forget();
-            self.labels.clear();
-        }
+        let unsound = series.push(subject, out);
+        self.notes = series.notes;
         let folded = usize::try_from(self.labels.folded() - folded).unwrap_or(usize::MAX);
-        let summary = shape.summary(out.samples.len() - before, unsound);
-        Ok(PageSummary { folded, ..summary })
+        Ok(self.notes.summary(out.samples.len() - before, unsound, folded))
     }
 
     /// Sets of labels that found no room, since the start.

@@ -11,7 +11,7 @@ mod tables;
 mod wording;
 
 pub use error::ConfigError;
-pub use tables::{OneOf, Section, Tables};
+pub use tables::{OneOf, RemovedKey, Section, Tables};
 
 use crate::catalog::selection::Selection;
 use crate::paths::Paths;

@@ -131,8 +131,6 @@ struct RawNccl {
     inspector_rate: Option<u64>,
     ras: Option<toml::Value>,
     ras_interval: Option<String>,
-    /// Was in sample files; there are no such probes any more.
-    hooks: Option<bool>,
 }
 
 impl RawNccl {
@@ -144,9 +142,6 @@ impl RawNccl {
 /// What is counted by probes.
 fn probe_settings(raw: RawNccl) -> Result<probe::Settings, ConfigError> {
     let default = probe::Settings::default();
-    if raw.hooks.is_some() {
-        tracing::warn!("nccl.hooks has no effect any more: remove it");
-    }
     if raw.budget == Some(0) {
         return Err(ConfigError::Value {
             key: "nccl.budget".into(),

@@ -69,9 +69,9 @@ fn two_pods_on_partitions_of_a_board_have_their_own_work_energy_and_grants() {
     });
     let own = config(&stage, &tree);
     let more = format!(
-        "{}{NO_NVIDIA}[kubernetes]\ncri = []\npods_api = \"{}\"\npod_resources = \"{}\"\n",
+        "{}{NO_NVIDIA}[kubernetes]\ncri = [\"{}\"]\npod_resources = \"{}\"\n",
         own.more,
-        kubelet.pods_api().display(),
+        kubelet.cri().display(),
         kubelet.pod_resources().display()
     );
     let otlp = Some(Otlp { endpoint: collector.http_endpoint(), protocol: None });

@@ -61,10 +61,10 @@ fn each_vendors_grants_are_bound_to_its_own_device_and_to_the_pod_that_uses_it()
     let config = Config {
         otlp: Some(Otlp { endpoint: collector.http_endpoint(), protocol: None }),
         more: format!(
-            "{}[kubernetes]\ncri = []\npods_api = \"{}\"\npod_resources = \"{}\"\n\
+            "{}[kubernetes]\ncri = [\"{}\"]\npod_resources = \"{}\"\n\
              [containers]\ndocker = \"\"\npodman = \"\"\n",
             own.more,
-            kubelet.pods_api().display(),
+            kubelet.cri().display(),
             kubelet.pod_resources().display()
         ),
         ..own

@@ -67,7 +67,7 @@ impl Scene {
 #[test]
 fn a_containerd_that_restarts_ends_no_grant_and_no_name() {
     let containerd = or_skip!(containerd::available()).start().unwrap();
-    let kubelet = Kubelet::start_old(&containerd.scratch().join("kubelet")).unwrap();
+    let kubelet = Kubelet::start(&containerd.scratch().join("kubelet")).unwrap();
     let mut scene = Scene::with(containerd, &kubelet.pod_resources().display().to_string());
     let pod = scene.pod("trainer-0");
     let container = start(&pod, "train", 0);

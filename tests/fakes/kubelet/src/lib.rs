@@ -1,13 +1,14 @@
-//! A kubelet's local APIs without a kubelet: the real services, methods and messages on unix
+//! The local APIs of a kubelet and of its container runtime without either: the real services, methods and messages on unix
 //! sockets, answers from a model that a test sets. Nothing that connects can tell.
 //!
 //! | Socket below the folder | Service | Methods |
 //! |---|---|---|
 //! | `pod-resources/kubelet.sock` | `v1.PodResourcesLister` | `List`, `Get`, `GetAllocatableResources` |
-//! | `pods-api/pods-api.sock` | `v1alpha1.Pods` | `ListPods`, `GetPod`, `WatchPods` |
+//! | `cri.sock` | `runtime.v1.RuntimeService` | `Version`, `ListPodSandbox`, `ListContainers`, `GetContainerEvents` |
+//! | the same | `runtime.v1.ImageService` | `ListImages` |
 //!
 //! The protocols are those of `k8s.io/kubelet` v0.37: what the kubelet answers, also to a mistake,
-//! is what `pkg/kubelet/apis/{podresources,pods}` answers.
+//! is what `pkg/kubelet/apis/podresources` answers.
 //!
 //! ```
 //! use fake_kubelet::{Allocation, Container, Devices, Kubelet, Pod};
@@ -27,18 +28,15 @@
 //! # }
 //! ```
 
-mod core;
+mod cri;
 mod model;
 mod pod_resources;
-mod pods;
 mod route;
 mod server;
 mod state;
 #[cfg(test)]
 mod tests;
 
-pub use model::{
-    Allocation, Claim, ClaimDevice, Container, ContainerKind, Devices, Memory, Owner, Pod,
-};
+pub use model::{Allocation, Claim, ClaimDevice, Container, ContainerKind, Devices, Memory, Pod};
 pub use server::Kubelet;
 pub use state::{Api, Fault};

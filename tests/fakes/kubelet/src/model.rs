@@ -15,16 +15,6 @@ pub struct Pod {
     pub labels: BTreeMap<String, String>,
     /// Annotations.
     pub annotations: BTreeMap<String, String>,
-    /// What made it.
-    pub owners: Vec<Owner>,
-    /// The node's name.
-    pub node: String,
-    /// Priority class.
-    pub priority_class: String,
-    /// `Guaranteed`, `Burstable` or `BestEffort`.
-    pub qos: String,
-    /// `Pending`, `Running`, `Succeeded` or `Failed`.
-    pub phase: String,
     /// All its containers.
     pub containers: Vec<Container>,
     /// CPUs that are the whole pod's alone; kubelets before v1.37 do not say.
@@ -40,27 +30,9 @@ impl Pod {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             uid: uid.to_owned(),
-            node: "node-a".to_owned(),
-            qos: "Burstable".to_owned(),
-            phase: "Running".to_owned(),
             ..Self::default()
         }
     }
-}
-
-/// What made a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Owner {
-    /// `apps/v1`, say.
-    pub api_version: String,
-    /// `ReplicaSet`, say.
-    pub kind: String,
-    /// Name.
-    pub name: String,
-    /// UID.
-    pub uid: String,
-    /// Whether it manages the pod: at most one owner does.
-    pub controller: bool,
 }
 
 /// The list of a pod that a container is in.
@@ -88,8 +60,6 @@ pub struct Container {
     pub image: String,
     /// Which list it is in.
     pub kind: ContainerKind,
-    /// How often it was restarted.
-    pub restarts: i32,
     /// What it was granted.
     pub allocation: Allocation,
 }

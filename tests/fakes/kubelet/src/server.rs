@@ -1,8 +1,8 @@
 //! The sockets, and a thread that serves them until it is stopped.
 
+use crate::cri::{Images, Runtime};
 use crate::model::{Allocation, Pod};
 use crate::pod_resources::PodResourcesLister;
-use crate::pods::Pods;
 use crate::state::{Api, Fault, State};
 use std::fs;
 use std::io;
@@ -21,7 +21,6 @@ use tonic::transport::Server;
 #[derive(Debug)]
 pub struct Kubelet {
     folder: PathBuf,
-    has_pods_api: bool,
     state: Arc<State>,
     running: Option<Running>,
 }
@@ -39,19 +38,9 @@ enum Running {
 }
 
 impl Kubelet {
-    /// One with both APIs, in a folder that stands for `/var/lib/kubelet`.
+    /// One with its runtime, in a folder that stands for `/var/lib/kubelet`.
     pub fn start(folder: &Path) -> io::Result<Self> {
-        Self::start_with(folder, true)
-    }
-
-    /// One of before v1.36, which has no Pods API.
-    pub fn start_old(folder: &Path) -> io::Result<Self> {
-        Self::start_with(folder, false)
-    }
-
-    fn start_with(folder: &Path, has_pods_api: bool) -> io::Result<Self> {
-        let mut kubelet =
-            Self { folder: folder.to_owned(), has_pods_api, state: Arc::default(), running: None };
+        let mut kubelet = Self { folder: folder.to_owned(), state: Arc::default(), running: None };
         kubelet.again()?;
         Ok(kubelet)
     }
@@ -61,9 +50,9 @@ impl Kubelet {
         self.folder.join("pod-resources/kubelet.sock")
     }
 
-    /// The socket of `v1alpha1.Pods`.
-    pub fn pods_api(&self) -> PathBuf {
-        self.folder.join("pods-api/pods-api.sock")
+    /// The runtime's socket.
+    pub fn cri(&self) -> PathBuf {
+        self.folder.join("cri.sock")
     }
 
     /// Adds a pod, or changes the one of the same UID; who watches is told.
@@ -76,15 +65,15 @@ impl Kubelet {
         self.state.remove_pod(uid)
     }
 
-    /// Starts again while its API server is away, or for the first second after any start: it lists
-    /// no pods until [`Self::reach_api_server`], while their containers run on (1.34 and 1.36 do).
+    /// Starts again while its API server is away, or for the first second after any start: the kubelet
+    /// lists no pods until [`Self::reach_api_server`], while their containers run on (1.34 and 1.36 do).
     pub fn start_without_api_server(&mut self) -> io::Result<()> {
         self.stop();
         self.state.set_apart(true);
         self.again()
     }
 
-    /// Knows its pods again; who watches is told of each.
+    /// Knows its pods again.
     pub fn reach_api_server(&self) {
         self.state.set_apart(false);
     }
@@ -108,16 +97,6 @@ impl Kubelet {
     /// How many lists of allocations it has given so far.
     pub fn lists(&self) -> usize {
         self.state.lists()
-    }
-
-    /// How many watch the pods.
-    pub fn watchers(&self) -> usize {
-        self.state.watchers()
-    }
-
-    /// Ends every watch as a kubelet does whose watcher reads too slowly.
-    pub fn drop_watchers(&self) {
-        self.state.drop_watchers();
     }
 
     /// Ends all connections and accepts none; the socket files stay, and refuse.
@@ -157,11 +136,12 @@ impl Kubelet {
                     let service = PodResourcesLister(Arc::clone(&state));
                     Server::builder().add_service(service).serve_with_incoming(socket)
                 });
-                let pods = sockets.next().map(|socket| {
-                    Server::builder().add_service(Pods(state)).serve_with_incoming(socket)
+                let runtime = sockets.next().map(|socket| {
+                    let services = Server::builder().add_service(Runtime(Arc::clone(&state)));
+                    services.add_service(Images(state)).serve_with_incoming(socket)
                 });
                 tokio::spawn(async { resources?.await.ok() });
-                tokio::spawn(async { pods?.await.ok() });
+                tokio::spawn(async { runtime?.await.ok() });
                 // It ends when the sender is dropped, which is an error to the channel.
                 let _stopped = stopped.await;
             });
@@ -172,9 +152,8 @@ impl Kubelet {
         Ok(())
     }
 
-    fn paths(&self) -> Vec<PathBuf> {
-        let pods = self.has_pods_api.then(|| self.pods_api());
-        [self.pod_resources()].into_iter().chain(pods).collect()
+    fn paths(&self) -> [PathBuf; 2] {
+        [self.pod_resources(), self.cri()]
     }
 
     /// Makes the sockets anew: whoever has an old one connected keeps nothing of it.

@@ -1,8 +1,8 @@
 //! What the services answer from: the model, the faults, and who watches.
 
-use crate::core;
+use crate::cri;
 use crate::model::{Allocation, Pod};
-use crate::pods::{Event, EventType};
+use gpuwho_kubernetes::cri::ContainerEventResponse;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tonic::{Code, Status};
 
-/// One of the kubelet's local APIs.
+/// One of the local APIs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
     /// Which devices, CPUs and memory containers were granted.
     PodResources,
-    /// Whole pods.
-    Pods,
+    /// The container runtime's.
+    Cri,
 }
 
 /// What goes wrong with every call of an API.
@@ -47,7 +47,7 @@ struct Known {
     faults: [Option<Fault>; 2],
     /// It knows none of its API server's pods.
     is_apart: bool,
-    watchers: Vec<UnboundedSender<Result<Event, Status>>>,
+    watchers: Vec<UnboundedSender<Result<ContainerEventResponse, Status>>>,
     /// Calls of pod-resources that may still come at once, and since when that is so.
     tokens: Option<(f64, Instant)>,
 }
@@ -60,14 +60,14 @@ const AT_ONCE: f64 = 10.0;
 impl State {
     /// Counts a call, and does to it what was ordered.
     pub(crate) async fn gate(&self, api: Api) -> Result<(), Status> {
-        let [resources, pods] = &self.calls;
-        let counter = if api == Api::Pods { pods } else { resources };
+        let [resources, cri] = &self.calls;
+        let counter = if api == Api::Cri { cri } else { resources };
         counter.fetch_add(1, Ordering::SeqCst);
         if api == Api::PodResources && !self.known().take_token(Instant::now()) {
             return Err(Status::resource_exhausted("rejected by rate limit"));
         }
-        let [of_resources, of_pods] = self.known().faults.clone();
-        match if api == Api::Pods { of_pods } else { of_resources } {
+        let [of_resources, of_cri] = self.known().faults.clone();
+        match if api == Api::Cri { of_cri } else { of_resources } {
             None => Ok(()),
             Some(Fault::Refuse(code, message)) => Err(Status::new(code, message)),
             Some(Fault::Delay(time)) => {
@@ -79,8 +79,8 @@ impl State {
     }
 
     pub(crate) fn calls(&self, api: Api) -> u64 {
-        let [resources, pods] = &self.calls;
-        if api == Api::Pods { pods } else { resources }.load(Ordering::SeqCst)
+        let [resources, cri] = &self.calls;
+        if api == Api::Cri { cri } else { resources }.load(Ordering::SeqCst)
     }
 
     /// Lists of allocations given so far.
@@ -94,30 +94,24 @@ impl State {
     }
 
     pub(crate) fn set_fault(&self, api: Api, fault: Option<Fault>) {
-        let [resources, pods] = &mut self.known().faults;
-        *(if api == Api::Pods { pods } else { resources }) = fault;
+        let [resources, cri] = &mut self.known().faults;
+        *(if api == Api::Cri { cri } else { resources }) = fault;
     }
 
-    /// The pods that it knows, by UID.
+    /// The pods that run, whatever the kubelet knows.
+    pub(crate) fn running(&self) -> Vec<Pod> {
+        self.known().pods.values().cloned().collect()
+    }
+
+    /// The pods that the kubelet knows, by UID.
     pub(crate) fn pods(&self) -> BTreeMap<String, Pod> {
         let known = self.known();
         if known.is_apart { BTreeMap::new() } else { known.pods.clone() }
     }
 
-    /// Whether it knows its API server's pods; who watches is told of those that it learns.
+    /// Whether it knows its API server's pods.
     pub(crate) fn set_apart(&self, is_apart: bool) {
-        let mut known = self.known();
-        known.is_apart = is_apart;
-        if !is_apart {
-            let added: Vec<_> = known
-                .pods
-                .values()
-                .map(|pod| Event::of(EventType::Added, &core::Pod::of(pod)))
-                .collect();
-            for event in &added {
-                known.notify(event);
-            }
-        }
+        self.known().is_apart = is_apart;
     }
 
     pub(crate) fn allocatable(&self) -> Allocation {
@@ -131,50 +125,23 @@ impl State {
     /// Adds a pod, or changes the one of the same UID.
     pub(crate) fn set_pod(&self, pod: Pod) {
         let mut known = self.known();
-        let kind =
-            if known.pods.contains_key(&pod.uid) { EventType::Modified } else { EventType::Added };
-        if !known.is_apart {
-            known.notify(&Event::of(kind, &core::Pod::of(&pod)));
-        }
+        known.notify(&cri::started(&pod));
         known.pods.insert(pod.uid.clone(), pod);
     }
 
-    /// Forgets a pod; who watches is told its names and nothing else.
+    /// Forgets a pod.
     pub(crate) fn remove_pod(&self, uid: &str) -> Option<Pod> {
         let mut known = self.known();
         let pod = known.pods.remove(uid)?;
-        known.notify(&Event::of(EventType::Deleted, &core::Pod::naming(&pod)));
+        cri::deleted(&pod).iter().for_each(|event| known.notify(event));
         Some(pod)
     }
 
-    /// Every pod there is, the end of those, and then whatever happens, without a gap.
-    pub(crate) fn watch(&self) -> UnboundedReceiver<Result<Event, Status>> {
+    /// Whatever happens from now on.
+    pub(crate) fn watch(&self) -> UnboundedReceiver<Result<ContainerEventResponse, Status>> {
         let (watcher, events) = unbounded_channel();
-        let mut known = self.known();
-        let there = known.pods.values().filter(|_| !known.is_apart);
-        let added = there.map(|pod| Event::of(EventType::Added, &core::Pod::of(pod)));
-        for event in added.chain([Event::initial_sync_complete()]) {
-            // The other end is below.
-            let _sent = watcher.send(Ok(event));
-        }
-        known.watchers.push(watcher);
+        self.known().watchers.push(watcher);
         events
-    }
-
-    /// Those who watch now.
-    pub(crate) fn watchers(&self) -> usize {
-        let mut known = self.known();
-        known.watchers.retain(|watcher| !watcher.is_closed());
-        known.watchers.len()
-    }
-
-    /// Ends every watch with what a kubelet says to a watcher that reads too slowly.
-    pub(crate) fn drop_watchers(&self) {
-        for watcher in std::mem::take(&mut self.known().watchers) {
-            // One that is gone need not be told.
-            let _sent =
-                watcher.send(Err(Status::resource_exhausted("watch client channel closed")));
-        }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -191,7 +158,7 @@ impl Known {
         is_left
     }
 
-    fn notify(&mut self, event: &Event) {
+    fn notify(&mut self, event: &ContainerEventResponse) {
         self.watchers.retain(|watcher| watcher.send(Ok(event.clone())).is_ok());
     }
 }

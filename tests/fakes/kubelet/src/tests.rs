@@ -1,10 +1,14 @@
 //! A client of the real protocols against the fake.
 
-use crate::core;
-use crate::pods::{self, Event, EventType};
+use crate::cri;
 use crate::{
     Allocation, Api, Claim, ClaimDevice, Container, ContainerKind, Devices, Fault, Kubelet, Memory,
-    Owner, Pod,
+    Pod,
+};
+use gpuwho_kubernetes::cri::{
+    ContainerEventResponse, ContainerEventType, ContainerFilter, GetEventsRequest,
+    ListContainersRequest, ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse,
+    PodSandboxFilter, VersionRequest, VersionResponse,
 };
 use gpuwho_kubernetes::pod_resources::{
     self as resources, AllocatableResourcesRequest, AllocatableResourcesResponse, CdiDevice,
@@ -49,7 +53,7 @@ impl Client {
         let socket = if method.starts_with("/v1.") {
             self.kubelet.pod_resources()
         } else {
-            self.kubelet.pods_api()
+            self.kubelet.cri()
         };
         self.runtime.block_on(async {
             let mut client = connect(&socket).await?;
@@ -76,11 +80,11 @@ impl Client {
         answer.is_ok()
     }
 
-    fn watch(&self) -> Streaming<Event> {
+    fn watch(&self) -> Streaming<ContainerEventResponse> {
         self.runtime.block_on(async {
-            let mut client = connect(&self.kubelet.pods_api()).await.unwrap();
-            let path = PathAndQuery::from_static("/v1alpha1.Pods/WatchPods");
-            let request = Request::new(pods::WatchRequest {});
+            let mut client = connect(&self.kubelet.cri()).await.unwrap();
+            let path = PathAndQuery::from_static("/runtime.v1.RuntimeService/GetContainerEvents");
+            let request = Request::new(GetEventsRequest {});
             client
                 .server_streaming(request, path, ProstCodec::default())
                 .await
@@ -91,20 +95,10 @@ impl Client {
 
     fn next(
         &self,
-        events: &mut Streaming<Event>,
-    ) -> Result<Option<(EventType, core::Pod)>, Status> {
+        events: &mut Streaming<ContainerEventResponse>,
+    ) -> Result<Option<ContainerEventResponse>, Status> {
         let next = async { tokio::time::timeout(SOON, events.message()).await.unwrap() };
-        let event = self.runtime.block_on(next)?;
-        Ok(event.map(|event| {
-            let pod = match event.kind() {
-                EventType::InitialSyncComplete => {
-                    assert_eq!(event.pod, []);
-                    core::Pod::default()
-                }
-                _ => core::Pod::decode(event.pod.as_slice()).unwrap(),
-            };
-            (event.kind(), pod)
-        }))
+        self.runtime.block_on(next)
     }
 }
 
@@ -238,72 +232,70 @@ fn what_a_node_has_to_grant_is_what_was_set() {
     assert_eq!(answer, expected);
 }
 
-fn owned() -> Pod {
-    let owner = Owner {
-        api_version: "apps/v1".to_owned(),
-        kind: "ReplicaSet".to_owned(),
-        name: "llm-7d9f".to_owned(),
-        uid: "aaaaaaaa-0000-4000-8000-000000000001".to_owned(),
-        controller: true,
-    };
+/// A pod with containers of each kind and one that is still to be made.
+fn labelled() -> Pod {
     let of_kind = |name: &str, kind| Container {
         kind,
-        restarts: 2,
         ..Container::new(name, &format!("containerd://{name}"))
     };
     Pod {
         labels: [("app".to_owned(), "llm".to_owned())].into(),
         annotations: [("note".to_owned(), "x".to_owned())].into(),
-        owners: vec![owner],
-        priority_class: "high".to_owned(),
         containers: vec![
             of_kind("server", ContainerKind::Regular),
             of_kind("fetch", ContainerKind::Init),
-            of_kind("proxy", ContainerKind::Sidecar),
-            of_kind("debugger", ContainerKind::Ephemeral),
+            Container::new("late", ""),
         ],
         ..Pod::new("research", "llm-0", UID)
     }
 }
 
 #[test]
-fn a_whole_pod_is_listed_with_its_owners_and_all_its_containers() {
+fn the_runtime_lists_sandboxes_and_containers_also_of_one_id_or_label() {
     let client = Client::new();
-    client.kubelet.set_pod(owned());
-    let listed: pods::ListResponse =
-        client.ask("/v1alpha1.Pods/ListPods", pods::ListRequest {}).unwrap();
-    let [bytes] = &listed.pods[..] else { panic!("{listed:?}") };
-    let pod = core::Pod::decode(bytes.as_slice()).unwrap();
-    let metadata = &pod.metadata;
-    assert_eq!((&*metadata.name, &*metadata.namespace, &*metadata.uid), ("llm-0", "research", UID));
-    assert_eq!(metadata.labels["app"], "llm");
-    assert_eq!(metadata.annotations["note"], "x");
-    let owners = [core::OwnerReference {
-        kind: "ReplicaSet".to_owned(),
-        name: "llm-7d9f".to_owned(),
-        uid: "aaaaaaaa-0000-4000-8000-000000000001".to_owned(),
-        api_version: "apps/v1".to_owned(),
-        controller: Some(true),
-    }];
-    assert_eq!(metadata.owners, owners);
-    assert_eq!((&*pod.spec.node_name, &*pod.spec.priority_class_name), ("node-a", "high"));
-    assert_eq!((&*pod.status.phase, &*pod.status.qos_class), ("Running", "Burstable"));
-    let names = |list: &[core::ContainerStatus]| -> Vec<String> {
-        list.iter().map(|status| format!("{} {}", status.name, status.container_id)).collect()
+    client.kubelet.set_pod(labelled());
+    client.kubelet.set_pod(Pod::new("research", "llm-1", "bbbbbbbb"));
+    let sandboxes = |filter| -> ListPodSandboxResponse {
+        let request = ListPodSandboxRequest { filter };
+        client.ask("/runtime.v1.RuntimeService/ListPodSandbox", request).unwrap()
     };
-    assert_eq!(names(&pod.status.containers), ["server containerd://server"]);
-    let init = ["fetch containerd://fetch", "proxy containerd://proxy"];
-    assert_eq!(names(&pod.status.init_containers), init);
-    assert_eq!(names(&pod.status.ephemeral_containers), ["debugger containerd://debugger"]);
-    assert_eq!(pod.status.containers[0].image, "registry.test/research/trainer:1.4");
-    assert_eq!(pod.status.containers[0].restart_count, 2);
+    assert_eq!(sandboxes(None).items.len(), 2);
+    let of_uid = [("io.kubernetes.pod.uid".to_owned(), UID.to_owned())].into();
+    let filter = PodSandboxFilter { label_selector: of_uid, ..<_>::default() };
+    let [sandbox] = &sandboxes(Some(filter)).items[..] else { panic!("more than one") };
+    let metadata = sandbox.metadata.as_ref().unwrap();
+    assert_eq!((&*metadata.name, &*metadata.namespace, &*metadata.uid), ("llm-0", "research", UID));
+    assert_eq!((&*sandbox.labels["app"], &*sandbox.annotations["note"]), ("llm", "x"));
 
-    let get =
-        |uid: &str| client.ask("/v1alpha1.Pods/GetPod", pods::GetRequest { uid: uid.to_owned() });
-    let found: pods::GetResponse = get(UID).unwrap();
-    assert_eq!(&found.pod, bytes);
-    let missing = get("x").unwrap_err();
-    assert_eq!((missing.code(), missing.message()), (Code::NotFound, "pod with UID x not found"));
+    let containers = |id: &str| -> Vec<String> {
+        let filter = ContainerFilter { id: id.to_owned() };
+        let request = ListContainersRequest { filter: Some(filter) };
+        let method = "/runtime.v1.RuntimeService/ListContainers";
+        let found: ListContainersResponse = client.ask(method, request).unwrap();
+        assert!(found.containers.iter().all(|container| container.pod_sandbox_id == sandbox.id));
+        found.containers.into_iter().map(|container| container.metadata.unwrap().name).collect()
+    };
+    assert_eq!(
+        (containers(""), containers("fetch")),
+        (vec!["server".to_owned(), "fetch".to_owned()], vec!["fetch".to_owned()])
+    );
+}
+
+#[test]
+fn a_watch_tells_what_happens_from_then_on() {
+    let client = Client::new();
+    let mut events = client.watch();
+    client.kubelet.set_pod(labelled());
+    assert_eq!(client.next(&mut events).unwrap(), Some(cri::started(&labelled())));
+    assert_eq!(client.kubelet.remove_pod(UID), Some(labelled()));
+    let sandbox = cri::sandbox(&labelled()).id;
+    for id in ["server", "fetch", &sandbox] {
+        let event = client.next(&mut events).unwrap().unwrap();
+        assert_eq!(
+            (event.container_event_type(), &*event.container_id),
+            (ContainerEventType::ContainerDeletedEvent, id)
+        );
+    }
 }
 
 #[test]
@@ -314,99 +306,6 @@ fn a_list_of_allocations_is_what_kubernetes_itself_writes() {
 }
 
 #[test]
-fn a_pod_that_kubernetes_itself_wrote_has_its_fields_where_ours_are() {
-    let theirs = include_bytes!("../../../fixtures/kubernetes/fake-pod.binpb");
-    let theirs = pods::GetResponse::decode(&theirs[..]).unwrap();
-    let theirs = core::Pod::decode(theirs.pod.as_slice()).unwrap();
-    let container = |name: &str, number: u32, kind| Container {
-        kind,
-        restarts: if name == "server" { 2 } else { 0 },
-        ..Container::new(name, &format!("containerd://0{number}"))
-    };
-    let model = Pod {
-        name: "llm-7d9f-abcde".to_owned(),
-        labels: [("app", "llm"), ("pod-template-hash", "7d9f")]
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into(),
-        annotations: [("kubernetes.io/config.source".to_owned(), "api".to_owned())].into(),
-        containers: vec![
-            container("server", 1, ContainerKind::Regular),
-            container("fetch", 2, ContainerKind::Init),
-            container("proxy", 3, ContainerKind::Sidecar),
-            container("debugger", 4, ContainerKind::Ephemeral),
-        ],
-        ..owned()
-    };
-    let mut ours = core::Pod::of(&model);
-    // What a model does not have.
-    ours.metadata.generate_name = "llm-7d9f-".to_owned();
-    ours.metadata.resource_version = "4711".to_owned();
-    ours.metadata.generation = 1;
-    ours.metadata.creation.seconds = Some(1_795_000_000);
-    let status = &mut ours.status;
-    let lists =
-        [&mut status.containers, &mut status.init_containers, &mut status.ephemeral_containers];
-    for status in lists.into_iter().flatten() {
-        status.image_id = format!("registry.test/research/trainer@sha256:{:064}", 1);
-    }
-    assert_eq!(theirs, ours);
-}
-
-#[test]
-fn events_are_what_kubernetes_itself_writes() {
-    let modified = Event { kind: EventType::Modified.into(), pod: vec![1, 2] };
-    assert_eq!(modified.encode_to_vec(), [8, 2, 18, 2, 1, 2]);
-    assert_eq!(Event::initial_sync_complete().encode_to_vec(), [8, 4]);
-}
-
-#[test]
-fn a_watch_tells_what_there_is_then_that_this_was_all_then_what_happens() {
-    let client = Client::new();
-    client.kubelet.set_pod(owned());
-    let mut events = client.watch();
-    let whole = core::Pod::of(&owned());
-    assert_eq!(client.next(&mut events).unwrap(), Some((EventType::Added, whole)));
-    let synced = Some((EventType::InitialSyncComplete, core::Pod::default()));
-    assert_eq!(client.next(&mut events).unwrap(), synced);
-    assert_eq!(client.kubelet.watchers(), 1);
-
-    let later = Pod::new("research", "llm-1", "bbbbbbbb");
-    client.kubelet.set_pod(later.clone());
-    let added = Some((EventType::Added, core::Pod::of(&later)));
-    assert_eq!(client.next(&mut events).unwrap(), added);
-
-    let changed = Pod { phase: "Failed".to_owned(), ..owned() };
-    client.kubelet.set_pod(changed.clone());
-    let modified = Some((EventType::Modified, core::Pod::of(&changed)));
-    assert_eq!(client.next(&mut events).unwrap(), modified);
-
-    assert_eq!(client.kubelet.remove_pod(UID), Some(changed));
-    let (kind, gone) = client.next(&mut events).unwrap().unwrap();
-    assert_eq!((kind, gone.metadata.uid.as_str()), (EventType::Deleted, UID));
-    assert_eq!(gone.metadata.owners, []);
-    assert_eq!(gone.status, core::PodStatus::default());
-
-    client.kubelet.drop_watchers();
-    let ended = client.next(&mut events).unwrap_err();
-    assert_eq!(ended.code(), Code::ResourceExhausted);
-}
-
-#[test]
-fn a_watcher_that_goes_away_is_forgotten() {
-    let client = Client::new();
-    let mut events = client.watch();
-    client.next(&mut events).unwrap();
-    assert_eq!(client.kubelet.watchers(), 1);
-    drop(events);
-    // The end of the connection is on its way to the kubelet's thread.
-    let end = std::time::Instant::now() + SOON;
-    while client.kubelet.watchers() > 0 && std::time::Instant::now() < end {
-        client.runtime.block_on(tokio::task::yield_now());
-    }
-    assert_eq!(client.kubelet.watchers(), 0);
-}
-
-#[test]
 fn faults_are_of_one_api_until_they_are_taken_back() {
     let client = Client::new();
     let refuse = Fault::Refuse(Code::ResourceExhausted, "rejected by rate limit".to_owned());
@@ -414,9 +313,9 @@ fn faults_are_of_one_api_until_they_are_taken_back() {
     let error = client.list().unwrap_err();
     let refused = (Code::ResourceExhausted, "rejected by rate limit");
     assert_eq!((error.code(), error.message()), refused);
-    let pods: pods::ListResponse =
-        client.ask("/v1alpha1.Pods/ListPods", pods::ListRequest {}).unwrap();
-    assert_eq!(pods, pods::ListResponse::default());
+    let version: VersionResponse =
+        client.ask("/runtime.v1.RuntimeService/Version", VersionRequest::default()).unwrap();
+    assert_eq!(version.runtime_name, "containerd");
 
     assert!(client.is_answered(SOON));
     client.kubelet.set_fault(Api::PodResources, Some(Fault::Hang));
@@ -429,15 +328,14 @@ fn faults_are_of_one_api_until_they_are_taken_back() {
     assert!(begun.elapsed() >= delay, "{:?}", begun.elapsed());
     client.kubelet.set_fault(Api::PodResources, None);
     client.list().unwrap();
-    assert_eq!((client.kubelet.calls(Api::PodResources), client.kubelet.calls(Api::Pods)), (5, 1));
+    assert_eq!((client.kubelet.calls(Api::PodResources), client.kubelet.calls(Api::Cri)), (5, 1));
 }
 
 #[test]
 fn a_stopped_kubelet_leaves_its_sockets_and_a_new_one_knows_what_it_knew() {
     let mut client = Client::new();
-    client.kubelet.set_pod(owned());
     let mut events = client.watch();
-    client.next(&mut events).unwrap();
+    client.kubelet.set_pod(labelled());
     client.next(&mut events).unwrap();
     client.kubelet.stop();
     assert!(client.next(&mut events).is_err());
@@ -451,15 +349,7 @@ fn a_stopped_kubelet_leaves_its_sockets_and_a_new_one_knows_what_it_knew() {
     assert_eq!(client.list().unwrap().pod_resources.len(), 1);
     client.kubelet.stop();
     client.kubelet.remove_sockets().unwrap();
-    assert!(!client.kubelet.pods_api().exists());
-}
-
-#[test]
-fn an_old_kubelet_has_no_pods_api() {
-    let folder = tempfile::tempdir().unwrap();
-    let kubelet = Kubelet::start_old(folder.path()).unwrap();
-    assert!(kubelet.pod_resources().exists());
-    assert!(!kubelet.pods_api().exists());
+    assert!(!client.kubelet.cri().exists());
 }
 
 #[test]

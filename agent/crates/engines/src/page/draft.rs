@@ -1,14 +1,12 @@
-//! A page read line by line, and the shape that is made of it.
+//! A page read line by line, and its series.
 
 use super::super::ENGINES;
 use super::super::exposition::{self, Line, LineError, SampleLine};
 use super::super::table::{Engine, Family, Read, Version};
 use super::buckets::{self, Upstream};
 use super::names::{Part, Place, Types, fits, plain};
-use super::shape::{Action, NumberSeries, PlannedLine, Shape};
-use super::{
-    MAX_KEPT_LINES, MAX_KEPT_PAGE, MAX_LABELS, MAX_LINES, MAX_SERIES, MAX_UNKNOWN, PageError,
-};
+use super::series::{Notes, NumberSeries, PageSeries};
+use super::{MAX_LABELS, MAX_LINES, MAX_SERIES, MAX_UNKNOWN, PageError};
 use gpuwho_model::catalog::MetricDef;
 use gpuwho_model::catalog::attributes as attr;
 use gpuwho_model::labels::{Label, LabelSet, LabelSets};
@@ -20,7 +18,7 @@ const START_TIME: &str = "process_start_time_seconds";
 /// A page's lines.
 #[derive(Debug, Default)]
 pub(super) struct Draft<'p> {
-    shape: Shape,
+    notes: Notes,
     types: Types<'p>,
     /// Each with its line, from 0.
     samples: Vec<(usize, SampleLine<'p>)>,
@@ -32,17 +30,15 @@ impl<'p> Draft<'p> {
     /// Reads every line.
     pub(super) fn read(page: &'p [u8]) -> Self {
         let mut draft = Self::default();
-        draft.shape.is_kept = page.len() <= MAX_KEPT_PAGE;
         let mut keys = HashSet::new();
         let mut is_over = false;
         let mut lines = page.split_inclusive(|byte| *byte == b'\n').enumerate();
         while let Some((at, line)) = lines.next() {
             if at >= MAX_LINES || draft.labels >= MAX_LABELS {
                 let is_series = |(_, line): &(usize, &[u8])| !line.starts_with(b"#");
-                draft.shape.notes.bad(at, LineError::TooMany);
-                draft.shape.notes.left_out =
+                draft.notes.bad(at, LineError::TooMany);
+                draft.notes.left_out =
                     std::iter::once((at, line)).chain(lines).filter(is_series).count();
-                draft.shape.is_kept = false;
                 break;
             }
             let read = match line.strip_suffix(b"\n") {
@@ -57,60 +53,49 @@ impl<'p> Draft<'p> {
                 read => read,
             };
             is_over |= read == Ok(Line::End);
-            draft.take(at, line, read);
+            draft.take(at, read);
         }
         draft
     }
 
-    fn take(&mut self, at: usize, line: &[u8], read: Result<Line<'p>, LineError>) {
-        let mut key = line;
-        let mut has_value = false;
+    fn take(&mut self, at: usize, read: Result<Line<'p>, LineError>) {
         match read {
             Ok(Line::Sample(sample)) => {
-                key = line.get(..sample.value_at).unwrap_or(line);
-                has_value = true;
                 self.types.note(&sample);
                 self.labels += sample.labels.len();
                 self.samples.push((at, sample));
             }
             Ok(Line::Type(name, of)) => self.types.set(name, of),
             Ok(Line::Nothing | Line::End) => {}
-            Err(cause) => self.shape.notes.bad(at, cause),
+            Err(cause) => self.notes.bad(at, cause),
         }
-        self.shape.is_kept &= at < MAX_KEPT_LINES;
-        if !self.shape.is_kept {
-            return;
-        }
-        self.shape.keys.extend_from_slice(key);
-        let key_end = u32::try_from(self.shape.keys.len()).unwrap_or(u32::MAX);
-        self.shape.lines.push(PlannedLine { key_end, actions_end: 0, has_value });
     }
 
-    /// What each line is for.
-    pub(super) fn shape(
-        mut self,
+    /// The series of its lines.
+    pub(super) fn series(
+        self,
         version: Option<Version>,
         sets: &mut LabelSets,
-    ) -> Result<Shape, PageError> {
-        if self.samples.is_empty() {
-            let bad = self.shape.notes.first_bad;
+    ) -> Result<PageSeries, PageError> {
+        let Self { notes, types, samples, .. } = self;
+        if samples.is_empty() {
             let not = |(line, cause)| PageError::NoExposition { line, cause };
-            return Err(bad.map_or(PageError::Empty, not));
+            return Err(notes.first_bad.map_or(PageError::Empty, not));
         }
-        let samples = std::mem::take(&mut self.samples);
-        let places: Vec<_> =
-            samples.iter().map(|(_, sample)| self.types.place(&sample.name)).collect();
+        let places: Vec<_> = samples.iter().map(|(_, sample)| types.place(&sample.name)).collect();
         let present = places.iter().filter(|place| place.part != Part::Created);
         let present: HashSet<String> = present.map(|place| plain(place.family)).collect();
         let engines = engines(&present);
         let Some(engine) = engines.first() else { return Err(PageError::UnknownEngine) };
-        let mut plan = Plan::new(&engines, &present, sets, self.shape);
-        plan.shape.notes.engine = engine.name;
+        let mut filling = Filling::new(&engines, &present, sets, notes);
+        filling.page.notes.engine = engine.name;
         for ((line, sample), place) in samples.iter().zip(&places) {
-            plan.take(*line, sample, *place);
+            filling.take(*line, sample, *place);
         }
-        plan.note_missing(engine, version);
-        Ok(plan.finish(&samples))
+        filling.note_missing(engine, version);
+        let Filling { mut page, upstream, .. } = filling;
+        buckets::fill(upstream, &mut page);
+        Ok(page)
     }
 }
 
@@ -132,27 +117,26 @@ fn engines(present: &HashSet<String>) -> Vec<&'static Engine> {
     ENGINES.iter().filter(is_marked).copied().collect()
 }
 
-/// A shape in the making.
-struct Plan<'a> {
-    shape: Shape,
+/// The series in the making.
+struct Filling<'a> {
+    page: PageSeries,
     present: &'a HashSet<String>,
     engines: &'a [&'static Engine],
     families: HashMap<String, Vec<(&'static Engine, &'static Family)>>,
     sets: &'a mut LabelSets,
-    actions: Vec<(usize, Action)>,
-    numbers: HashMap<(&'static MetricDef, Option<LabelSet>), u32>,
+    numbers: HashMap<(&'static MetricDef, Option<LabelSet>), usize>,
     upstream: Vec<Upstream>,
     /// Where each histogram of the page is in `upstream`.
     places: HashMap<(*const Family, String), usize>,
     unknown: HashSet<String>,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> Filling<'a> {
     fn new(
         engines: &'a [&'static Engine],
         present: &'a HashSet<String>,
         sets: &'a mut LabelSets,
-        shape: Shape,
+        notes: Notes,
     ) -> Self {
         let mut families: HashMap<_, Vec<_>> = HashMap::new();
         for engine in engines {
@@ -161,12 +145,11 @@ impl<'a> Plan<'a> {
             }
         }
         Self {
-            shape,
+            page: PageSeries { notes, ..PageSeries::default() },
             present,
             engines,
             families,
             sets,
-            actions: Vec::new(),
             numbers: HashMap::new(),
             upstream: Vec::new(),
             places: HashMap::new(),
@@ -176,7 +159,7 @@ impl<'a> Plan<'a> {
 
     fn take(&mut self, line: usize, sample: &SampleLine<'_>, place: Place<'_>) {
         if sample.name == START_TIME && sample.labels.is_empty() {
-            self.actions.push((line, Action::Started));
+            self.page.notes.started = Some(sample.value);
         }
         if place.part == Part::Created {
             return;
@@ -209,25 +192,31 @@ impl<'a> Plan<'a> {
         place: Place<'_>,
         (engine, family): (&'static Engine, &'static Family),
     ) {
-        let action = match (family.read, place.part) {
-            (Read::Histogram, _) => return self.histogram(line, sample, place, (engine, family)),
-            (Read::Counter | Read::Level, Part::Value) | (Read::Sum, Part::Sum) => Action::Number,
-            (Read::Label(_) | Read::NewestLabel(_) | Read::NewestNames(_), Part::Value) => {
-                let Some(action) = in_label(family.read, sample) else { return };
-                let number = self.number(sample, engine, family);
-                self.actions.extend(number.map(|number| (line, action(number))));
-                return;
+        match (family.read, place.part) {
+            (Read::Histogram, _) => self.histogram(line, sample, place, (engine, family)),
+            (Read::Counter | Read::Level, Part::Value) | (Read::Sum, Part::Sum) => {
+                if let Some(number) = self.number(sample, engine, family) {
+                    number.take(sample.value);
+                }
             }
-            _ => return,
-        };
-        let number = self.number(sample, engine, family);
-        self.actions.extend(number.map(|number| (line, action(number))));
+            (Read::Label(_) | Read::NewestLabel(_) | Read::NewestNames(_), Part::Value) => {
+                let Some(value) = in_label(family.read, sample) else { return };
+                match self.number(sample, engine, family) {
+                    Some(number) if !matches!(family.read, Read::Label(_)) => {
+                        number.take_newest(value, sample.value);
+                    }
+                    Some(number) if sample.value != 0.0 => number.take(value),
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Whether one more series has room; if not, the line is counted.
     fn has_room(&mut self) -> bool {
-        let has_room = self.shape.numbers.len() + self.upstream.len() < MAX_SERIES;
-        self.shape.notes.left_out += usize::from(!has_room);
+        let has_room = self.page.numbers.len() + self.upstream.len() < MAX_SERIES;
+        self.page.notes.left_out += usize::from(!has_room);
         has_room
     }
 
@@ -237,15 +226,15 @@ impl<'a> Plan<'a> {
         sample: &SampleLine<'_>,
         engine: &'static Engine,
         family: &'static Family,
-    ) -> Option<u32> {
+    ) -> Option<&mut NumberSeries> {
         let key = (family.metric, self.labels(sample, engine, family));
-        if let Some(place) = self.numbers.get(&key) {
-            return Some(*place);
+        let known = self.numbers.get(&key).copied();
+        let place = known.or_else(|| self.has_room().then_some(self.page.numbers.len()))?;
+        if known.is_none() {
+            self.page.numbers.push(NumberSeries::new(family, key.1.clone()));
+            self.numbers.insert(key, place);
         }
-        let place = u32::try_from(self.shape.numbers.len()).ok().filter(|_| self.has_room())?;
-        self.shape.numbers.push(NumberSeries::new(family, key.1.clone()));
-        self.numbers.insert(key, place);
-        Some(place)
+        self.page.numbers.get_mut(place)
     }
 
     fn histogram(
@@ -266,17 +255,17 @@ impl<'a> Plan<'a> {
             }
             self.places.insert(key, new);
             let labels = self.labels(sample, engine, family);
-            let buckets = Vec::new();
-            self.upstream.push(Upstream { family, labels, buckets, sum: None, count: None });
+            let (buckets, sum, count) = (Vec::new(), None, None);
+            self.upstream.push(Upstream { family, labels, line, buckets, sum, count });
         }
         let Some(upstream) = self.upstream.get_mut(at) else { return };
         match place.part {
             Part::Bucket => {
                 let bound = sample.label("le").and_then(|le| exposition::number(le.as_bytes()));
-                upstream.buckets.push((bound.unwrap_or(f64::NAN), line));
+                upstream.buckets.push((bound.unwrap_or(f64::NAN), sample.value));
             }
-            Part::Sum => upstream.sum = Some(line),
-            Part::Count => upstream.count = Some(line),
+            Part::Sum => upstream.sum = Some(sample.value),
+            Part::Count => upstream.count = Some(sample.value),
             Part::Value | Part::Created => {}
         }
     }
@@ -295,7 +284,7 @@ impl<'a> Plan<'a> {
                 continue;
             };
             if **key == attr::GEN_AI_MODEL {
-                self.shape.notes.note_model(value);
+                self.page.notes.note_model(value);
             }
             if !labels.iter().any(|(known, _)| known == key) {
                 labels.push((key, value));
@@ -307,7 +296,7 @@ impl<'a> Plan<'a> {
             }
         }
         // Another engine than the page's: the back end of it.
-        if engine.name != self.shape.notes.engine {
+        if engine.name != self.page.notes.engine {
             labels.push((&attr::ENGINE_NAME, engine.name));
         }
         (!labels.is_empty()).then(|| self.sets.intern(&labels))
@@ -319,9 +308,9 @@ impl<'a> Plan<'a> {
         if !is_ours || is_unread() || !self.unknown.insert(plain) {
             return;
         }
-        self.shape.notes.unknown_count += 1;
-        if self.shape.notes.unknown.len() < MAX_UNKNOWN {
-            self.shape.notes.unknown.push(family.into());
+        self.page.notes.unknown_count += 1;
+        if self.page.notes.unknown.len() < MAX_UNKNOWN {
+            self.page.notes.unknown.push(family.into());
         }
     }
 
@@ -336,48 +325,20 @@ impl<'a> Plan<'a> {
         let missing = expected
             .filter(|family| family.is_in(version) && !has(family))
             .filter(|family| family.only.is_some() || !is_there(family.metric));
-        self.shape.notes.missing = missing.map(|family| family.upstream).collect();
-    }
-
-    /// The shape, filled with this page's values.
-    fn finish(self, samples: &[(usize, SampleLine<'_>)]) -> Shape {
-        let Self { mut shape, mut actions, upstream, .. } = self;
-        buckets::plan(upstream, &mut shape, &mut actions);
-        actions.sort_by_key(|(line, _)| *line);
-        let mut next = actions.iter().peekable();
-        for (line, sample) in samples {
-            while let Some((_, action)) = next.next_if(|(of, _)| of == line) {
-                shape.act(*action, sample.value);
-            }
-        }
-        if !shape.is_kept {
-            return shape;
-        }
-        let mut done = 0;
-        for (at, line) in shape.lines.iter_mut().enumerate() {
-            done += actions.iter().skip(done).take_while(|(of, _)| *of == at).count();
-            line.actions_end = u32::try_from(done).unwrap_or(u32::MAX);
-        }
-        shape.actions = actions.into_iter().map(|(_, action)| action).collect();
-        shape
+        self.page.notes.missing = missing.map(|family| family.upstream).collect();
     }
 }
 
 /// What a label of an info series says; `None` for what is no number.
-fn in_label(read: Read, sample: &SampleLine<'_>) -> Option<impl Fn(u32) -> Action> {
-    let number = |label| exposition::number(sample.label(label)?.as_bytes());
-    let value = match read {
-        Read::Label(label) | Read::NewestLabel(label) => number(label)?,
+fn in_label(read: Read, sample: &SampleLine<'_>) -> Option<f64> {
+    match read {
+        Read::Label(label) | Read::NewestLabel(label) => {
+            exposition::number(sample.label(label)?.as_bytes())
+        }
         Read::NewestNames(label) => {
             let names = sample.label(label)?.split(',');
-            names.filter(|name| !name.trim().is_empty()).count() as f64
+            Some(names.filter(|name| !name.trim().is_empty()).count() as f64)
         }
-        _ => return None,
-    };
-    let is_newest = !matches!(read, Read::Label(_));
-    Some(
-        move |series| {
-            if is_newest { Action::Newest(series, value) } else { Action::Label(series, value) }
-        },
-    )
+        _ => None,
+    }
 }

@@ -239,7 +239,7 @@ mod tests {
         let file = folder.path().join("gpuwho.toml");
         std::fs::write(&file, format!("[prometheus]\n{toml}")).unwrap();
         let tables =
-            Tables::load(Some(&file), &[], &[SECTION]).map_err(|error| error.to_string())?;
+            Tables::load(Some(&file), &[], &[SECTION], &[]).map_err(|error| error.to_string())?;
         let flags = Flags { prometheus: flag.map(str::to_owned), ..Flags::default() };
         let (paths, metrics) = (Paths::default(), Selection::all());
         let with = Resolving {

@@ -3,7 +3,8 @@
 //! Each section belongs to the component that reads it, and is checked as that component's type.
 //! The error for an unknown key names its line and the nearest key. A variable
 //! `GPUWHO_<SECTION>_<KEY>` sets `key` of `[section]`. Its value is parsed as TOML where it is a
-//! TOML boolean, number or array, otherwise it is text.
+//! TOML boolean, number or array, otherwise it is text. A key that a release has removed is left out
+//! with a warning.
 
 use super::{ConfigError, checks, wording};
 use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, Visitor};
@@ -11,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::marker::PhantomData;
 use std::path::Path;
-use toml::de::{DeTable, ValueDeserializer};
+use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 /// A key that is closer than this (Jaro-Winkler) to a known one counts as a typing error.
 const CLOSE_ENOUGH: f64 = 0.75;
@@ -37,9 +38,35 @@ impl Section {
     }
 }
 
+/// A key that a release has removed. That release accepts it without effect; the next refuses it.
+#[derive(Clone, Copy, Debug)]
+pub struct RemovedKey {
+    /// The table's name.
+    pub section: &'static str,
+    /// The key.
+    pub key: &'static str,
+    /// The release.
+    pub since: &'static str,
+    /// What holds instead, as half a sentence.
+    pub instead: &'static str,
+}
+
+impl RemovedKey {
+    fn warning(&self, place: &str) -> String {
+        let Self { section, key, since, instead } = self;
+        format!(
+            "{place}: `{section}.{key}` has no effect from {since} on ({instead}): remove it, the \
+             next release does not know it"
+        )
+    }
+}
+
 /// All sections, with every key and type checked.
 #[derive(Clone, Debug, Default)]
-pub struct Tables(toml::Table);
+pub struct Tables {
+    sections: toml::Table,
+    warnings: Vec<String>,
+}
 
 impl Tables {
     /// Reads the file (if one is named), and applies the environment.
@@ -47,13 +74,20 @@ impl Tables {
         file: Option<&Path>,
         env: &[(String, String)],
         sections: &[Section],
+        removed: &[RemovedKey],
     ) -> Result<Self, ConfigError> {
-        let mut table = match file {
-            Some(path) => read_file(path, sections)?,
-            None => toml::Table::new(),
+        let mut tables = match file {
+            Some(path) => read_file(path, sections, removed)?,
+            None => Self::default(),
         };
+        let Self { sections: table, warnings } = &mut tables;
         for (variable, text) in env {
             let Some((section, key)) = section_and_key(variable, sections) else { continue };
+            let is_it = |one: &&RemovedKey| (one.section, one.key) == (section.name, &*key);
+            if let Some(removed) = removed.iter().find(is_it) {
+                warnings.push(removed.warning(&format!("environment variable {variable}")));
+                continue;
+            }
             let place = table.entry(section.name).or_insert_with(|| toml::Table::new().into());
             if let Some(place) = place.as_table_mut() {
                 place.insert(key, value(text));
@@ -64,17 +98,22 @@ impl Tables {
                 .and_then(|table| (section.check)(section, table))
                 .map_err(|error| in_environment(variable, &error))?;
         }
-        Ok(Self(table))
+        Ok(tables)
+    }
+
+    /// What of the configuration has no effect, a line each.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// The sections and keys that are set otherwise than before.
     pub fn changes(&self, before: &Self) -> Vec<(String, String)> {
         let empty = toml::Table::new();
         let section = |tables: &'_ Self, name: &str| {
-            let table = tables.0.get(name).and_then(toml::Value::as_table);
+            let table = tables.sections.get(name).and_then(toml::Value::as_table);
             table.unwrap_or(&empty).clone()
         };
-        let names: BTreeSet<&String> = self.0.keys().chain(before.0.keys()).collect();
+        let names: BTreeSet<&String> = self.sections.keys().chain(before.sections.keys()).collect();
         let mut changes = Vec::new();
         for name in names {
             let (now, then) = (section(self, name), section(before, name));
@@ -96,7 +135,7 @@ impl Tables {
         name: &str,
         seed: impl for<'de> DeserializeSeed<'de, Value = T>,
     ) -> Result<T, ConfigError> {
-        let Some(section) = self.0.get(name) else { return Ok(T::default()) };
+        let Some(section) = self.sections.get(name) else { return Ok(T::default()) };
         let section = seed.deserialize(section.clone());
         section.map_err(|error| in_environment("GPUWHO_*", &error))
     }
@@ -131,21 +170,36 @@ impl Visitor<'_> for OneOf<'_> {
 }
 
 /// Reads and checks a file: syntax, types and names of its keys.
-fn read_file(path: &Path, sections: &[Section]) -> Result<toml::Table, ConfigError> {
+fn read_file(
+    path: &Path,
+    sections: &[Section],
+    removed: &[RemovedKey],
+) -> Result<Tables, ConfigError> {
     let text =
         checks::read(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
     let wrong = |error: &toml::de::Error| in_file(path, &text, error);
     // Parsed as a `DeTable`, because only there keys and values have a position in the text.
-    for (key, value) in DeTable::parse(&text).map_err(|error| wrong(&error))?.into_inner() {
-        let Some(section) = sections.iter().find(|section| section.name == key.get_ref()) else {
+    let all = DeTable::parse(&text).map_err(|error| wrong(&error))?.into_inner();
+    let sections_as_set = toml::from_str(&text).map_err(|error| wrong(&error))?;
+    let mut tables = Tables { sections: sections_as_set, warnings: Vec::new() };
+    for (name, mut value) in all {
+        let Some(section) = sections.iter().find(|section| section.name == name.get_ref()) else {
             let known = sections.iter().map(|section| section.name);
-            let nearest = nearest(key.get_ref(), known).map(str::to_owned);
-            let place = place(path, &text, key.span().start);
-            return Err(ConfigError::UnknownKey { place, key: key.into_inner().into(), nearest });
+            let nearest = nearest(name.get_ref(), known).map(str::to_owned);
+            let place = place(path, &text, name.span().start);
+            return Err(ConfigError::UnknownKey { place, key: name.into_inner().into(), nearest });
         };
+        for removed in removed.iter().filter(|removed| removed.section == section.name) {
+            let DeValue::Table(keys) = value.get_mut() else { continue };
+            let Some((key, _)) = keys.remove_entry(removed.key) else { continue };
+            let place = place(path, &text, key.span().start);
+            tables.warnings.push(removed.warning(&place));
+            let kept = tables.sections.get_mut(section.name).and_then(toml::Value::as_table_mut);
+            kept.and_then(|kept| kept.remove(removed.key));
+        }
         (section.check)(section, value.into()).map_err(|error| wrong(&error))?;
     }
-    toml::from_str(&text).map_err(|error| wrong(&error))
+    Ok(tables)
 }
 
 fn section_and_key<'a>(variable: &str, sections: &'a [Section]) -> Option<(&'a Section, String)> {

@@ -1,4 +1,4 @@
-//! Metadata of pods and containers from the node's runtimes and kubelet: an index in memory, filled
+//! Metadata of pods and containers from the node's runtimes: an index in memory, filled
 //! by the providers on their own thread and read by the resolvers.
 //!
 //! A lookup is one hash lookup and never waits. A missing entry is requested from the providers,
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{broadcast, watch};
 
-/// A pod as the kubelet or the runtime describes it.
+/// A pod as the runtime describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFacts {
     /// Its UID, as it is in the cgroup path.
@@ -65,8 +65,6 @@ pub struct ContainerFacts {
 /// A source of metadata. If two describe one pod, the first in this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Provider {
-    /// The kubelet's Pods API: the whole pod, with its owner references.
-    PodsApi,
     /// The runtime's CRI socket.
     Cri,
     /// Docker's or Podman's own API.
@@ -324,7 +322,7 @@ impl Index {
     }
 }
 
-/// The first source of names: the facts of kubelet and runtime about the pod and the container that
+/// The first source of names: the runtime's facts about the pod and the container that
 /// the cgroup path names.
 ///
 /// Only if nobody except the host's root can have made the path: a user's slice, a machine and a

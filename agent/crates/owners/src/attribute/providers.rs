@@ -13,7 +13,6 @@ mod fake;
 #[cfg(test)]
 mod fake_kubelet;
 pub(crate) mod pod_resources;
-pub(crate) mod pods_api;
 
 use super::names::{LookupKey, MetadataCache};
 use super::ownership::Ownership;
@@ -52,7 +51,6 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Every provider, by its name in the status.
 const PROVIDERS: &[(&str, ProviderFn)] = &[
-    ("pods_api", |context, lookups| Box::pin(pods_api::provide(context, lookups))),
     ("cri", |context, lookups| Box::pin(cri::provide(context, lookups))),
     ("docker", |context, lookups| Box::pin(engine::docker(context, lookups))),
     ("podman", |context, lookups| Box::pin(engine::podman(context, lookups))),
@@ -83,8 +81,6 @@ pub struct Settings {
 pub struct Kubernetes {
     /// Sockets of container runtimes that speak CRI; absent ones are tried again.
     pub cri: Vec<PathBuf>,
-    /// The kubelet's socket for whole pods.
-    pub pods_api: Option<PathBuf>,
     /// The kubelet's socket for allocated devices.
     pub pod_resources: Option<PathBuf>,
     /// Device plugin resources and claim drivers that are accelerators, in addition to the known

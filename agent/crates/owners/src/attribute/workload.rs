@@ -1,6 +1,5 @@
 //! The workload of a pod from its own metadata: the controller that made it, the training job, the
-//! inference service, the queue. Uses what the node has: owner references if the kubelet provides
-//! them, else the labels that controllers put on their pods.
+//! inference service, the queue. Uses what the node has: the labels that controllers put on their pods.
 //!
 //! A name is never taken from the pod's name alone. If a controller makes the pod's name from its
 //! own, the label that proves it must be present and agree; what labels cannot prove is left out.
@@ -23,25 +22,10 @@ pub(crate) struct PodMeta {
     pub(crate) labels: BTreeMap<String, String>,
     /// Its annotations.
     pub(crate) annotations: BTreeMap<String, String>,
-    /// Its owner references: empty if it has none, or if the provider does not have the field.
-    pub(crate) owners: Vec<OwnerReference>,
     /// The node it runs on.
     pub(crate) node: Option<String>,
     /// When it was made, in seconds since 1970.
     pub(crate) created_s: Option<i64>,
-}
-
-/// One of a pod's owners (`metav1.OwnerReference`).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OwnerReference {
-    /// `apps/v1`, `kubeflow.org/v1`, ….
-    pub(crate) api_version: String,
-    /// `ReplicaSet`, `PyTorchJob`, ….
-    pub(crate) kind: String,
-    /// Its name.
-    pub(crate) name: String,
-    /// Whether it manages the pod: at most one owner does.
-    pub(crate) controller: bool,
 }
 
 /// The labels and annotations that the operator selected.
@@ -104,34 +88,8 @@ struct Controller {
 }
 
 impl Controller {
-    fn of(meta: &PodMeta) -> Self {
-        match meta.owners.iter().find(|owner| owner.controller) {
-            Some(owner) => Self::referenced(meta, owner),
-            None => Self::labelled(meta),
-        }
-    }
-
-    /// From the owner reference; the next owner above it follows from the names controllers
-    /// generate.
-    fn referenced(meta: &PodMeta, owner: &OwnerReference) -> Self {
-        let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
-        match (group, owner.kind.as_str()) {
-            ("apps", "ReplicaSet") => Self::replica_set(meta, &owner.name),
-            ("apps", "StatefulSet") => Self::one(&attr::K8S_STATEFULSET_NAME, owner),
-            ("apps", "DaemonSet") => Self::one(&attr::K8S_DAEMONSET_NAME, owner),
-            ("batch", "Job") => Self::job(meta, &owner.name),
-            // The mirror of a static pod belongs to its node.
-            ("", "Node") => Self::default(),
-            _ => Self {
-                names: Vec::new(),
-                kind: Some(owner.kind.clone()),
-                name: Some(owner.name.clone()),
-            },
-        }
-    }
-
     /// From the labels that controllers put on their pods.
-    fn labelled(meta: &PodMeta) -> Self {
+    fn of(meta: &PodMeta) -> Self {
         if let Some(set) = replica_set_of(meta) {
             return Self::replica_set(meta, set);
         }
@@ -142,10 +100,6 @@ impl Controller {
             return Self::plain("DaemonSet", &attr::K8S_DAEMONSET_NAME, set);
         }
         job_of(meta).map(|job| Self::job(meta, job)).unwrap_or_default()
-    }
-
-    fn one(key: &'static AttrKey, owner: &OwnerReference) -> Self {
-        Self::plain(&owner.kind, key, &owner.name)
     }
 
     fn plain(kind: &str, key: &'static AttrKey, name: &str) -> Self {

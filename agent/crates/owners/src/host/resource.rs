@@ -123,7 +123,7 @@ mod tests {
     fn load(text: &str) -> Result<ResourceSettings, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        let tables = Tables::load(Some(file.path()), &[], &[SECTION]);
+        let tables = Tables::load(Some(file.path()), &[], &[SECTION], &[]);
         let resolved = tables.and_then(|tables| ResourceSettings::resolve(&tables));
         resolved.map_err(|error| error.to_string())
     }

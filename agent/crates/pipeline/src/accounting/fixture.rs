@@ -68,7 +68,7 @@ pub type Reported = BTreeMap<(String, String), f64>;
 pub fn priced(text: &str) -> Costs {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
-    let tables = Tables::load(Some(file.path()), &[], &[cost::SECTION]).unwrap();
+    let tables = Tables::load(Some(file.path()), &[], &[cost::SECTION], &[]).unwrap();
     let settings = Arc::new(cost::Settings::resolve(&tables).unwrap());
     let carbon = Arc::new(Carbon::new(settings.carbon()));
     Costs::new(settings, carbon, Some("p5.48xlarge".into()))

@@ -147,7 +147,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("gpuwho.toml");
         std::fs::write(&file, text).unwrap();
-        let tables = Tables::load(Some(&file), &[], &[SECTION]).map_err(|e| e.to_string())?;
+        let tables = Tables::load(Some(&file), &[], &[SECTION], &[]).map_err(|e| e.to_string())?;
         HealthSettings::resolve(&tables).map_err(|error| error.to_string())
     }
 

@@ -342,7 +342,7 @@ fn a_value_between_start_and_end_neither_ends_nor_starts_a_condition() {
     let file = folder.path().join("gpuwho.toml");
     std::fs::write(&file, off).unwrap();
     let tables =
-        gpuwho_model::config::Tables::load(Some(&file), &[], &[settings::SECTION]).unwrap();
+        gpuwho_model::config::Tables::load(Some(&file), &[], &[settings::SECTION], &[]).unwrap();
     let settings = HealthSettings::resolve(&tables).unwrap();
     let mut fleet =
         Fleet::with(HealthMonitor::new(settings, Duration::from_secs(10), vec!["nvidia"]));

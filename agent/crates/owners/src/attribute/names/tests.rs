@@ -86,12 +86,12 @@ fn a_missing_entry_is_requested_once_and_names_the_process_when_it_arrives() {
 }
 
 #[test]
-fn the_kubelet_counts_over_the_runtime_whichever_answers_first() {
+fn the_first_provider_in_order_counts_whichever_answers_first() {
     let names = MetadataCache::default();
+    assert!(names.put_pod(Provider::Engine, pod(UID, "of-engine")));
     assert!(names.put_pod(Provider::Cri, pod(UID, "of-cri")));
-    assert!(names.put_pod(Provider::PodsApi, pod(UID, "of-kubelet")));
-    assert!(!names.put_pod(Provider::Cri, pod(UID, "of-cri")));
-    assert_eq!(&*names.pod(&PodUid::new(UID)).unwrap().name, "of-kubelet");
+    assert!(!names.put_pod(Provider::Engine, pod(UID, "of-engine")));
+    assert_eq!(&*names.pod(&PodUid::new(UID)).unwrap().name, "of-cri");
 }
 
 #[test]
@@ -274,13 +274,13 @@ fn a_process_of_a_pod_s_sandbox_loses_the_container_name_its_logs_suggested() {
 }
 
 #[test]
-fn a_pod_that_the_kubelet_describes_has_not_ended_when_its_sandbox_has() {
+fn a_pod_that_a_preferred_provider_describes_has_not_ended_when_another_says_so() {
     let names = MetadataCache::default();
-    names.put_pod(Provider::PodsApi, pod(UID, "train-0"));
-    names.gone(Provider::Cri, &LookupKey::Pod(PodUid::new(UID)), SECOND);
+    names.put_pod(Provider::Cri, pod(UID, "train-0"));
+    names.gone(Provider::Engine, &LookupKey::Pod(PodUid::new(UID)), SECOND);
     names.expire(KEEP_GONE_NS + 2 * SECOND);
     assert_eq!(names.pod_named("ml", "train-0").unwrap().uid, PodUid::new(UID));
-    names.gone(Provider::PodsApi, &LookupKey::Pod(PodUid::new(UID)), SECOND);
+    names.gone(Provider::Cri, &LookupKey::Pod(PodUid::new(UID)), SECOND);
     assert_eq!(names.pod_named("ml", "train-0"), None);
 }
 

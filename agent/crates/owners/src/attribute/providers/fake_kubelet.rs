@@ -2,7 +2,6 @@
 //! client's libraries are not checked against themselves.
 
 use super::{Kubernetes, LookupQueue, ProviderContext, Settings};
-use crate::attribute::names::LookupKey;
 use crate::attribute::ownership::Ownership;
 use crate::nodes::fixture::VENDORS;
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -14,7 +13,6 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use prost::Message;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -44,8 +42,6 @@ pub(super) enum Reply {
     Status(u32, &'static str),
     /// No answer.
     Hang,
-    /// Messages, then nothing until [`Kubelet::send`].
-    Stream(Vec<Vec<u8>>),
 }
 
 /// The server; it listens until dropped and leaves its socket file.
@@ -100,21 +96,6 @@ impl Kubelet {
         replies.retain(|(known, _)| *known != method);
         replies.push((method, reply));
         self
-    }
-
-    /// Sends one more message on every open stream.
-    pub(super) fn send(&self, message: &impl Message) {
-        for stream in self.state.streams.borrow().iter() {
-            // An error means that the client has gone.
-            let _ = stream.send(Frame::data(framed(&message.encode_to_vec())));
-        }
-    }
-
-    /// Ends every open stream, as a kubelet does that shuts down in order.
-    pub(super) fn end_streams(&self) {
-        for stream in self.state.streams.borrow_mut().drain(..) {
-            let _ = stream.send(Frame::trailers(status(0, "")));
-        }
     }
 
     /// The requests of a method so far.
@@ -173,11 +154,6 @@ async fn answer(
         Reply::Hang => {
             state.streams.borrow_mut().push(sender);
             (VecDeque::new(), Some(receiver))
-        }
-        Reply::Stream(messages) => {
-            state.streams.borrow_mut().push(sender);
-            let frames = messages.iter().map(|message| Frame::data(framed(message)));
-            (frames.collect(), Some(receiver))
         }
     };
     let mut response = Response::new(Frames { waiting, more });
@@ -263,11 +239,6 @@ impl Fixture {
         };
         let (requests, sockets) = (self.ownership.names().requests(), <_>::default());
         (context, LookupQueue { requests, busy, sockets })
-    }
-
-    /// Requests a lookup.
-    pub(super) fn request(&self, key: LookupKey) {
-        self.ownership.names().request(key);
     }
 
     pub(super) fn report(&self) -> Option<Report> {

@@ -5,16 +5,6 @@ fn pod(name: &str, labels: &[(&str, &str)]) -> PodMeta {
     PodMeta { namespace: "ml".into(), name: name.into(), labels, ..PodMeta::default() }
 }
 
-fn owned(mut meta: PodMeta, api_version: &str, kind: &str, name: &str) -> PodMeta {
-    meta.owners.push(OwnerReference {
-        api_version: api_version.into(),
-        kind: kind.into(),
-        name: name.into(),
-        controller: true,
-    });
-    meta
-}
-
 fn reported(meta: &PodMeta) -> Vec<(&'static str, String)> {
     let (workload, _) = describe(meta, &WantedLabels::default());
     workload.iter().map(|(key, value)| (key.name, value.to_string())).collect()
@@ -53,29 +43,6 @@ fn a_name_that_only_looks_like_a_replica_sets_proves_nothing() {
     expect(&pod("vllm-7d4b9c6f5d-aeiou", &[("pod-template-hash", "7d4b9c6f5d")]), &[]);
     expect(&pod("7d4b9c6f5d-x2x7k", &[("pod-template-hash", "7d4b9c6f5d")]), &[]);
     expect(&pod("vllm-x2x7k", &[("pod-template-hash", "")]), &[]);
-}
-
-#[test]
-fn an_owner_reference_counts_before_labels() {
-    let meta = pod("web-7d4b9c6f5d-x2x7k", &[("pod-template-hash", "7d4b9c6f5d")]);
-    expect(
-        &owned(meta, "apps/v1", "StatefulSet", "web-7d4b9c6f5d"),
-        &[
-            ("k8s.statefulset.name", "web-7d4b9c6f5d"),
-            (KIND, "StatefulSet"),
-            (NAME, "web-7d4b9c6f5d"),
-        ],
-    );
-}
-
-#[test]
-fn a_replica_set_without_a_template_hash_has_no_deployment() {
-    let meta =
-        owned(pod("web-6b9f4-x2x7k", &[("app", "web")]), "apps/v1", "ReplicaSet", "web-6b9f4");
-    expect(
-        &meta,
-        &[("k8s.replicaset.name", "web-6b9f4"), (KIND, "ReplicaSet"), (NAME, "web-6b9f4")],
-    );
 }
 
 #[test]
@@ -128,7 +95,6 @@ fn a_jobs_pod_names_the_job() {
     expect(&pod("train-8fk2n", &[("batch.kubernetes.io/job-name", "train")]), &job);
     expect(&pod("train-8fk2n", &[("job-name", "train"), ("controller-uid", "1b2c")]), &job);
     expect(&pod("train-8fk2n", &[("job-name", "train")]), &[]);
-    expect(&owned(pod("train-8fk2n", &[]), "batch/v1", "Job", "train"), &job);
 }
 
 #[test]
@@ -273,24 +239,8 @@ fn a_job_sets_pod_is_named_by_the_set_and_by_its_job() {
 }
 
 #[test]
-fn an_owner_of_another_kind_is_the_workload() {
-    let meta = owned(pod("nb-0", &[]), "example.com/v1", "Notebook", "nb");
-    expect(&meta, &[(KIND, "Notebook"), (NAME, "nb")]);
-    // A kind of that name in another group is not the built-in one.
-    let meta = owned(pod("x-master-0", &[]), "batch.volcano.sh/v1alpha1", "Job", "x");
-    expect(&meta, &[(KIND, "Job"), (NAME, "x")]);
-}
-
-#[test]
 fn a_static_pod_has_no_workload() {
     let meta = pod("kube-apiserver-node-1", &[("tier", "control-plane")]);
-    expect(&owned(meta, "v1", "Node", "node-1"), &[]);
-}
-
-#[test]
-fn an_owner_that_does_not_manage_the_pod_is_not_its_workload() {
-    let mut meta = owned(pod("x", &[]), "example.com/v1", "Quota", "q");
-    meta.owners[0].controller = false;
     expect(&meta, &[]);
 }
 

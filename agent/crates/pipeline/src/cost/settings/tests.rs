@@ -4,7 +4,7 @@ use gpuwho_model::config::Tables;
 fn error(text: &str) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), format!("[cost]\n{text}")).unwrap();
-    let tables = Tables::load(Some(file.path()), &[], &[SECTION]);
+    let tables = Tables::load(Some(file.path()), &[], &[SECTION], &[]);
     match tables.and_then(|tables| Settings::resolve(&tables)) {
         Ok(_) => String::new(),
         Err(error) => error.to_string(),

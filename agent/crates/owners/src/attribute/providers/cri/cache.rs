@@ -180,7 +180,6 @@ impl PodCache {
                 name: metadata.name,
                 labels: sandbox.labels,
                 annotations: sandbox.annotations,
-                owners: Vec::new(),
                 node: self.node.as_deref().map(str::to_owned),
                 created_s: Some(sandbox.created_at / 1_000_000_000),
             };

@@ -1,6 +1,6 @@
-//! What each line of a page is for: read once, then matched by position.
+//! The series of a page and what is to be said of it beside its samples.
 
-use super::super::exposition::{LineError, MAX_NAME, value_and_rest};
+use super::super::exposition::{LineError, MAX_NAME};
 use super::super::table::{Family, Scale};
 use super::{MAX_MODELS, PageSummary};
 use gpuwho_model::catalog::{Kind, MetricDef, NO_DIM};
@@ -9,21 +9,12 @@ use gpuwho_model::labels::LabelSet;
 use gpuwho_model::sample::{Batch, Bounds, Histogram, Sample, Value};
 use std::sync::Arc;
 
-/// The lines of a page, in order, and the series that they fill.
+/// The series of a page, filled with its values.
 #[derive(Debug, Default)]
-pub(super) struct Shape {
-    /// What each line begins with, one after the other.
-    pub(super) keys: Vec<u8>,
-    pub(super) lines: Vec<PlannedLine>,
-    /// Of each line, one after the other.
-    pub(super) actions: Vec<Action>,
+pub(super) struct PageSeries {
     pub(super) numbers: Vec<NumberSeries>,
     pub(super) histograms: Vec<HistogramSeries>,
     pub(super) notes: Notes,
-    /// Whether lines and keys are there, for the next page.
-    pub(super) is_kept: bool,
-    /// Of the last page.
-    started: Option<f64>,
 }
 
 /// What is to be said of a page beside its samples.
@@ -38,6 +29,8 @@ pub(super) struct Notes {
     pub(super) first_bad: Option<(usize, LineError)>,
     /// Lines of series beyond those that are read.
     pub(super) left_out: usize,
+    /// When the process began.
+    pub(super) started: Option<f64>,
 }
 
 impl Notes {
@@ -57,34 +50,6 @@ impl Notes {
             self.first_bad = Some((line + 1, cause));
         }
     }
-}
-
-/// A line of the page.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PlannedLine {
-    /// Where its key ends in [`Shape::keys`].
-    pub(super) key_end: u32,
-    /// Where its actions end in [`Shape::actions`].
-    pub(super) actions_end: u32,
-    /// Whether a value follows the key; else the key is the whole line with its end.
-    pub(super) has_value: bool,
-}
-
-/// What becomes of a value.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Action {
-    /// Of the number series of this place.
-    Number(u32),
-    /// What stands in a label, where the value is not 0.
-    Label(u32, f64),
-    /// What stands in a label, where the value is the greatest.
-    Newest(u32, f64),
-    /// The observations up to a bound of a histogram.
-    Bucket(u32, u32),
-    /// The sum of a histogram.
-    Sum(u32),
-    /// When the process began.
-    Started,
 }
 
 /// Series of one number.
@@ -118,7 +83,7 @@ impl NumberSeries {
     }
 
     /// Takes the value of one of the page's series. What cannot be is left out.
-    fn take(&mut self, value: f64) {
+    pub(super) fn take(&mut self, value: f64) {
         let can_fall = matches!(self.metric.kind, Kind::Gauge | Kind::UpDownCounter);
         if !value.is_finite() || (value < 0.0 && !can_fall) {
             return;
@@ -131,7 +96,8 @@ impl NumberSeries {
         });
     }
 
-    fn take_newest(&mut self, value: f64, time: f64) {
+    /// Takes a value of the newest of several info series.
+    pub(super) fn take_newest(&mut self, value: f64, time: f64) {
         if time > self.newest {
             self.newest = time;
             self.value = Some(value);
@@ -154,6 +120,12 @@ impl HistogramSeries {
 
     pub(super) fn bounds(&self) -> &[f64] {
         &self.bounds
+    }
+
+    /// Adds one of the page's histograms with these bounds: observations up to each of them, and all.
+    pub(super) fn add(&mut self, up_to: impl Iterator<Item = f64>, sum: f64) {
+        self.up_to.iter_mut().zip(up_to).for_each(|(all, one)| *all += one);
+        self.sum += sum;
     }
 
     /// The histogram; `None` where its counts fall from one bound to the next, or are none.
@@ -181,88 +153,8 @@ fn sample(
     Sample { metric, subject: subject.into(), dims: [NO_DIM; 2], labels, value }
 }
 
-impl Shape {
-    /// Takes the values of a page of the same shape; whether it is one.
-    pub(super) fn read(&mut self, page: &[u8]) -> bool {
-        if !self.is_kept {
-            return false;
-        }
-        self.clear();
-        let (mut page, mut key, mut action) = (page, 0, 0);
-        for at in 0..self.lines.len() {
-            let Some(&line) = self.lines.get(at) else { return false };
-            let key_end = line.key_end as usize;
-            let Some(rest) = self.keys.get(key..key_end).and_then(|key| page.strip_prefix(key))
-            else {
-                return false;
-            };
-            key = key_end;
-            page = rest;
-            let end = line.actions_end as usize;
-            if line.has_value {
-                let Some(end_of_line) = page.iter().position(|byte| *byte == b'\n') else {
-                    return false;
-                };
-                let (value, rest) = page.split_at(end_of_line);
-                let Ok(value) = value_and_rest(value) else { return false };
-                page = rest.get(1..).unwrap_or_default();
-                for at in action..end {
-                    if let Some(&action) = self.actions.get(at) {
-                        self.act(action, value);
-                    }
-                }
-            }
-            action = end;
-        }
-        page.is_empty()
-    }
-
-    fn clear(&mut self) {
-        self.started = None;
-        for series in &mut self.numbers {
-            (series.value, series.newest) = (None, f64::NEG_INFINITY);
-        }
-        for series in &mut self.histograms {
-            series.up_to.fill(0.0);
-            series.sum = 0.0;
-        }
-    }
-
-    /// Takes a value of the page.
-    pub(super) fn act(&mut self, action: Action, value: f64) {
-        match action {
-            Action::Started => self.started = Some(value),
-            Action::Number(series) => {
-                if let Some(series) = self.numbers.get_mut(series as usize) {
-                    series.take(value);
-                }
-            }
-            Action::Label(series, number) => {
-                if let Some(series) = self.numbers.get_mut(series as usize).filter(|_| value != 0.0)
-                {
-                    series.take(number);
-                }
-            }
-            Action::Newest(series, number) => {
-                if let Some(series) = self.numbers.get_mut(series as usize) {
-                    series.take_newest(number, value);
-                }
-            }
-            Action::Bucket(series, bucket) => {
-                let series = self.histograms.get_mut(series as usize);
-                if let Some(up_to) = series.and_then(|s| s.up_to.get_mut(bucket as usize)) {
-                    *up_to += value;
-                }
-            }
-            Action::Sum(series) => {
-                if let Some(series) = self.histograms.get_mut(series as usize) {
-                    series.sum += value;
-                }
-            }
-        }
-    }
-
-    /// Pushes what the last page filled; how many histograms made no sense.
+impl PageSeries {
+    /// Pushes the samples; how many histograms made no sense.
     pub(super) fn push(&self, subject: EngineId, out: &mut Batch) -> usize {
         self.numbers.iter().filter_map(|series| series.sample(subject)).for_each(|s| out.push(s));
         let mut unsound = 0;
@@ -274,31 +166,23 @@ impl Shape {
         }
         unsound
     }
+}
 
-    /// Keeps what is to be said of the page only.
-    pub(super) fn forget(&mut self) {
-        *self = Self {
-            notes: std::mem::take(&mut self.notes),
-            started: self.started,
-            ..Self::default()
-        };
-    }
-
-    pub(super) fn summary(&self, samples: usize, unsound: usize) -> PageSummary<'_> {
-        let notes = &self.notes;
+impl Notes {
+    pub(super) fn summary(&self, samples: usize, unsound: usize, folded: usize) -> PageSummary<'_> {
         PageSummary {
-            engine: notes.engine,
-            models: &notes.models,
+            engine: self.engine,
+            models: &self.models,
             started: self.started,
             samples,
-            unknown: &notes.unknown,
-            unknown_count: notes.unknown_count,
-            missing: &notes.missing,
-            bad_lines: notes.bad_lines,
-            first_bad: notes.first_bad,
+            unknown: &self.unknown,
+            unknown_count: self.unknown_count,
+            missing: &self.missing,
+            bad_lines: self.bad_lines,
+            first_bad: self.first_bad,
             unsound,
-            left_out: notes.left_out,
-            folded: 0,
+            left_out: self.left_out,
+            folded,
         }
     }
 }
