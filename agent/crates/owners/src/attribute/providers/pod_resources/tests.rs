@@ -145,7 +145,6 @@ fn the_last_list_stays_while_a_kubelet_restarts() {
         drop(kubelet);
         let text = "the 1 devices of the last list stay allocated";
         fixture.until("marked", |fixture| reports(fixture, SourceState::Failed, text)).await;
-        std::fs::remove_file(fixture.socket()).unwrap();
         let gone = "not answering (there is no such socket); the 1 devices";
         fixture.until("marked again", |fixture| reports(fixture, SourceState::Failed, gone)).await;
         assert_eq!(allocated(&fixture), before);
@@ -165,7 +164,8 @@ fn a_kubelet_over_its_limit_is_asked_less_often() {
         runs(&fixture, "u1", "a");
         start(&fixture, QUICK);
         fixture.until("allocated", |fixture| !allocated(fixture).is_empty()).await;
-        kubelet.reply("List", Reply::Status(8, "rejected by rate limit"));
+        kubelet
+            .reply("List", Reply::Status(tonic::Code::ResourceExhausted, "rejected by rate limit"));
         let text = "rejected by rate limit; the 1 devices";
         fixture.until("refused", |fixture| reports(fixture, SourceState::Failed, text)).await;
         let before = kubelet.calls("List").len();
@@ -322,7 +322,6 @@ fn an_empty_list_after_a_restart_ends_no_allocation_of_a_running_pod() {
         fixture
             .until("away", |fixture| reports(fixture, SourceState::Failed, "not answering"))
             .await;
-        std::fs::remove_file(fixture.socket()).unwrap();
         let kubelet = Fake::listen(&fixture.socket());
         kubelet.reply("List", list(&[]));
         let text = "leaves out 2 running pods";
@@ -347,7 +346,6 @@ fn a_kubelet_that_restarts_between_two_lists_and_lists_only_static_pods_ends_no_
         start(&fixture, ON_NEWS);
         fixture.until("allocated", |fixture| allocated(fixture).len() == 1).await;
         drop(kubelet);
-        std::fs::remove_file(fixture.socket()).unwrap();
         let kubelet = Fake::listen(&fixture.socket());
         let proxy = PodResources { name: "proxy".into(), ..PodResources::default() };
         let alone = ListPodResourcesResponse { pod_resources: vec![proxy] };
