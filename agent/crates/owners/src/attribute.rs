@@ -28,6 +28,7 @@ pub mod quota;
 pub mod slurm;
 mod table;
 pub mod users;
+pub mod variables;
 pub mod view;
 pub mod workload;
 
