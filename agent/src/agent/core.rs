@@ -1,8 +1,8 @@
 //! The state that all parts of the agent share, and its refresh between ticks.
 
+use super::RunError;
 use super::configuration::Configuration;
 use super::reload::Pending;
-use super::{RunError, sources};
 use crate::log_limit;
 use crate::settings::Settings;
 use gpuwho_collect::Collector;
@@ -180,7 +180,6 @@ impl Core {
         let Context { inventory, ownership, communicators, engines, .. } = &self.context;
         SeriesRegistry::new(Arc::clone(inventory), ownership.clone())
             .with_limit(self.series_limit)
-            .with_switches(sources::switches())
             .with_communicators(Arc::clone(communicators))
             .with_engines(Arc::clone(engines))
     }

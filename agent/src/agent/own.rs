@@ -29,7 +29,6 @@ pub(super) const SOURCE: SourceDef = SourceDef {
     about: "the agent's own figures",
     section: None,
     after: &[],
-    switches: &[],
     alone: Alone::Always,
     configure: |_, _| Ok(Box::new(Settings)),
 };

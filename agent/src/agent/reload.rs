@@ -46,7 +46,7 @@ const MAX_DRAINING: usize = 16;
 static AT_RUN_TIME: &[(&str, &[&str])] = &[
     ("agent", &["series_limit", "cpu_limit"]),
     ("metrics", &[]),
-    ("cost", &["prices", "currency", "list_prices", "energy_price", "pue", "teams", "budgets"]),
+    ("cost", &["prices", "currency", "energy_price", "pue", "teams", "budgets"]),
     ("otlp", &[]),
     ("sinks", &[]),
     ("prometheus", &[]),

@@ -30,12 +30,6 @@ pub fn names() -> Vec<&'static str> {
     all().iter().map(|source| source.name).collect()
 }
 
-/// The configuration keys that reduce what sources report.
-pub(super) fn switches() -> String {
-    let all = all().into_iter().flat_map(|source| source.switches);
-    all.copied().collect::<Vec<_>>().join(", ")
-}
-
 /// Indexes of `sources` in start order: each after the sources that it names, otherwise as they are
 /// listed. Sources that wait for each other in a circle come last.
 pub(super) fn start_order(sources: &[SourceDef]) -> Vec<usize> {
@@ -70,7 +64,6 @@ mod tests {
             about: "",
             section: None,
             after,
-            switches: &[],
             alone: Alone::Named,
             configure: |name, _| Err(ConfigError::no_such("source", name)),
         }

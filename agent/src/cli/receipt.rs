@@ -144,12 +144,12 @@ fn hours(hours: GpuHours) -> String {
 }
 
 fn amount(money: &Money) -> String {
-    let Money { currency, source, total, used, idle, unknown, .. } = money;
+    let Money { currency, total, used, idle, unknown, .. } = money;
     let mut text = format!("{total:.4} {currency} (used {used:.4}, idle {idle:.4}");
     if *unknown > 0.0 {
         let _ = write!(text, ", unknown {unknown:.4}");
     }
-    text + if source == "list" { "; list price, not what you pay)" } else { ")" }
+    text + ")"
 }
 
 fn energy(receipt: &Receipt) -> String {

@@ -6,6 +6,12 @@ use gpuwho_model::config::RemovedKey;
 /// All of them.
 pub static REMOVED: &[RemovedKey] = &[
     RemovedKey {
+        section: "cost",
+        key: "list_prices",
+        since: "0.1.0",
+        instead: "a device has a price where a row of cost.prices fits",
+    },
+    RemovedKey {
         section: "kubernetes",
         key: "pods_api",
         since: "0.1.0",
@@ -35,7 +41,7 @@ mod tests {
         let read = Configuration::check(&file).unwrap();
         let named: Vec<_> =
             read.warnings().iter().filter_map(|line| line.split('`').nth(1)).collect();
-        assert_eq!(named, ["kubernetes.pods_api"]);
+        assert_eq!(named, ["cost.list_prices", "kubernetes.pods_api"]);
     }
 
     #[test]

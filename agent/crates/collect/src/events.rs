@@ -23,7 +23,6 @@ pub const SOURCE: SourceDef = SourceDef {
     about: "counts of events",
     section: None,
     after: &[],
-    switches: &[],
     alone: Alone::Named,
     configure: |_, _| Ok(Box::new(Settings)),
 };

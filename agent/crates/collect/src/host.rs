@@ -29,7 +29,6 @@ pub const SOURCE: SourceDef = SourceDef {
     about: "the host's CPU time, memory and load",
     section: Some(SECTION),
     after: &[],
-    switches: &["host.enabled"],
     alone: Alone::Named,
     configure: |_, with| {
         let raw: RawHost = with.tables.read(NAME)?;
@@ -43,7 +42,6 @@ pub const CGROUPS: SourceDef = SourceDef {
     about: "CPU, memory and pressure of owners that hold a device",
     section: Some(SECTION),
     after: &[],
-    switches: &["host.cgroups"],
     alone: Alone::Named,
     configure: |_, with| {
         let raw: RawHost = with.tables.read(NAME)?;

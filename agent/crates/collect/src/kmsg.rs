@@ -6,7 +6,7 @@
 //! Records that a program wrote into the log are ignored. Costs parsing each line; without lines, and
 //! without events that wait in the aggregator, there is no thread.
 
-#[doc(hidden)]
+#[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod lines;
 mod position;

@@ -39,8 +39,6 @@ pub struct SourceDef {
     pub section: Option<Section>,
     /// The sources that must have started before this one.
     pub after: &'static [&'static str],
-    /// The keys that make it tell less, for an operator whose series are too many.
-    pub switches: &'static [&'static str],
     /// What of it is read where no agent runs.
     pub alone: Alone,
     /// Makes the component from its section. The name is the row's own.

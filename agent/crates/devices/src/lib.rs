@@ -18,6 +18,7 @@ mod connection;
 pub mod events;
 mod fdinfo;
 mod files;
+#[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod gaudi;
 mod in_flight;

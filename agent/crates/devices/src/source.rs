@@ -26,7 +26,6 @@ pub fn def(of: &'static Vendor) -> SourceDef {
             check: |section, table| Keys(vendor(section.name)).deserialize(table).map(drop),
         }),
         after: &[],
-        switches: &["nvidia.by_link"],
         alone: Alone::Devices,
         configure,
     }

@@ -16,6 +16,7 @@ pub mod exposition;
 mod fetch;
 mod find;
 mod finder;
+#[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod llamacpp;
 mod nim;

@@ -1,4 +1,4 @@
-//! SGLang, from 0.3 to 0.5.23 (`shared/data/engines/sglang-series-by-version.tsv`).
+//! SGLang, from 0.3 to 0.5.23.
 
 use super::table::{Engine, Family, Scale, Signs, Version, counter, histogram, level};
 use gpuwho_model::catalog::attributes as attr;

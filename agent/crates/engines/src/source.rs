@@ -27,7 +27,6 @@ pub const SOURCE: SourceDef = SourceDef {
     about: "inference engines: vLLM, SGLang, Triton, TGI, llama.cpp, NIM",
     section: Some(SECTION),
     after: &[],
-    switches: &["engines.enabled"],
     alone: Alone::Named,
     configure: |_, with| {
         let raw: RawEngines = with.tables.read(NAME)?;

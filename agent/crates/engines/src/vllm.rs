@@ -1,4 +1,4 @@
-//! vLLM, from 0.5 to 0.33 (`shared/data/engines/vllm-series-by-version.tsv`).
+//! vLLM, from 0.5 to 0.33.
 
 use super::table::{Engine, Family, Read, Signs, Version, counter, histogram, info, level};
 use gpuwho_model::catalog::attributes as attr;

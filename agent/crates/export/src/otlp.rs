@@ -14,6 +14,7 @@ mod counts;
 pub mod def;
 mod delta;
 pub mod encode;
+#[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod grpc;
 mod health;

@@ -11,6 +11,7 @@
 
 mod files;
 mod folder;
+#[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod position;
 mod segment;

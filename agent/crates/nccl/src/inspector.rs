@@ -9,7 +9,7 @@
 
 mod environment;
 mod exposition;
-#[doc(hidden)]
+#[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod processes;
 mod rank;

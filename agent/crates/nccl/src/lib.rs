@@ -36,7 +36,6 @@ pub const PROBE: ProbeDef = ProbeDef {
         about: "calls of NCCL and RCCL, counted by probes",
         section: Some(SECTION),
         after: &[],
-        switches: &["nccl.enabled"],
         alone: Alone::Named,
         configure: |_, with| Ok(Box::new(probe_settings(with.tables.read(NCCL)?)?)),
     },
@@ -58,7 +57,6 @@ pub const INSPECTOR: SourceDef = SourceDef {
     about: "the files of NCCL's Inspector",
     section: Some(SECTION),
     after: &[probe::NAME],
-    switches: &[],
     alone: Alone::Named,
     configure: |_, with| Ok(Box::new(inspector_settings(&with.tables.read(NCCL)?)?)),
 };
@@ -69,7 +67,6 @@ pub const RAS: SourceDef = SourceDef {
     about: "NCCL's own status (RAS)",
     section: Some(SECTION),
     after: &[probe::NAME],
-    switches: &[],
     alone: Alone::Named,
     configure: |_, with| {
         let raw: RawNccl = with.tables.read(NCCL)?;
@@ -83,7 +80,8 @@ const SECTION: Section = Section::of::<RawNccl>(
     r#"# Count what processes that hold a device ask of NCCL or RCCL.
 #: enabled = true
 # Hits of probes a second of a process, over all libraries that it has loaded, above which less is
-# watched; one that the kernel has to step through counts as eight. A hit costs 0.6 to 2 µs on the
+# watched: calls are not timed, then not counted for five minutes. One that the kernel has to step
+# through counts as eight. A hit costs 0.6 to 2 µs on the
 # machines that were measured: the default is two per cent of a core at the most.
 #: budget = 10000
 # Calls a second of a thread up to which each one is timed. Of a thread that calls faster, one in

@@ -7,12 +7,13 @@
 
 mod attach;
 mod budget;
-#[doc(hidden)]
+#[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod libraries;
 mod maps;
 mod members;
 pub mod phase;
+#[cfg(feature = "fixtures")]
 mod probed;
 mod shared;
 mod state;
@@ -49,6 +50,7 @@ use members::peers::{Peers, groups};
 use members::rank_status::{report_stuck, statuses};
 use members::report::{MemberContext, count, report};
 use members::{Member, MemberTable, Processes as _, Reading};
+#[cfg(feature = "fixtures")]
 pub use probed::{BudgetedProbe, Probed, place_of};
 use shared::Shared;
 use std::collections::HashSet;

@@ -18,7 +18,7 @@ mod answer;
 mod ask;
 mod cleared;
 mod digest;
-#[doc(hidden)]
+#[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod json;
 mod listeners;

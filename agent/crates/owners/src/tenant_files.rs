@@ -16,7 +16,7 @@
 
 mod answer;
 mod file;
-#[doc(hidden)]
+#[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod helper;
 pub mod names;

@@ -10,7 +10,6 @@
 mod account;
 mod carbon;
 mod currency;
-mod list;
 mod price;
 pub mod receipts;
 pub mod settings;

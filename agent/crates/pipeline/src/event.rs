@@ -173,8 +173,6 @@ pub struct BudgetDecision {
     pub before: ProbeLevel,
     /// The level from now on.
     pub level: ProbeLevel,
-    /// The probes are attached for one second in so many.
-    pub cycle: u32,
     /// Measured hits a second and process.
     pub rate: u64,
     /// Allowed hits a second and process.

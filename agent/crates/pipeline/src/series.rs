@@ -63,8 +63,6 @@ pub struct SeriesRegistry {
     epoch: u64,
     /// CPU time of these lookups.
     spent: Duration,
-    /// Configuration keys that reduce the number of series, for the status.
-    switches: String,
     selection: Selection,
 }
 
@@ -85,7 +83,6 @@ impl SeriesRegistry {
             versions: None,
             epoch: 0,
             spent: Duration::ZERO,
-            switches: String::new(),
             selection: Selection::all(),
         }
     }
@@ -107,12 +104,6 @@ impl SeriesRegistry {
     pub fn with_limit(mut self, limit: usize) -> Self {
         self.limit.set(limit);
         self
-    }
-
-    /// Sets the configuration keys that reduce the number of series.
-    #[must_use]
-    pub fn with_switches(self, switches: String) -> Self {
-        Self { switches, ..self }
     }
 
     /// Exports these metrics only.
@@ -141,7 +132,7 @@ impl SeriesRegistry {
                 facts.attributes.iter().map(|(_, value)| value.to_string()).collect();
             Some((names.join(" "), count))
         });
-        self.limit.report(worst, &self.switches)
+        self.limit.report(worst)
     }
 
     /// Adds a snapshot of a part of a source to `out`: a point for every sample, and an end mark

@@ -133,7 +133,9 @@ impl State {
     pub(crate) fn remove_pod(&self, uid: &str) -> Option<Pod> {
         let mut known = self.known();
         let pod = known.pods.remove(uid)?;
-        cri::deleted(&pod).iter().for_each(|event| known.notify(event));
+        for event in &cri::deleted(&pod) {
+            known.notify(event);
+        }
         Some(pod)
     }
 

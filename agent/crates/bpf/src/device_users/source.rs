@@ -24,7 +24,6 @@ pub const PROBE: ProbeDef = ProbeDef {
         section: Some(SECTION),
         // Every source that receives processes must start first, so that it receives all of them.
         after: &["nccl"],
-        switches: &[],
         alone: Alone::Named,
         configure: |_, with| Ok(Box::new(settings(with.tables)?)),
     },

@@ -13,7 +13,6 @@ pub const SOURCE: SourceDef = SourceDef {
     about: "the kernel log, as events",
     section: None,
     after: &[],
-    switches: &[],
     alone: Alone::Named,
     configure: |_, _| Ok(Box::new(KernelLog)),
 };

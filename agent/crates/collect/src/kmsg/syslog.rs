@@ -75,6 +75,7 @@ fn newer(last: &mut u64) -> io::Result<String> {
 }
 
 /// Converts a text to records in the format of `/dev/kmsg`.
+#[cfg(any(test, feature = "fixtures"))]
 pub fn as_records(text: &str) -> String {
     let mut out = String::new();
     for record in records(text) {

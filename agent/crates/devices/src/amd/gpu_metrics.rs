@@ -203,6 +203,7 @@ const ATTRIBUTES: &[(usize, usize, Field)] = &[
 ];
 
 /// Parses any bytes and reads every value, for the fuzz target.
+#[cfg(any(test, feature = "fixtures"))]
 pub(crate) fn read_any(bytes: &[u8]) {
     let Ok(table) = Table::parse(bytes.to_vec()) else { return };
     for cell in table.cells.iter() {

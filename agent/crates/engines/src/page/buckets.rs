@@ -30,7 +30,7 @@ impl Upstream {
         self.buckets.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         self.buckets.dedup_by(|(a, _), (b, _)| a.total_cmp(b).is_eq());
         if self.buckets.last().is_none_or(|(bound, _)| *bound != f64::INFINITY) {
-            let Some(count) = self.count else { return None };
+            let count = self.count?;
             self.buckets.push((f64::INFINITY, count));
         }
         self.sum.filter(|_| self.buckets.iter().all(|(bound, _)| !bound.is_nan()))

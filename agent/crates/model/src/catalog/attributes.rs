@@ -58,7 +58,7 @@ attributes! {
     GPU_INDEX = "gpu.index";
     /// The device's product name.
     GPU_MODEL = "gpu.model";
-    /// `nvidia`, `amd`, `habana`, ….
+    /// `nvidia`, `amd`, `gaudi`, ….
     GPU_VENDOR = "gpu.vendor";
     /// PCI address, `domain:bus:device.function`.
     GPU_PCI_ADDRESS = "gpu.pci.address";
@@ -424,8 +424,7 @@ attributes! {
     RELOAD_OUTCOME = "gpuwho.config.reload.outcome";
     /// Currency of an amount of money, by its ISO 4217 code.
     CURRENCY = "gpuwho.currency";
-    /// Where a price comes from: `configured`, or `list`, the provider's list price that the agent
-    /// ships and that is not what you pay.
+    /// Where a price comes from: `configured`.
     PRICE_SOURCE = "gpuwho.price.source";
     /// Day of a price, as configured (`gpu.price`).
     PRICE_DATE = "gpuwho.price.date";
@@ -504,8 +503,6 @@ attributes! {
     NCCL_PROBE_LEVEL = "nccl.probe.level";
     /// The level of the probes before the change (events).
     NCCL_GOVERNOR_BEFORE = "nccl.probe.level.before";
-    /// The probes are attached for one second in this many (events).
-    NCCL_GOVERNOR_CYCLE = "nccl.probe.budget.cycle";
     /// Measured hits a second and process (events).
     NCCL_GOVERNOR_RATE = "nccl.probe.hit_rate";
     /// Allowed hits a second and process (events).

@@ -43,7 +43,7 @@ metrics! {
         from "gpu.utilization, gpu.process.utilization, gpu.instance.gr_engine.active, allocations";
     /// Price of a device for an hour.
     PRICE: Gauge<f64> of GpuId = "gpu.price" ["{currency}/h"]
-        from "[cost] prices; with [cost] list_prices, the shipped list";
+        from "[cost] prices";
     /// Cost of a device: its price times its time. The costs of all its owners add up to it.
     DEVICE_COST: Counter<f64> of GpuId = "gpu.cost" ["{currency}"]
         from "gpu.owner.time and gpu.price";

@@ -83,8 +83,6 @@ dims! {
         Full = "full",
         /// Entries only: durations and open calls are not observed.
         Entries = "entries",
-        /// Entries, some of the time.
-        Cycled = "cycled",
         /// Nothing for some minutes, because even that exceeded the budget.
         Detached = "detached",
     }

@@ -42,8 +42,8 @@ struct OwnerBudget {
     /// Start of the current measurement: the last reading, or the time when its decision was
     /// applied.
     since: Instant,
-    /// Level and cycle as last reported.
-    reported: (ProbeLevel, u32),
+    /// The level as last reported.
+    reported: ProbeLevel,
 }
 
 /// The last reading of the counters.
@@ -95,9 +95,7 @@ impl ProbeBudgets {
     /// The owner with the most reduced probes, and its budget.
     pub(super) fn least(&self) -> Option<(u32, &ProbeBudget)> {
         let all = self.owners.iter().map(|(owner, decision)| (*owner, &decision.budget));
-        all.min_by_key(|(owner, budget)| {
-            (what_is_left(budget.level()), u32::MAX - budget.cycle(), *owner)
-        })
+        all.min_by_key(|(owner, budget)| (what_is_left(budget.level()), *owner))
     }
 
     /// When the next reading is due, if any is.
@@ -175,16 +173,7 @@ impl ProbeBudgets {
             decision.budget.update(rate, now);
             if let Some((before, level)) = decision.changed() {
                 let libraries = BudgetChange::names(libraries, is_one);
-                let cycle = decision.budget.cycle();
-                changes.push(BudgetChange {
-                    before,
-                    level,
-                    cycle,
-                    rate,
-                    budget,
-                    busiest,
-                    libraries,
-                });
+                changes.push(BudgetChange { before, level, rate, budget, busiest, libraries });
             }
         }
         changes
@@ -194,7 +183,7 @@ impl ProbeBudgets {
 impl OwnerBudget {
     fn new(budget: u64, recovery: RecoveryTiming, now: Instant) -> Self {
         let budget = ProbeBudget::new(budget, recovery);
-        Self { budget, since: now, reported: (ProbeLevel::Full, 1) }
+        Self { budget, since: now, reported: ProbeLevel::Full }
     }
 
     /// When its next measurement ends.
@@ -202,16 +191,11 @@ impl OwnerBudget {
         self.budget.due().unwrap_or(self.since + LOOK_EVERY)
     }
 
-    /// The level before and now, if it changed, or if the cycle's length doubled or halved.
+    /// The level before and now, if it changed.
     fn changed(&mut self) -> Option<(ProbeLevel, ProbeLevel)> {
-        let (level, cycle) = (self.budget.level(), self.budget.cycle());
-        let (before, cycle_before) = self.reported;
-        let is_similar = cycle < 2 * cycle_before && cycle_before < 2 * cycle;
-        if level == before && is_similar {
-            return None;
-        }
-        self.reported = (level, cycle);
-        Some((before, level))
+        let level = self.budget.level();
+        let before = std::mem::replace(&mut self.reported, level);
+        (level != before).then_some((before, level))
     }
 }
 

@@ -34,10 +34,6 @@ pub(super) fn of(
     };
     match budget.level() {
         ProbeLevel::Entries => because("durations and open calls are not seen"),
-        ProbeLevel::Cycled => {
-            let cycle = budget.cycle();
-            because(&format!("calls are counted one second in {cycle}"))
-        }
         ProbeLevel::Detached => because("calls are not counted for some minutes"),
         ProbeLevel::Full | ProbeLevel::Off => (SourceState::Ready, String::new(), String::new()),
     }

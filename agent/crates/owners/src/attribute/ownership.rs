@@ -94,6 +94,7 @@ impl Ownership {
     }
 
     /// The same, with another clock (nanoseconds of `CLOCK_BOOTTIME`).
+    #[cfg(any(test, feature = "fixtures"))]
     pub fn with_clock(paths: &Paths, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self::make(Host::new(Settings::default_settings(paths), &TenantFiles::direct(paths)), clock)
     }

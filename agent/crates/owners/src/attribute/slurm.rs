@@ -12,7 +12,7 @@ mod claims;
 mod devices;
 mod dropfiles;
 mod facts;
-#[doc(hidden)]
+#[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 pub mod inspect;
 mod jobs;

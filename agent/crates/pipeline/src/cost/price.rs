@@ -1,7 +1,7 @@
 //! Configured prices: the first row that fits a device, its host and its owner's partition.
 
+use super::currency;
 use super::settings::{matches, wrong};
-use super::{currency, list};
 use gpuwho_model::catalog::attributes as attr;
 use gpuwho_model::config::ConfigError;
 use gpuwho_model::labels::{LabelSet, LabelSets};
@@ -13,7 +13,6 @@ const MAX_PRICE: f64 = 1e6;
 
 /// Where a price comes from.
 pub(super) const CONFIGURED: &str = "configured";
-pub(super) const LIST: &str = "list";
 
 /// A row of `[cost] prices`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -66,18 +65,6 @@ impl Priced {
         labels.extend(date.as_deref().map(|date| (&attr::PRICE_DATE, date)));
         let shown = sets.intern(&labels);
         Self { nano, currency: Arc::clone(&currency), source, labels: plain, shown }
-    }
-}
-
-impl DevicePrice {
-    /// The list price of a device of an instance type.
-    pub(super) fn of_list(machine: &str) -> Option<Self> {
-        Some(Self {
-            nano: list::price(machine)?,
-            currency: list::CURRENCY.into(),
-            source: LIST,
-            date: Some(list::DATE.into()),
-        })
     }
 }
 

@@ -29,9 +29,6 @@ pub const SECTION: Section = Section::of::<RawCost>(
 #: ]
 # Currency of prices without one.
 #: currency = "USD"
-# For devices that no row fits, take the shipped list price of the instance type (AWS on demand, March
-# 2026). It is not what you pay; the attribute gpuwho.price.source says `list`.
-#: list_prices = false
 # Price of a kilowatt-hour, in `currency`. The energy's cost is separate from the devices'.
 #: energy_price = 0.15
 # Power usage effectiveness: the data centre's energy for each unit of the devices'.
@@ -60,7 +57,6 @@ pub const SECTION: Section = Section::of::<RawCost>(
 pub(super) struct RawCost {
     prices: Option<Vec<RawPrice>>,
     currency: Option<String>,
-    list_prices: Option<bool>,
     energy_price: Option<f64>,
     pue: Option<f64>,
     carbon_intensity: Option<f64>,
@@ -92,7 +88,6 @@ pub struct Settings {
     rows: Vec<Row>,
     /// Whether a row names a partition.
     pub(super) is_by_partition: bool,
-    list_prices: bool,
     /// Currency and billionths of a unit for a kilowatt-hour.
     pub(super) energy_price: Option<(Arc<str>, u64)>,
     /// Thousandths.
@@ -107,7 +102,6 @@ impl Default for Settings {
         Self {
             rows: Vec::new(),
             is_by_partition: false,
-            list_prices: false,
             energy_price: None,
             pue_milli: 1000,
             carbon: CarbonSettings::default(),
@@ -139,7 +133,6 @@ impl Settings {
         Ok(Self {
             is_by_partition: rows.iter().any(|row| row.partition.is_some()),
             rows,
-            list_prices: raw.list_prices.unwrap_or(false),
             energy_price: energy_price.map(|price| (Arc::clone(&currency), price)),
             pue_milli: pue(raw.pue.unwrap_or(1.0))?,
             carbon: CarbonSettings::resolve(
@@ -154,7 +147,7 @@ impl Settings {
 
     /// Whether money is counted.
     pub(super) fn has_prices(&self) -> bool {
-        !self.rows.is_empty() || self.list_prices
+        !self.rows.is_empty()
     }
 
     /// The price of a device on this kind of host for an owner of this partition.
@@ -166,8 +159,7 @@ impl Settings {
     ) -> Option<DevicePrice> {
         let model = gpu.model.as_deref();
         let row = self.rows.iter().find(|row| row.fits(model, machine, partition));
-        let listed = || machine.filter(|_| self.list_prices).and_then(DevicePrice::of_list);
-        row.map(|row| row.price.clone()).or_else(listed)
+        row.map(|row| row.price.clone())
     }
 
     /// The carbon settings.

@@ -121,15 +121,12 @@ fn without_a_price_there_is_time_and_no_money() {
 }
 
 #[test]
-fn a_device_that_no_row_fits_is_unpriced_or_has_the_list_price() {
+fn a_device_that_no_row_fits_is_unpriced() {
     let text = "[cost]\nprices = [{ model = \"A100\", per_hour = 9 }]\n";
     let unattributed = (OwnerId::UNATTRIBUTED, Amount::Time(TimeUse::Idle, HOUR));
     let values = Rig::new(text).charge(&[unattributed]);
     has(&values, "gpuwho.cost.unpriced", 1.0);
     assert!(!values.keys().any(|name| name.starts_with("gpu.cost")), "{values:#?}");
-    let values = Rig::new(&format!("{text}list_prices = true")).charge(&[unattributed]);
-    has(&values, "gpu.owner.cost idle USD list", 6.88);
-    has(&values, "gpu.price USD list 2026-03-01", 6.88);
 }
 
 #[test]

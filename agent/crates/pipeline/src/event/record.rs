@@ -108,7 +108,6 @@ fn decision(event: &Event, set: &mut AttrSet) {
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     set.set(&attr::NCCL_GOVERNOR_BEFORE, decision.before.as_str());
     set.set(&attr::NCCL_PROBE_LEVEL, decision.level.as_str());
-    set.set(&attr::NCCL_GOVERNOR_CYCLE, i64::from(decision.cycle));
     set.set(&attr::NCCL_GOVERNOR_RATE, number(decision.rate));
     set.set(&attr::NCCL_GOVERNOR_BUDGET, number(decision.budget));
     set.set_some(&attr::NCCL_LIBRARY, Some(&*decision.libraries).filter(|one| !one.is_empty()));

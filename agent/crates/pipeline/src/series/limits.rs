@@ -179,7 +179,7 @@ impl SeriesLimits {
 
     /// The limits' status. `worst` is the owner of most dropped points; `None` if nothing was ever
     /// dropped.
-    pub(super) fn report(&self, worst: Option<(String, u64)>, switches: &str) -> Option<Report> {
+    pub(super) fn report(&self, worst: Option<(String, u64)>) -> Option<Report> {
         let dropped = [
             (DropReason::SeriesLimit, self.host.series.lost()),
             (DropReason::MetricLimit, self.dropped_by_families()),
@@ -205,7 +205,7 @@ impl SeriesLimits {
             reasons.extend(
                 worst.map(|(owner, count)| format!("most of them ({count}) are of {owner}")),
             );
-            let remedy = format!("raise {raise}, or reduce what is sent: {switches}");
+            let remedy = format!("raise {raise}, or send less: metrics.level and metrics.exclude");
             report = Report::of(SourceState::Degraded, reasons.join("; "), remedy);
         }
         report.dropped = dropped.into_iter().filter(|(_, count)| *count > 0).collect();

@@ -20,8 +20,6 @@ const MAX_NAMED: usize = 4;
 pub(in super::super) struct BudgetChange {
     pub before: ProbeLevel,
     pub level: ProbeLevel,
-    /// Cycle in seconds, one of them with probes.
-    pub cycle: u32,
     /// Hits a second and process: measured, and allowed.
     pub rate: u64,
     pub budget: u64,
@@ -49,12 +47,11 @@ impl BudgetChange {
     /// Logs the change and emits the event.
     pub(in super::super) fn log(self, aggregator: Option<&EventAggregator>) {
         let (level, budget) = (self.level.as_str(), self.budget);
-        let (before, cycle, rate) = (self.before.as_str(), self.cycle, self.rate);
+        let (before, rate) = (self.before.as_str(), self.rate);
         let libraries = &self.libraries.0;
         tracing::warn!(
             before,
             level,
-            cycle,
             rate,
             budget,
             busiest = self.busiest,
@@ -69,12 +66,9 @@ impl BudgetChange {
 
     fn observation(self) -> Observation {
         let seen = match self.level {
-            ProbeLevel::Full | ProbeLevel::Off => "calls are counted and timed".to_owned(),
-            ProbeLevel::Entries => "calls are counted, durations are not seen".to_owned(),
-            ProbeLevel::Cycled => {
-                format!("calls are counted one second in {}", self.cycle)
-            }
-            ProbeLevel::Detached => "calls are not counted for some minutes".to_owned(),
+            ProbeLevel::Full | ProbeLevel::Off => "calls are counted and timed",
+            ProbeLevel::Entries => "calls are counted, durations are not seen",
+            ProbeLevel::Detached => "calls are not counted for some minutes",
         };
         let (rate, budget) = (self.rate, self.budget);
         let message = format!("{seen}: {rate} hits a second and process, {budget} allowed");
@@ -83,7 +77,6 @@ impl BudgetChange {
         let decision = BudgetDecision {
             before: self.before,
             level: self.level,
-            cycle: self.cycle,
             rate,
             budget,
             libraries: self.libraries.0.into(),
@@ -100,9 +93,8 @@ impl BudgetChange {
 pub(super) fn what_is_left(level: ProbeLevel) -> u8 {
     match level {
         ProbeLevel::Off | ProbeLevel::Detached => 0,
-        ProbeLevel::Cycled => 1,
-        ProbeLevel::Entries => 2,
-        ProbeLevel::Full => 3,
+        ProbeLevel::Entries => 1,
+        ProbeLevel::Full => 2,
     }
 }
 
@@ -114,7 +106,6 @@ mod tests {
         BudgetChange {
             before,
             level,
-            cycle: 4,
             rate: 40_000,
             budget: 13_333,
             busiest: Some(77),
@@ -124,15 +115,14 @@ mod tests {
 
     #[test]
     fn an_event_names_library_step_rate_and_budget() {
-        let reported = change(ProbeLevel::Entries, ProbeLevel::Cycled).observation();
+        let reported = change(ProbeLevel::Entries, ProbeLevel::Detached).observation();
         assert_eq!(
             reported,
             Observation {
                 process: Some(Named::pid(77)),
                 decision: Some(Box::new(BudgetDecision {
                     before: ProbeLevel::Entries,
-                    level: ProbeLevel::Cycled,
-                    cycle: 4,
+                    level: ProbeLevel::Detached,
                     rate: 40_000,
                     budget: 13_333,
                     libraries: "/usr/lib/libnccl.so.2".into(),
@@ -142,8 +132,8 @@ mod tests {
                     EventKind::ProbeLevelChange,
                     Place::Host,
                     Severity::Warning,
-                    "calls are counted one second in 4: 40000 hits a second and process, \
-                          13333 allowed"
+                    "calls are not counted for some minutes: 40000 hits a second and process, \
+                     13333 allowed"
                 )
             }
         );

@@ -106,6 +106,7 @@ fn find_in(list: impl BufRead, mut matches: impl FnMut(&Mount) -> bool) -> Optio
 }
 
 /// The file system type of a mount in a list.
+#[cfg(any(test, feature = "fixtures"))]
 pub(in super::super) fn kind_of(list: impl BufRead, mount: u64) -> Option<String> {
     find_in(list, |one| one.id == mount).map(|mount| mount.kind)
 }

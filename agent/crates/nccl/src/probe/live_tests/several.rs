@@ -157,14 +157,14 @@ fn first_step(source: &Source) -> gpuwho_pipeline::event::Observation {
 
 #[test]
 fn the_costliest_process_decides_and_not_the_mean() {
-    use ProbeLevel::Cycled;
+    use ProbeLevel::Detached;
     let Some(mut source) = Source::start(Duration::from_mins(1), 500) else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 12);
     source.read();
     // Four times the budget of one, and a third of that of all.
     let load = "pace 1000 2000 ncclAllReduce world 16 7";
-    until_level(&mut source, &mut ranks[..1], load, Cycled);
+    until_level(&mut source, &mut ranks[..1], load, Detached);
     let reported = first_step(&source);
     assert_eq!(reported.process.map(|process| process.pid), Some(ranks[0].child.id()));
     let decision = reported.decision.unwrap();

@@ -5,7 +5,6 @@
 //! Reads only handles that the library has accepted as communicators: some bytes, once; implausible
 //! values are dropped. If the process has a communicator whose creation was seen, the offsets are
 //! verified on that one first, and one wrong number invalidates them for the process.
-//! makes them wrong for the process.
 
 use super::{Member, Processes, known};
 use crate::probe::libraries::fields::Fields;

@@ -109,7 +109,7 @@ pub struct GpuHours {
 pub struct Money {
     /// ISO 4217 code.
     pub currency: String,
-    /// `configured` or `list`.
+    /// `configured`.
     pub source: String,
     /// Used, idle and unknown together.
     pub total: f64,
@@ -227,9 +227,8 @@ impl Receipt {
             self.energy_joules / 3.6e6,
         );
         for money in &self.cost {
-            let note = if money.source == "list" { "(list)" } else { "" };
             // Writing to a String cannot fail.
-            let _ = write!(line, " cost={:.2}{}{note}", money.total, money.currency);
+            let _ = write!(line, " cost={:.2}{}", money.total, money.currency);
         }
         if let Some(grams) = self.carbon_grams {
             let _ = write!(line, " co2={grams:.0}g");

@@ -45,7 +45,7 @@ fn wrong_prices_are_refused_with_their_key() {
 #[test]
 fn common_settings_are_accepted() {
     let text = "prices = [{ model = \"*H100*\", per_hour = 2, date = \"2026-11-01\" }]\n\
-                list_prices = true\nenergy_price = 0.15\npue = 1.25\ncarbon_intensity = 0\n\
+                energy_price = 0.15\npue = 1.25\ncarbon_intensity = 0\n\
                 teams = [{ team = \"a\", namespace = \"a-*\" }, { pod_label = \"team\" }]\n\
                 budgets = [{ team = \"a\", amount = 10, currency = \"EUR\" }]";
     assert_eq!(error(text), "");

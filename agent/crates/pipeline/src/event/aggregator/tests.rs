@@ -652,7 +652,6 @@ fn a_record_of_the_probe_budget_has_the_new_level_and_the_reason() {
     let decision = BudgetDecision {
         before: ProbeLevel::Full,
         level: ProbeLevel::Entries,
-        cycle: 1,
         rate: 40_000,
         budget: 14_114,
         libraries: "/usr/lib/libnccl.so.2".into(),
@@ -679,7 +678,6 @@ fn a_record_of_the_probe_budget_has_the_new_level_and_the_reason() {
         .map(|(key, value)| (key.name, value.to_string()))
         .collect();
     let expected = [
-        ("nccl.probe.budget.cycle", "1"),
         ("nccl.probe.hits_allowed", "14114"),
         ("nccl.probe.hit_rate", "40000"),
         ("nccl.probe.level", "entries"),

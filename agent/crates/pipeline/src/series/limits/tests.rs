@@ -29,7 +29,7 @@ fn batch(limits: &mut SeriesLimits, part: u32, place: Place, alive: usize, new: 
 }
 
 fn dropped(limits: &SeriesLimits) -> Vec<(DropReason, u64)> {
-    limits.report(None, "").map(|report| report.dropped).unwrap_or_default()
+    limits.report(None).map(|report| report.dropped).unwrap_or_default()
 }
 
 #[test]
@@ -43,11 +43,14 @@ fn a_family_has_no_more_series_than_its_limit_and_the_others_have_their_room() {
     assert_eq!(batch(&mut limits, 3, other, 0, 500), 500);
     assert_eq!(limits.alive(), 600);
     assert_eq!(dropped(&limits), [(DropReason::MetricLimit, 4_910)]);
-    let report = limits.report(Some(("job 7".into(), 4_905)), "[metrics]").unwrap();
+    let report = limits.report(Some(("job 7".into(), 4_905))).unwrap();
     let reason = "4910 series of gpu.process.* are dropped: 100 exist and the limit is 100 (metrics.limits); \
                   most of them (4905) are of job 7";
     assert_eq!((report.state, &*report.reason), (SourceState::Degraded, reason));
-    assert_eq!(report.remedy, "raise metrics.limits, or reduce what is sent: [metrics]");
+    assert_eq!(
+        report.remedy,
+        "raise metrics.limits, or send less: metrics.level and metrics.exclude"
+    );
     let refused: HashMap<_, _> = limits.take_refused().into_iter().collect();
     assert_eq!(refused, HashMap::from([(QuotaKey::of_user(1), 4_905)]));
 }
@@ -93,7 +96,7 @@ fn the_agent_s_own_pass_and_what_ends_makes_room() {
     assert_eq!(batch(&mut limits, 2, own, 0, 50), 50);
     (0..95).for_each(|_| limits.release(process));
     limits.end(SourcePart { part: 1, ..SOURCE });
-    assert_eq!((limits.alive(), limits.report(None, "").unwrap().state), (50, SourceState::Ready));
+    assert_eq!((limits.alive(), limits.report(None).unwrap().state), (50, SourceState::Ready));
     assert_eq!(batch(&mut limits, 1, process, 0, 200), 45);
 }
 

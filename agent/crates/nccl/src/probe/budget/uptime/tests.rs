@@ -1,5 +1,4 @@
 use super::*;
-use crate::probe::budget::controller::{Attach, ProbeBudget, RecoveryTiming};
 
 const BOTH: Present = Present { wanted: true, entries: true, returns: true };
 const ENTRIES: Present = Present { wanted: true, entries: true, returns: false };
@@ -29,74 +28,6 @@ fn sums_are_exact_at_any_time() {
     assert_eq!(cover.at(start + ms(9_000)), sums(1_000, 700, 400));
     let later = cover.at(start + ms(9_000)).since(sums(400, 400, 400));
     assert_eq!(later, sums(600, 300, 0));
-}
-
-/// A load under a budget: calls at the times of `due`, a reading each second, collections at any
-/// time. Returns the calls made, those counted, and the covered fraction of the time.
-fn decision(
-    budget: u64,
-    seconds: u64,
-    mut due: impl FnMut(Duration) -> Duration,
-) -> (f64, f64, f64) {
-    let start = Instant::now();
-    let mut budget = ProbeBudget::new(budget, RecoveryTiming::default());
-    let mut cover = Uptime::default();
-    cover.note(start, BOTH);
-    let (mut at, mut look, mut last_look) = (Duration::ZERO, ms(1_000), Duration::ZERO);
-    let (mut made, mut counted, mut hits) = (0_u64, 0_u64, 0_u64);
-    while at < Duration::from_secs(seconds) {
-        while look <= at {
-            let on = look.saturating_sub(last_look).as_millis();
-            let attach = budget.attach();
-            let rate = if attach == Attach::Nothing { 0 } else { u128::from(hits) * 1_000 / on };
-            budget.update(u64::try_from(rate).unwrap(), start + look);
-            let present = match budget.attach() {
-                Attach::Full => BOTH,
-                Attach::Entries => ENTRIES,
-                Attach::Nothing => NOTHING,
-            };
-            cover.note(start + look, present);
-            (hits, last_look) = (0, look);
-            let phase = budget.due().map(|due| due.duration_since(start));
-            look = phase.filter(|phase| *phase > look).unwrap_or(look + ms(1_000));
-            look = look.min(last_look + ms(1_000));
-        }
-        made += 1;
-        let attach = budget.attach();
-        if attach != Attach::Nothing {
-            counted += 1;
-            hits += if attach == Attach::Full { 2 } else { 1 };
-        }
-        at = due(at);
-    }
-    let [covered, _] = cover.at(start + at).parts().unwrap();
-    (made as f64, counted as f64, covered)
-}
-
-#[test]
-fn scaled_counts_are_the_calls_made_when_probes_are_cycled() {
-    for (rate, most_covered) in [(2_000_u64, 0.6), (4_000, 0.3), (20_000, 0.08)] {
-        let step = Duration::from_nanos(1_000_000_000 / rate);
-        let (made, counted, covered) = decision(1_000, 240, |at| at + step);
-        assert!(covered > 0.0 && covered < most_covered, "{rate}: {covered}");
-        let found = counted / covered / made;
-        assert!((found - 1.0).abs() < 0.005, "{rate}/s, {covered}: {found}");
-    }
-}
-
-#[test]
-fn a_step_as_long_as_a_cycle_is_sampled_at_varying_places() {
-    // In each four seconds there is one with calls; the others compute.
-    let burst = |at: Duration| {
-        let next = at + Duration::from_micros(100);
-        if next.as_millis() % 4_000 < 1_000 {
-            return next;
-        }
-        Duration::from_secs(next.as_secs() / 4 * 4 + 4)
-    };
-    let (made, counted, covered) = decision(2_500, 1_200, burst);
-    let found = counted / covered / made;
-    assert!(covered < 0.7 && (found - 1.0).abs() < 0.15, "{covered}: {found}");
 }
 
 #[test]
