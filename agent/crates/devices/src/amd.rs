@@ -67,7 +67,7 @@ pub(super) const VENDOR: Vendor = Vendor {
         is_device_node: |node| node.starts_with("dri/renderD") || node.starts_with("226:"),
         partition_nodes: kfd::partition_nodes,
         resources: &[("amd.com/", IdForm::Amd)],
-        claims: &[("gpu.amd.com", IdForm::DrmNodes)],
+        claims: &[("gpu.amd.com/", IdForm::DrmNodes)],
         ..VendorNodes::NONE
     },
     sample: SAMPLE,

@@ -72,7 +72,7 @@ pub(super) const VENDOR: Vendor = Vendor {
                 || node.strip_prefix("hl").is_some_and(is_number)
         },
         resources: &[("habana.ai/", IdForm::Serial)],
-        claims: &[("gaudi.intel.com", IdForm::PciAndModel)],
+        claims: &[("gaudi.intel.com/", IdForm::PciAndModel)],
         ..VendorNodes::NONE
     },
     sample: SAMPLE,

@@ -46,7 +46,7 @@ pub(super) const VENDOR: Vendor = Vendor {
         drivers: DRIVERS,
         is_device_node: |node| node.starts_with("dri/renderD") || node.starts_with("226:"),
         resources: &[("gpu.intel.com/", IdForm::DrmCard)],
-        claims: &[("gpu.intel.com", IdForm::PciAndModel)],
+        claims: &[("gpu.intel.com/", IdForm::PciAndModel)],
         ..VendorNodes::NONE
     },
     sample: SAMPLE,

@@ -102,7 +102,7 @@ pub(super) const VENDOR: Vendor = Vendor {
         is_device_node: |node| minor(node).is_some(),
         partition_nodes: capabilities::partition_nodes,
         resources: &[("nvidia.com/", IdForm::Nvidia)],
-        claims: &[("gpu.nvidia.com", IdForm::NvidiaClaim)],
+        claims: &[("gpu.nvidia.com/", IdForm::NvidiaClaim)],
         ..VendorNodes::NONE
     },
     sample: SAMPLE,

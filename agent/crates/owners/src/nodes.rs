@@ -44,7 +44,7 @@ pub struct VendorNodes {
     pub is_through_vfio: Option<fn(&str, &str) -> bool>,
     /// Kubernetes' resources that are its devices, by prefix; the first that fits counts.
     pub resources: &'static [(&'static str, IdForm)],
-    /// Drivers of dynamic resource allocation that claim its devices.
+    /// The same of drivers of dynamic resource allocation, as `DRIVER/DEVICE`.
     pub claims: &'static [(&'static str, IdForm)],
 }
 
@@ -372,10 +372,10 @@ pub mod fixture {
                 ("aws.amazon.com/neuron", IdForm::Index("neuron")),
             ],
             claims: &[
-                ("gpu.nvidia.com", IdForm::NvidiaClaim),
-                ("gpu.amd.com", IdForm::DrmNodes),
-                ("gpu.intel.com", IdForm::PciAndModel),
-                ("gaudi.intel.com", IdForm::PciAndModel),
+                ("gpu.nvidia.com/", IdForm::NvidiaClaim),
+                ("gpu.amd.com/", IdForm::DrmNodes),
+                ("gpu.intel.com/", IdForm::PciAndModel),
+                ("gaudi.intel.com/", IdForm::PciAndModel),
             ],
             ..VendorNodes::NONE
         },

@@ -99,7 +99,7 @@ impl<'a> NameContext<'a> {
         let driver = resource.driver_name.as_str();
         let id = format!("{driver}/{}", resource.device_name);
         let mut rows = self.vendors.iter().flat_map(|vendor| vendor.claims);
-        let known = rows.find(|(claims, _)| driver == *claims);
+        let known = rows.find(|(start, _)| id.starts_with(start));
         let form = known.map(|(_, form)| *form).or_else(|| self.extra(driver))?;
         let (mut device, _, _) = self.named(form, &resource.device_name);
         if device == Err(Unnamed::Form) {
