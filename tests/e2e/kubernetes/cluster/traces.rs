@@ -21,8 +21,7 @@ const STAYS: [&str; 2] = ["/run/gpuwho", "/var/lib/gpuwho"];
 
 /// What the kubelet makes for volumes that the node does not have, and stays empty
 /// (deploy/kubernetes/README.md).
-const EMPTY: [&str; 4] =
-    ["/run/crio", "/run/k3s", "/run/k3s/containerd", "/var/lib/kubelet/pods-api"];
+const EMPTY: [&str; 3] = ["/run/crio", "/run/k3s", "/run/k3s/containerd"];
 
 /// Where the chart shows the runtime's folder to the agent.
 const SHOWN: &str = "/host";

@@ -3,7 +3,7 @@
 
 use super::{ENOUGH, Scene, WITHIN, of_metric, register};
 use crate::fixture::TRAINER;
-use fake_kubelet::{Allocation, Api, Container, ContainerKind, Devices, Fault, Pod};
+use fake_kubelet::{Allocation, Container, ContainerKind, Devices, Fault, Pod};
 use gpuwho_tests::or_skip;
 use gpuwho_tests::stage::{Group, PodSpec, Stage};
 use gpuwho_tests::until::until;
@@ -67,14 +67,14 @@ fn over_the_limit_of_all_its_clients_grants_stay_and_new_ones_come_after_it() {
     let mut scene = Scene::new(or_skip!(Stage::new()));
     scene.wait_for_grants("trainer-0", 1);
     let refused = Fault::Refuse(Code::ResourceExhausted, "rejected by rate limit".to_owned());
-    scene.kubelet.set_fault(Api::PodResources, Some(refused));
+    scene.kubelet.set_fault(Some(refused));
     let group = scene.stage.pod(&PodSpec { name: "late-0", ..TRAINER }).unwrap();
     scene.kubelet.set_pod(pod("late-0", &group, &[1]));
     let words = "rejected by rate limit; the 1 devices of the last list stay allocated";
     scene.wait_for_source("pod_resources", words);
     scene.wait_for_grants("trainer-0", ENOUGH);
     assert_eq!(scene.granted("late-0"), Vec::<Value>::new());
-    scene.kubelet.set_fault(Api::PodResources, None);
+    scene.kubelet.set_fault(None);
     scene.wait_for_grants("late-0", 1);
     scene.wait_for_source("pod_resources", "2 devices allocated");
     scene.assert_never_ended();

@@ -39,4 +39,4 @@ mod tests;
 
 pub use model::{Allocation, Claim, ClaimDevice, Container, ContainerKind, Devices, Memory, Pod};
 pub use server::Kubelet;
-pub use state::{Api, Fault};
+pub use state::Fault;

@@ -2,7 +2,7 @@
 
 use crate::model::{self, ContainerKind};
 use crate::route::{unary, unimplemented};
-use crate::state::{Api, State};
+use crate::state::State;
 use gpuwho_kubernetes::pod_resources::{
     AllocatableResourcesRequest, AllocatableResourcesResponse, CdiDevice, ClaimResource,
     ContainerDevices, ContainerMemory, ContainerResources, DynamicResource, GetPodResourcesRequest,
@@ -54,7 +54,7 @@ async fn list(
     state: Arc<State>,
     _: ListPodResourcesRequest,
 ) -> Result<ListPodResourcesResponse, Status> {
-    state.gate(Api::PodResources).await?;
+    state.gate().await?;
     let turn = state.next_list();
     let mut pods: Vec<_> = state.pods().values().map(pod_resources).collect();
     // Pods and devices are in no order: in another one each time.
@@ -74,7 +74,7 @@ async fn get(
     state: Arc<State>,
     asked: GetPodResourcesRequest,
 ) -> Result<GetPodResourcesResponse, Status> {
-    state.gate(Api::PodResources).await?;
+    state.gate().await?;
     let is_asked =
         |pod: &&model::Pod| pod.name == asked.pod_name && pod.namespace == asked.pod_namespace;
     let pod = state.pods().values().find(is_asked).map(pod_resources);
@@ -89,7 +89,7 @@ async fn allocatable(
     state: Arc<State>,
     _: AllocatableResourcesRequest,
 ) -> Result<AllocatableResourcesResponse, Status> {
-    state.gate(Api::PodResources).await?;
+    state.gate().await?;
     let node = state.allocatable();
     Ok(AllocatableResourcesResponse {
         devices: node.devices.iter().map(devices).collect(),

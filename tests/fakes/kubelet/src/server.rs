@@ -3,7 +3,7 @@
 use crate::cri::{Images, Runtime};
 use crate::model::{Allocation, Pod};
 use crate::pod_resources::PodResourcesLister;
-use crate::state::{Api, Fault, State};
+use crate::state::{Fault, State};
 use std::fs;
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -84,14 +84,14 @@ impl Kubelet {
         self.state.set_allocatable(allocatable);
     }
 
-    /// What goes wrong with every call of an API from now on; `None` for nothing.
-    pub fn set_fault(&self, api: Api, fault: Option<Fault>) {
-        self.state.set_fault(api, fault);
+    /// What goes wrong with every call of pod-resources from now on; `None` for nothing.
+    pub fn set_fault(&self, fault: Option<Fault>) {
+        self.state.set_fault(fault);
     }
 
-    /// How many calls of an API have come so far, refused ones too.
-    pub fn calls(&self, api: Api) -> u64 {
-        self.state.calls(api)
+    /// How many calls of pod-resources have come so far, refused ones too.
+    pub fn calls(&self) -> u64 {
+        self.state.calls()
     }
 
     /// How many lists of allocations it has given so far.

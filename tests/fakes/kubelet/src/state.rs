@@ -10,16 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tonic::{Code, Status};
 
-/// One of the local APIs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Api {
-    /// Which devices, CPUs and memory containers were granted.
-    PodResources,
-    /// The container runtime's.
-    Cri,
-}
-
-/// What goes wrong with every call of an API.
+/// What goes wrong with every call of pod-resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Refused with a code and a message. The kubelet says `ResourceExhausted`, `rejected by rate
@@ -36,7 +27,7 @@ pub enum Fault {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     known: Mutex<Known>,
-    calls: [AtomicU64; 2],
+    calls: AtomicU64,
     lists: AtomicUsize,
 }
 
@@ -44,7 +35,7 @@ pub(crate) struct State {
 struct Known {
     pods: BTreeMap<String, Pod>,
     allocatable: Allocation,
-    faults: [Option<Fault>; 2],
+    fault: Option<Fault>,
     /// It knows none of its API server's pods.
     is_apart: bool,
     watchers: Vec<UnboundedSender<Result<ContainerEventResponse, Status>>>,
@@ -58,16 +49,14 @@ const PER_SECOND: f64 = 100.0;
 const AT_ONCE: f64 = 10.0;
 
 impl State {
-    /// Counts a call, and does to it what was ordered.
-    pub(crate) async fn gate(&self, api: Api) -> Result<(), Status> {
-        let [resources, cri] = &self.calls;
-        let counter = if api == Api::Cri { cri } else { resources };
-        counter.fetch_add(1, Ordering::SeqCst);
-        if api == Api::PodResources && !self.known().take_token(Instant::now()) {
+    /// Counts a call of pod-resources, and does to it what was ordered.
+    pub(crate) async fn gate(&self) -> Result<(), Status> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        if !self.known().take_token(Instant::now()) {
             return Err(Status::resource_exhausted("rejected by rate limit"));
         }
-        let [of_resources, of_cri] = self.known().faults.clone();
-        match if api == Api::Cri { of_cri } else { of_resources } {
+        let fault = self.known().fault.clone();
+        match fault {
             None => Ok(()),
             Some(Fault::Refuse(code, message)) => Err(Status::new(code, message)),
             Some(Fault::Delay(time)) => {
@@ -78,9 +67,8 @@ impl State {
         }
     }
 
-    pub(crate) fn calls(&self, api: Api) -> u64 {
-        let [resources, cri] = &self.calls;
-        if api == Api::Cri { cri } else { resources }.load(Ordering::SeqCst)
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::SeqCst)
     }
 
     /// Lists of allocations given so far.
@@ -93,9 +81,8 @@ impl State {
         self.lists.fetch_add(1, Ordering::SeqCst)
     }
 
-    pub(crate) fn set_fault(&self, api: Api, fault: Option<Fault>) {
-        let [resources, cri] = &mut self.known().faults;
-        *(if api == Api::Cri { cri } else { resources }) = fault;
+    pub(crate) fn set_fault(&self, fault: Option<Fault>) {
+        self.known().fault = fault;
     }
 
     /// The pods that run, whatever the kubelet knows.

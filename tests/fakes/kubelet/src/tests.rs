@@ -2,8 +2,7 @@
 
 use crate::cri;
 use crate::{
-    Allocation, Api, Claim, ClaimDevice, Container, ContainerKind, Devices, Fault, Kubelet, Memory,
-    Pod,
+    Allocation, Claim, ClaimDevice, Container, ContainerKind, Devices, Fault, Kubelet, Memory, Pod,
 };
 use gpuwho_kubernetes::cri::{
     ContainerEventResponse, ContainerEventType, ContainerFilter, GetEventsRequest,
@@ -306,10 +305,10 @@ fn a_list_of_allocations_is_what_kubernetes_itself_writes() {
 }
 
 #[test]
-fn faults_are_of_one_api_until_they_are_taken_back() {
+fn faults_are_pod_resources_alone_until_they_are_taken_back() {
     let client = Client::new();
     let refuse = Fault::Refuse(Code::ResourceExhausted, "rejected by rate limit".to_owned());
-    client.kubelet.set_fault(Api::PodResources, Some(refuse));
+    client.kubelet.set_fault(Some(refuse));
     let error = client.list().unwrap_err();
     let refused = (Code::ResourceExhausted, "rejected by rate limit");
     assert_eq!((error.code(), error.message()), refused);
@@ -318,17 +317,17 @@ fn faults_are_of_one_api_until_they_are_taken_back() {
     assert_eq!(version.runtime_name, "containerd");
 
     assert!(client.is_answered(SOON));
-    client.kubelet.set_fault(Api::PodResources, Some(Fault::Hang));
+    client.kubelet.set_fault(Some(Fault::Hang));
     assert!(!client.is_answered(Duration::from_millis(50)));
 
     let delay = Duration::from_millis(30);
-    client.kubelet.set_fault(Api::PodResources, Some(Fault::Delay(delay)));
+    client.kubelet.set_fault(Some(Fault::Delay(delay)));
     let begun = std::time::Instant::now();
     client.list().unwrap();
     assert!(begun.elapsed() >= delay, "{:?}", begun.elapsed());
-    client.kubelet.set_fault(Api::PodResources, None);
+    client.kubelet.set_fault(None);
     client.list().unwrap();
-    assert_eq!((client.kubelet.calls(Api::PodResources), client.kubelet.calls(Api::Cri)), (5, 1));
+    assert_eq!(client.kubelet.calls(), 5);
 }
 
 #[test]
