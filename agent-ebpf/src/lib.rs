@@ -65,3 +65,19 @@ pub fn add(slot: *mut u64, by: u64) {
         asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) slot, in(reg) by, options(nostack));
     }
 }
+
+/// What each object ends with: its licence, and a handler of panics, which the verifier never lets happen.
+#[macro_export]
+macro_rules! program {
+    () => {
+        #[cfg(not(test))]
+        #[panic_handler]
+        fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+            loop {}
+        }
+
+        #[unsafe(link_section = "license")]
+        #[unsafe(no_mangle)]
+        static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+    };
+}

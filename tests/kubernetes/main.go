@@ -1,5 +1,5 @@
 // Writes messages of Kubernetes' local APIs with Kubernetes' own Go types: what the agent's
-// hand-written messages are tested against. Every field of every message is set, also those that
+// messages (`agent/crates/kubernetes`) are tested against. Every field of every message is set, also those that
 // the agent does not read, and every message has fields that nobody knows yet.
 //
 //	cd tests/kubernetes && go run . ../fixtures/kubernetes

@@ -20,7 +20,6 @@ mod container;
 mod cri;
 mod image;
 mod leftovers;
-mod messages;
 mod pod;
 mod restricted;
 mod settings;

@@ -42,6 +42,10 @@ struct Rule {
     comment: Option<String>,
     alert: Option<String>,
     record: Option<String>,
+    /// The conditions of health, instead of an expression and a severity; `*` for all of no other alert.
+    #[serde(default)]
+    conditions: Vec<String>,
+    #[serde(default)]
     expr: String,
     #[serde(rename = "for")]
     hold: Option<String>,
@@ -77,6 +81,18 @@ impl Rule {
         }
     }
 
+    /// The agent has judged already, and for how long: its figures stand in `health/rules.rs` alone.
+    fn judged_by_the_agent(&mut self, claimed: &str) {
+        let matcher = match self.conditions.as_slice() {
+            [] => return,
+            [all] if all == "*" => format!(r#"!~"{claimed}""#),
+            [one] => format!(r#"="{one}""#),
+            some => format!(r#"=~"{}""#, some.join("|")),
+        };
+        self.expr = format!("gpu_health_condition{{gpu_health_condition{matcher}}} == 1");
+        self.severity = Some("{{ $labels.gpu_health_severity }}".to_owned());
+    }
+
     fn runbook(name: &str) -> String {
         format!("{RUNBOOK}#{}", name.to_lowercase())
     }
@@ -107,13 +123,17 @@ fn rules(table: &str) -> Result<Vec<Rule>> {
         Ok(())
     };
     let mut rules = table.rules;
+    let claimed: Vec<_> = rules.iter().flat_map(|rule| rule.conditions.clone()).collect();
+    let claimed: Vec<_> = claimed.iter().map(String::as_str).filter(|name| *name != "*").collect();
     for rule in &mut rules {
+        rule.judged_by_the_agent(&claimed.join("|"));
         fill(&mut rule.expr)?;
         let more = [&mut rule.hold, &mut rule.summary, &mut rule.description, &mut rule.comment];
         for text in more.into_iter().flatten() {
             fill(text)?;
         }
         let is_whole = rule.alert.is_none() || (rule.severity.is_some() && rule.summary.is_some());
+        let is_whole = is_whole && !rule.expr.is_empty();
         ensure!(is_whole && rule.alert.is_some() != rule.record.is_some(), "{}", rule.expr);
     }
     Ok(rules)
@@ -277,6 +297,42 @@ mod tests {
     #[test]
     fn a_place_without_a_figure_is_refused() {
         assert!(rules(&SMALL.replace("<<full>>", "<<none>>")).is_err());
+    }
+
+    #[test]
+    fn each_condition_that_an_alert_names_is_one_of_the_agents() {
+        let metrics = include_str!("../../agent/METRICS.md");
+        let list =
+            metrics.lines().find(|line| line.starts_with("- `gpu.health.condition`: ")).unwrap();
+        let mut named: Vec<_> =
+            rules(TABLE).unwrap().into_iter().flat_map(|rule| rule.conditions).collect();
+        named.retain(|name| name != "*");
+        let unknown: Vec<_> =
+            named.iter().filter(|name| !list.contains(&format!(" `{name}`"))).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+        let all = named.len();
+        named.sort();
+        named.dedup();
+        assert_eq!(named.len(), all, "one alert a condition");
+    }
+
+    #[test]
+    fn an_alert_of_the_rest_leaves_out_what_others_have() {
+        let row = |name: &str, of: &str| {
+            format!("[[rules]]\nalert = '{name}'\nconditions = {of}\nsummary = ''\n")
+        };
+        let table =
+            ["[figures]\n", &row("Two", "['a', 'b']"), &row("One", "['c']"), &row("Rest", "['*']")];
+        let rules = rules(&table.concat()).unwrap();
+        let exprs: Vec<_> = rules.iter().map(|rule| rule.expr.as_str()).collect();
+        assert_eq!(
+            exprs,
+            [
+                r#"gpu_health_condition{gpu_health_condition=~"a|b"} == 1"#,
+                r#"gpu_health_condition{gpu_health_condition="c"} == 1"#,
+                r#"gpu_health_condition{gpu_health_condition!~"a|b|c"} == 1"#,
+            ]
+        );
     }
 
     /// Grafana's limits: a UID of 40 letters, no two alike.

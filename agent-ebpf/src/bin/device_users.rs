@@ -388,12 +388,4 @@ fn report_cgroup(kind: u32, cgroup: Kernel, path: Kernel) {
     entry.submit(0);
 }
 
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+gpuwho_ebpf::program!();

@@ -119,12 +119,4 @@ extern "C" fn passed(context: *mut c_void) -> u32 {
     u32::from(!wants_return)
 }
 
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+gpuwho_ebpf::program!();

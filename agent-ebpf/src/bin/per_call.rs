@@ -93,12 +93,4 @@ fn now() -> u64 {
     unsafe { bpf_ktime_get_boot_ns() }
 }
 
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+gpuwho_ebpf::program!();

@@ -12,10 +12,6 @@ mod first_sight;
 mod runtime;
 mod scene;
 mod steady;
-/// What the agent asks a runtime, as it asks it.
-#[allow(dead_code, reason = "the agent uses all of it")]
-#[path = "../../crates/owners/src/attribute/providers/cri/wire.rs"]
-mod wire;
 
 fn main() {
     // `cargo bench` adds an argument of its own.

@@ -2,26 +2,16 @@
 //! own answers take.
 
 use crate::scene::Place;
-use crate::wire::{
-    Container, ContainerMetadata, LIST_CONTAINERS, LIST_SANDBOXES, ListContainersRequest,
-    ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox,
-    PodSandboxMetadata, VERSION, VersionResponse,
+use gpuwho_kubernetes::cri::{
+    Container, ContainerMetadata, ListContainersRequest, ListContainersResponse,
+    ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, PodSandboxMetadata, VersionResponse,
 };
-use bytes::{BufMut as _, Bytes, BytesMut};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Body, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use gpuwho_owners::local::fake::{Call, Server};
 use prost::Message as _;
-use std::convert::Infallible;
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::{Duration, Instant};
-use tonic::{Code, Status};
+use tonic::Code;
 
 /// What it runs, and what it took to say so.
 #[derive(Clone, Default)]
@@ -37,14 +27,8 @@ struct World {
 impl Runtime {
     /// Answers until the process ends.
     pub(crate) fn serve(&self, socket: &Path) {
-        let listener = UnixListener::bind(socket).unwrap();
-        listener.set_nonblocking(true).unwrap();
         let this = self.clone();
-        let work = move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.unwrap().block_on(this.accept(listener));
-        };
-        thread::Builder::new().name("runtime".into()).spawn(work).unwrap();
+        std::mem::forget(Server::grpc(socket, move |call| this.answer(call)));
     }
 
     /// Starts a container.
@@ -62,54 +46,28 @@ impl Runtime {
         std::mem::take(&mut self.0.lock().unwrap().took)
     }
 
-    async fn accept(self, listener: UnixListener) {
-        let listener = tokio::net::UnixListener::from_std(listener).unwrap();
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            let this = self.clone();
-            let answer = service_fn(move |request: Request<Incoming>| {
-                let this = this.clone();
-                async move { Ok::<_, Infallible>(this.answer(request).await) }
-            });
-            let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            tokio::spawn(server.serve_connection(TokioIo::new(stream), answer));
-        }
-    }
-
-    async fn answer(
-        &self,
-        request: Request<Incoming>,
-    ) -> Response<impl Body<Data = Bytes, Error = Infallible> + use<>> {
-        let path = request.uri().path().to_owned();
-        let body = request.into_body().collect().await.unwrap().to_bytes();
+    fn answer(&self, call: Call) {
         let began = Instant::now();
         let mut world = self.0.lock().unwrap();
-        let (code, message) = match world.answer(&path, &body.slice(5..)) {
-            Some(message) => (Code::Ok, framed(&message)),
-            None => (Code::Unimplemented, Bytes::new()),
-        };
-        let mut trailers = HeaderMap::new();
-        Status::new(code, "").add_header(&mut trailers).unwrap();
-        let body = Full::new(message).with_trailers(std::future::ready(Some(Ok(trailers))));
-        let mut response = Response::new(body);
-        let grpc = HeaderValue::from_static("application/grpc");
-        response.headers_mut().insert(CONTENT_TYPE, grpc);
+        match world.answer(&call.path, &call.message) {
+            Some(message) => call.reply.only_bytes(&message),
+            None => call.reply.end(Code::Unimplemented, ""),
+        }
         world.took += began.elapsed();
-        response
     }
 }
 
 impl World {
     fn answer(&mut self, path: &str, question: &[u8]) -> Option<Vec<u8>> {
-        match path {
-            VERSION => Some(
+        match path.strip_prefix("/runtime.v1.RuntimeService/")? {
+            "Version" => Some(
                 VersionResponse {
                     runtime_name: "containerd".into(),
                     runtime_version: "2.1.0".into(),
                 }
                 .encode_to_vec(),
             ),
-            LIST_SANDBOXES => {
+            "ListPodSandbox" => {
                 let question = ListPodSandboxRequest::decode(question).unwrap();
                 let filter = question.filter.unwrap_or_default();
                 let uid = filter.label_selector.values().next();
@@ -121,7 +79,7 @@ impl World {
                 let items = self.places.iter().filter(is_meant).map(sandbox).collect();
                 Some(ListPodSandboxResponse { items }.encode_to_vec())
             }
-            LIST_CONTAINERS => {
+            "ListContainers" => {
                 let question = ListContainersRequest::decode(question).unwrap();
                 let id = question.filter.unwrap_or_default().id;
                 let is_meant = |one: &&Place| id.is_empty() || id == one.id;
@@ -131,14 +89,6 @@ impl World {
             _ => None,
         }
     }
-}
-
-fn framed(message: &[u8]) -> Bytes {
-    let mut framed = BytesMut::new();
-    framed.put_u8(0);
-    framed.put_u32(u32::try_from(message.len()).unwrap());
-    framed.put_slice(message);
-    framed.freeze()
 }
 
 fn sandbox_id(place: &Place) -> String {

@@ -2,11 +2,11 @@
 
 use super::ContainerdError;
 use super::cri::Cri;
-use super::messages::RUNNING;
 use super::pod::{ContainerSpec, Run, worker_command};
 use crate::stage::Expected;
 use crate::until::until;
 use crate::worker::script::Script;
+use gpuwho_kubernetes::cri::ContainerState;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -103,7 +103,7 @@ impl Container {
     /// Whether its first process runs, as the runtime says.
     pub fn runs(&self) -> Result<bool, ContainerdError> {
         let status = self.cri.status(&self.id)?.status.unwrap_or_default();
-        Ok(status.state == RUNNING)
+        Ok(status.state() == ContainerState::ContainerRunning)
     }
 
     /// Its first process ends by itself, as far as the runtime can tell, which then knows.

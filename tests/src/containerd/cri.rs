@@ -2,10 +2,14 @@
 //! restarted in between answers the next one.
 
 use super::ContainerdError;
-use super::messages::{
-    ContainerConfig, CreateContainer, Everything, ExecSync, Executed, Id, ImageSpec, ImageStatus,
-    Listed, RunSandbox, SandboxConfig, StatusOfContainer, StatusOfImage, StopContainer,
-    VerboseStatus, Version,
+use gpuwho_kubernetes::cri::{
+    ContainerConfig, ContainerStatusRequest, ContainerStatusResponse, CreateContainerRequest,
+    CreateContainerResponse, ExecSyncRequest, ExecSyncResponse, ImageSpec, ImageStatusRequest,
+    ImageStatusResponse, ListContainersRequest, ListContainersResponse, PodSandboxConfig,
+    RemoveContainerRequest, RemoveContainerResponse, RemovePodSandboxRequest,
+    RemovePodSandboxResponse, RunPodSandboxRequest, RunPodSandboxResponse, StartContainerRequest,
+    StartContainerResponse, StopContainerRequest, StopContainerResponse, StopPodSandboxRequest,
+    StopPodSandboxResponse, VersionRequest, VersionResponse,
 };
 use prost::Message;
 use std::path::{Path, PathBuf};
@@ -39,83 +43,93 @@ impl Cri {
         &self.socket
     }
 
-    pub(super) fn run_sandbox(&self, config: SandboxConfig) -> Result<String, ContainerdError> {
-        let request = RunSandbox { config: Some(config) };
-        let made: Id = self.call("/runtime.v1.RuntimeService/RunPodSandbox", request)?;
-        Ok(made.id)
+    pub(super) fn run_sandbox(&self, config: PodSandboxConfig) -> Result<String, ContainerdError> {
+        let request = RunPodSandboxRequest { config: Some(config) };
+        let made: RunPodSandboxResponse =
+            self.call("/runtime.v1.RuntimeService/RunPodSandbox", request)?;
+        Ok(made.pod_sandbox_id)
     }
 
     pub(super) fn stop_sandbox(&self, id: &str) -> Result<(), ContainerdError> {
-        let request = Id { id: id.to_owned() };
-        self.call("/runtime.v1.RuntimeService/StopPodSandbox", request).map(|Everything {}| ())
+        let request = StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        self.call("/runtime.v1.RuntimeService/StopPodSandbox", request)
+            .map(|StopPodSandboxResponse {}| ())
     }
 
     pub(super) fn remove_sandbox(&self, id: &str) -> Result<(), ContainerdError> {
-        let request = Id { id: id.to_owned() };
-        self.call("/runtime.v1.RuntimeService/RemovePodSandbox", request).map(|Everything {}| ())
+        let request = RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        self.call("/runtime.v1.RuntimeService/RemovePodSandbox", request)
+            .map(|RemovePodSandboxResponse {}| ())
     }
 
     pub(super) fn create(
         &self,
         sandbox: &str,
         config: ContainerConfig,
-        sandbox_config: &SandboxConfig,
+        sandbox_config: &PodSandboxConfig,
     ) -> Result<String, ContainerdError> {
-        let request = CreateContainer {
-            sandbox: sandbox.to_owned(),
+        let request = CreateContainerRequest {
+            pod_sandbox_id: sandbox.to_owned(),
             config: Some(config),
             sandbox_config: Some(sandbox_config.clone()),
         };
-        let made: Id = self.call("/runtime.v1.RuntimeService/CreateContainer", request)?;
-        Ok(made.id)
+        let made: CreateContainerResponse =
+            self.call("/runtime.v1.RuntimeService/CreateContainer", request)?;
+        Ok(made.container_id)
     }
 
     pub(super) fn start(&self, id: &str) -> Result<(), ContainerdError> {
-        let request = Id { id: id.to_owned() };
-        self.call("/runtime.v1.RuntimeService/StartContainer", request).map(|Everything {}| ())
+        let request = StartContainerRequest { container_id: id.to_owned() };
+        self.call("/runtime.v1.RuntimeService/StartContainer", request)
+            .map(|StartContainerResponse {}| ())
     }
 
     pub(super) fn stop(&self, id: &str, timeout: i64) -> Result<(), ContainerdError> {
-        let request = StopContainer { id: id.to_owned(), timeout };
-        self.call("/runtime.v1.RuntimeService/StopContainer", request).map(|Everything {}| ())
+        let request = StopContainerRequest { container_id: id.to_owned(), timeout };
+        self.call("/runtime.v1.RuntimeService/StopContainer", request)
+            .map(|StopContainerResponse {}| ())
     }
 
     pub(super) fn remove(&self, id: &str) -> Result<(), ContainerdError> {
-        let request = Id { id: id.to_owned() };
-        self.call("/runtime.v1.RuntimeService/RemoveContainer", request).map(|Everything {}| ())
+        let request = RemoveContainerRequest { container_id: id.to_owned() };
+        self.call("/runtime.v1.RuntimeService/RemoveContainer", request)
+            .map(|RemoveContainerResponse {}| ())
     }
 
     pub(super) fn exec(
         &self,
         container: &str,
-        command: Vec<String>,
-    ) -> Result<Executed, ContainerdError> {
+        cmd: Vec<String>,
+    ) -> Result<ExecSyncResponse, ContainerdError> {
         let timeout = i64::try_from(ANSWERS_WITHIN.as_secs()).unwrap_or_default();
-        let request = ExecSync { container: container.to_owned(), command, timeout };
+        let request = ExecSyncRequest { container_id: container.to_owned(), cmd, timeout };
         self.call("/runtime.v1.RuntimeService/ExecSync", request)
     }
 
-    pub(super) fn status(&self, id: &str) -> Result<VerboseStatus, ContainerdError> {
-        let request = StatusOfContainer { id: id.to_owned(), verbose: true };
+    pub(super) fn status(&self, id: &str) -> Result<ContainerStatusResponse, ContainerdError> {
+        let request = ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
         self.call("/runtime.v1.RuntimeService/ContainerStatus", request)
     }
 
     pub(super) fn containers(&self) -> Result<Vec<String>, ContainerdError> {
-        let listed: Listed =
-            self.call("/runtime.v1.RuntimeService/ListContainers", Everything {})?;
+        let request = ListContainersRequest::default();
+        let listed: ListContainersResponse =
+            self.call("/runtime.v1.RuntimeService/ListContainers", request)?;
         Ok(listed.containers.into_iter().map(|container| container.id).collect())
     }
 
     pub(super) fn version(&self) -> Result<String, ContainerdError> {
-        let version: Version = self.call("/runtime.v1.RuntimeService/Version", Everything {})?;
+        let request = VersionRequest::default();
+        let version: VersionResponse = self.call("/runtime.v1.RuntimeService/Version", request)?;
         Ok(version.runtime_version)
     }
 
     /// The id of an image that is there.
     pub(super) fn image(&self, name: &str) -> Result<Option<String>, ContainerdError> {
         let image = ImageSpec { image: name.to_owned(), ..ImageSpec::default() };
-        let request = StatusOfImage { image: Some(image) };
-        let status: ImageStatus = self.call("/runtime.v1.ImageService/ImageStatus", request)?;
+        let request = ImageStatusRequest { image: Some(image) };
+        let status: ImageStatusResponse =
+            self.call("/runtime.v1.ImageService/ImageStatus", request)?;
         Ok(status.image.map(|image| image.id))
     }
 

@@ -2,19 +2,23 @@
 
 use super::ContainerdError;
 use super::cri::Cri;
-use super::messages::{
-    ContainerConfig, ContainerMetadata, Device, ImageSpec, KeyValue, LinuxContainer, LinuxSandbox,
-    Mount, Namespaces, OF_ANOTHER, OF_THE_NODE, PER_CONTAINER, PER_POD, SandboxConfig,
-    SandboxMetadata, SandboxSecurity, Words,
-};
 use super::restricted::{Restricted, security};
 use crate::stage::{Driver, Expected, Group, Qos};
 use crate::worker::script::Script;
+use gpuwho_kubernetes::cri::{
+    ContainerConfig, ContainerMetadata, Device, ImageSpec, KeyValue, LinuxContainerConfig,
+    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount, NamespaceMode, NamespaceOption,
+    PodSandboxConfig, PodSandboxMetadata,
+};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use super::container::{Container, Executed, Inside};
+
+/// Labels and annotations.
+type Words = BTreeMap<String, String>;
 
 /// Where the worker is in every container.
 pub const WORKER: &str = "/gpuwho-worker";
@@ -133,7 +137,7 @@ pub struct Pod {
     pub uid: String,
     /// Its cgroup, which the kubelet makes; the containers' are below it.
     pub group: Group,
-    config: SandboxConfig,
+    config: PodSandboxConfig,
     host_pid: bool,
     expected: Expected,
 }
@@ -228,20 +232,19 @@ impl Pod {
 
     fn container_config(&self, spec: &ContainerSpec<'_>) -> ContainerConfig {
         let (name, id) = &self.means.image;
-        let image = ImageSpec { image: id.clone(), user_specified: name.clone() };
+        let image = ImageSpec { image: id.clone(), user_specified_image: name.clone() };
         let env = spec
             .env
             .iter()
-            .map(|(key, value)| KeyValue { key: (*key).to_owned(), value: (*value).to_owned() });
+            .map(|(key, value)| KeyValue { key: (*key).to_owned(), value: (*value).into() });
         let target = spec.target.map(|target| target.id.clone());
-        let namespaces = Namespaces {
-            network: OF_THE_NODE,
+        let namespaces = NamespaceOption {
+            network: NamespaceMode::Node.into(),
             pid: match &target {
-                Some(_) => OF_ANOTHER,
-                None if self.host_pid => OF_THE_NODE,
-                None => PER_CONTAINER,
+                Some(_) => NamespaceMode::Target.into(),
+                None => pid_namespace(self.host_pid),
             },
-            ipc: PER_POD,
+            ipc: NamespaceMode::Pod.into(),
             target_id: target.unwrap_or_default(),
         };
         let security = security(namespaces, spec.restricted);
@@ -255,7 +258,7 @@ impl Pod {
             labels: self.container_labels(spec.name),
             annotations: container_annotations(spec.attempt),
             log_path: format!("{}/{}.log", spec.name, spec.attempt),
-            linux: Some(LinuxContainer { security: Some(security) }),
+            linux: Some(LinuxContainerConfig { security_context: Some(security) }),
         }
     }
 
@@ -313,7 +316,7 @@ pub(super) fn worker_command(script: &Script) -> Vec<String> {
     [WORKER.to_owned()].into_iter().chain(script.to_arguments()).collect()
 }
 
-fn sandbox_config(spec: &PodSpec<'_>, uid: &str, cgroup: &str, logs: &Path) -> SandboxConfig {
+fn sandbox_config(spec: &PodSpec<'_>, uid: &str, cgroup: &str, logs: &Path) -> PodSandboxConfig {
     let mut labels = words(&[
         ("io.kubernetes.pod.name", spec.name),
         ("io.kubernetes.pod.namespace", spec.namespace),
@@ -325,11 +328,15 @@ fn sandbox_config(spec: &PodSpec<'_>, uid: &str, cgroup: &str, logs: &Path) -> S
         ("kubernetes.io/config.source", "api"),
     ]);
     annotations.extend(words(spec.annotations));
-    let pid = if spec.host_pid { OF_THE_NODE } else { PER_CONTAINER };
-    let namespaces =
-        Namespaces { network: OF_THE_NODE, pid, ipc: PER_POD, target_id: String::new() };
-    SandboxConfig {
-        metadata: Some(SandboxMetadata {
+    let pid = pid_namespace(spec.host_pid);
+    let namespaces = NamespaceOption {
+        network: NamespaceMode::Node.into(),
+        pid,
+        ipc: NamespaceMode::Pod.into(),
+        target_id: String::new(),
+    };
+    PodSandboxConfig {
+        metadata: Some(PodSandboxMetadata {
             name: spec.name.to_owned(),
             uid: uid.to_owned(),
             namespace: spec.namespace.to_owned(),
@@ -338,11 +345,18 @@ fn sandbox_config(spec: &PodSpec<'_>, uid: &str, cgroup: &str, logs: &Path) -> S
         log_directory: logs.display().to_string(),
         labels,
         annotations,
-        linux: Some(LinuxSandbox {
+        linux: Some(LinuxPodSandboxConfig {
             cgroup_parent: cgroup.to_owned(),
-            security: Some(SandboxSecurity { namespaces: Some(namespaces) }),
+            security_context: Some(LinuxSandboxSecurityContext {
+                namespace_options: Some(namespaces),
+            }),
         }),
     }
+}
+
+fn pid_namespace(of_the_node: bool) -> i32 {
+    let mode = if of_the_node { NamespaceMode::Node } else { NamespaceMode::Container };
+    mode.into()
 }
 
 fn container_annotations(attempt: u32) -> Words {

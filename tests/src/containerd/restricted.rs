@@ -1,6 +1,8 @@
 //! The `securityContext` of a container that is not privileged.
 
-use super::messages::{Capabilities, ContainerSecurity, Namespaces, SecurityProfile};
+use gpuwho_kubernetes::cri::{
+    Capability, LinuxContainerSecurityContext, NamespaceOption, SecurityProfile,
+};
 
 /// A container with a root file system that is read-only, these capabilities and no others, no way to
 /// get more, the runtime's own filter of system calls, and a kubelet's usual masks over `/proc`.
@@ -31,17 +33,23 @@ const READ_ONLY: &[&str] =
     &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 pub(super) fn security(
-    namespaces: Namespaces,
+    namespaces: NamespaceOption,
     restricted: Option<Restricted<'_>>,
-) -> ContainerSecurity {
-    let namespaces = Some(namespaces);
+) -> LinuxContainerSecurityContext {
+    let namespace_options = Some(namespaces);
     let Some(Restricted { capabilities }) = restricted else {
-        return ContainerSecurity { namespaces, ..ContainerSecurity::default() };
+        return LinuxContainerSecurityContext {
+            namespace_options,
+            ..LinuxContainerSecurityContext::default()
+        };
     };
     let paths = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect();
-    ContainerSecurity {
-        capabilities: Some(Capabilities { add: capabilities.to_vec(), drop: vec!["ALL".into()] }),
-        namespaces,
+    LinuxContainerSecurityContext {
+        capabilities: Some(Capability {
+            add_capabilities: capabilities.to_vec(),
+            drop_capabilities: vec!["ALL".into()],
+        }),
+        namespace_options,
         readonly_rootfs: true,
         no_new_privs: true,
         masked_paths: paths(MASKED),

@@ -15,7 +15,8 @@ const LOW: &[&str] = &["sys", "model", "owners", "pipeline", "collect"];
 const CRATES: &[(&str, &[&str])] = &[
     ("sys", &[]),
     ("model", &["sys"]),
-    ("owners", &["sys", "model"]),
+    ("kubernetes", &[]),
+    ("owners", &["sys", "model", "kubernetes"]),
     ("pipeline", &["sys", "model", "owners"]),
     ("collect", &["sys", "model", "owners", "pipeline"]),
     ("devices", LOW),

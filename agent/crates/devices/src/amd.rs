@@ -31,6 +31,7 @@ use gpuwho_model::ids::Place;
 use gpuwho_model::paths::Paths;
 use gpuwho_owners::inventory::facts::Fact;
 use gpuwho_owners::inventory::{GpuInfo, InstanceExtent};
+use gpuwho_owners::nodes::{IdForm, VendorNodes};
 use kfd::Part;
 use processes::{Asked, ProcessList, Processes};
 use readings::{Board, Pass, mean};
@@ -57,26 +58,26 @@ pub(super) use throttle::BITS as THROTTLE_BITS;
 
 pub(super) const VENDOR: Vendor = Vendor {
     name: "amd",
-    library: None,
     supplement: Some(Supplement { library: smi::LIBRARY, start: supplement::start }),
-    drivers: &[DRIVER],
     remedy: "load the kernel driver: modprobe amdgpu",
-    nodes: &["/dev/kfd", "/dev/dri/renderD*"],
-    node_drivers: &["kfd", "drm"],
+    nodes: VendorNodes {
+        nodes: &["/dev/kfd", "/dev/dri/renderD*"],
+        node_drivers: &["kfd", "drm"],
+        drivers: &[DRIVER],
+        is_device_node: |node| node.starts_with("dri/renderD") || node.starts_with("226:"),
+        partition_nodes: kfd::partition_nodes,
+        resources: &[("amd.com/", IdForm::Amd)],
+        claims: &[("gpu.amd.com/", IdForm::DrmNodes)],
+        ..VendorNodes::NONE
+    },
     sample: SAMPLE,
-    switches: &[],
     // To read `fdinfo` of other users' processes.
     keeps: CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH),
     listed: |paths| sysfs::bound(paths, &[DRIVER]),
-    is_device_node: |node| node.starts_with("dri/renderD") || node.starts_with("226:"),
-    partition_nodes: kfd::partition_nodes,
-    events: None,
     source: sources::of,
-    function: |file| file,
     lists_processes: true,
-    served: None,
-    is_through_vfio: None,
     open,
+    ..Vendor::DEFAULT
 };
 
 /// The driver's name on the PCI bus.

@@ -23,12 +23,11 @@ use gpuwho_model::ids::GpuUuid;
 use gpuwho_model::paths::Paths;
 use gpuwho_owners::inventory::GpuInfo;
 use gpuwho_owners::inventory::facts::Fact;
-use gpuwho_owners::partitions::PartitionNodes;
+use gpuwho_owners::nodes::{IdForm, VendorNodes};
 use gpuwho_sys::hlml::{Hlml, LoadError};
 use library::ByLibrary;
 pub(super) use library::REASONS as THROTTLE_BITS;
 use ports::Ports;
-use rustix::thread::CapabilitySet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tool::Tool;
@@ -61,29 +60,26 @@ pub(super) const VENDOR: Vendor = Vendor {
             "/opt/habanalabs/bin/hl-smi",
         ]),
     }),
-    supplement: None,
-    drivers: &[DRIVER],
     remedy: "load the kernel driver: modprobe habanalabs",
-    nodes: &["/dev/accel/accel*", "/dev/hl*"],
-    node_drivers: &["habanalabs"],
-    sample: SAMPLE,
-    switches: &[],
-    keeps: CapabilitySet::empty(),
-    listed: |paths| sysfs::bound(paths, &[DRIVER]),
-    is_device_node: |node| {
-        let is_number = |rest: &str| rest.parse::<u32>().is_ok();
-        node.strip_prefix("accel/accel").is_some_and(is_number)
-            || node.strip_prefix("261:").is_some_and(is_number)
-            || node.strip_prefix("hl").is_some_and(is_number)
+    nodes: VendorNodes {
+        nodes: &["/dev/accel/accel*", "/dev/hl*"],
+        node_drivers: &["habanalabs"],
+        drivers: &[DRIVER],
+        is_device_node: |node| {
+            let is_number = |rest: &str| rest.parse::<u32>().is_ok();
+            node.strip_prefix("accel/accel").is_some_and(is_number)
+                || node.strip_prefix("261:").is_some_and(is_number)
+                || node.strip_prefix("hl").is_some_and(is_number)
+        },
+        resources: &[("habana.ai/", IdForm::Serial)],
+        claims: &[("gaudi.intel.com/", IdForm::PciAndModel)],
+        ..VendorNodes::NONE
     },
-    partition_nodes: |_| PartitionNodes::default(),
-    events: None,
+    sample: SAMPLE,
+    listed: |paths| sysfs::bound(paths, &[DRIVER]),
     source: sources::of,
-    function: |call| call,
-    lists_processes: false,
-    served: None,
-    is_through_vfio: None,
     open,
+    ..Vendor::DEFAULT
 };
 
 /// The driver's name on the bus.

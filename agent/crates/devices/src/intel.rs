@@ -20,7 +20,7 @@ use gpuwho_model::catalog::process::{self, ProcessTask};
 use gpuwho_model::ids::GpuUuid;
 use gpuwho_model::paths::Paths;
 use gpuwho_owners::inventory::GpuInfo;
-use gpuwho_owners::partitions::PartitionNodes;
+use gpuwho_owners::nodes::{IdForm, VendorNodes};
 use rustix::thread::CapabilitySet;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,26 +39,24 @@ const SAMPLE: &str = r#"#: enabled = true
 
 pub(super) const VENDOR: Vendor = Vendor {
     name: "intel",
-    library: None,
-    supplement: None,
-    drivers: DRIVERS,
     remedy: "load the kernel driver: modprobe xe, or modprobe i915 for older devices",
-    nodes: &["/dev/dri/renderD*"],
-    node_drivers: &["drm"],
+    nodes: VendorNodes {
+        nodes: &["/dev/dri/renderD*"],
+        node_drivers: &["drm"],
+        drivers: DRIVERS,
+        is_device_node: |node| node.starts_with("dri/renderD") || node.starts_with("226:"),
+        resources: &[("gpu.intel.com/", IdForm::DrmCard)],
+        claims: &[("gpu.intel.com/", IdForm::PciAndModel)],
+        ..VendorNodes::NONE
+    },
     sample: SAMPLE,
-    switches: &[],
     // To read `fdinfo` of other users' processes.
     keeps: CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH),
     listed: |paths| sysfs::bound(paths, DRIVERS),
-    is_device_node: |node| node.starts_with("dri/renderD") || node.starts_with("226:"),
-    partition_nodes: |_| PartitionNodes::default(),
-    events: None,
     source: |def| sysfs::source_of(&sources(), &without(), def, "no file of the drivers has it"),
-    function: |file| file,
     lists_processes: true,
-    served: None,
-    is_through_vfio: None,
     open,
+    ..Vendor::DEFAULT
 };
 
 /// Product names by PCI device id, as `pci.ids` has them; the others have their number.

@@ -48,7 +48,6 @@ use gpuwho_model::catalog::MetricDef;
 use gpuwho_model::catalog::document::Column;
 use gpuwho_model::paths::Paths;
 use gpuwho_owners::nodes::{VendorNodes, Vendors};
-use gpuwho_owners::partitions::PartitionNodes;
 use gpuwho_pipeline::event::EventSource;
 use library::Library;
 use reader::{CompleteIdentity, ServedValues};
@@ -80,14 +79,10 @@ pub struct Vendor {
     pub library: Option<Library>,
     /// A library that a process of its own asks for what the files do not have.
     pub supplement: Option<Supplement>,
-    /// Names of its kernel drivers on the PCI bus.
-    pub drivers: &'static [&'static str],
     /// What makes its devices readable where there is none.
     pub remedy: &'static str,
-    /// Device nodes that its processes open; the last component may end in `*`.
-    pub nodes: &'static [&'static str],
-    /// Names of its drivers in `/proc/devices`.
-    pub node_drivers: &'static [&'static str],
+    /// What its driver makes, and its devices' names in Kubernetes.
+    pub nodes: VendorNodes,
     /// The lines of its configuration section in the sample.
     pub sample: &'static str,
     /// The on/off keys of its configuration section.
@@ -97,10 +92,6 @@ pub struct Vendor {
     /// Lists the devices of the kernel driver; empty if the driver is not loaded or has no such
     /// list.
     pub listed: fn(&Paths) -> BTreeSet<OsString>,
-    /// Whether a node (name below `/dev`, or `major:minor`) belongs to one device.
-    pub is_device_node: fn(&str) -> bool,
-    /// The nodes of the partitions of its devices.
-    pub partition_nodes: fn(&Paths) -> PartitionNodes,
     /// The library's event stream; `None` if events come only from the kernel log.
     pub events: Option<EventStream>,
     /// The source of a metric, or the reason why it has none, for the documentation.
@@ -113,27 +104,29 @@ pub struct Vendor {
     /// Values that the processes on a device serve themselves: read by the agent, whose privileges
     /// the child does not have.
     pub served: Option<fn(&Context) -> ServedValues>,
-    /// Whether a PCI device with these numbers (vendor, device) is its device whatever the driver:
-    /// processes may use it through `/dev/vfio`, as virtual machines use other devices.
-    pub is_through_vfio: Option<fn(&str, &str) -> bool>,
     /// Loads and initialises the library, or finds the files.
     pub open: fn(&OpenOptions<'_>) -> Result<OpenLibrary, OpenError>,
 }
 
 impl Vendor {
-    /// What its driver makes.
-    fn kernel_nodes(&self) -> VendorNodes {
-        let Self { nodes, node_drivers, drivers, is_device_node, partition_nodes, .. } = *self;
-        let is_through_vfio = self.is_through_vfio;
-        VendorNodes {
-            nodes,
-            node_drivers,
-            drivers,
-            is_device_node,
-            partition_nodes,
-            is_through_vfio,
-        }
-    }
+    /// One that files of the kernel have, without what is each one's own.
+    const DEFAULT: Self = Self {
+        name: "",
+        library: None,
+        supplement: None,
+        remedy: "",
+        nodes: VendorNodes::NONE,
+        sample: "",
+        switches: &[],
+        keeps: CapabilitySet::empty(),
+        listed: |_| BTreeSet::new(),
+        events: None,
+        source: |_| Err("no file of the driver has it"),
+        function: |file| file,
+        lists_processes: false,
+        served: None,
+        open: |_| Err(OpenError { refusal: OpenErrorKind::Failed, text: String::new() }),
+    };
 
     /// Its column in METRICS.md.
     pub fn column(&self) -> Column {
@@ -250,7 +243,7 @@ pub struct OpenError {
 /// What every vendor's driver makes.
 pub fn nodes() -> Vendors {
     static ALL: LazyLock<Vec<VendorNodes>> =
-        LazyLock::new(|| DEVICES.iter().map(Vendor::kernel_nodes).collect());
+        LazyLock::new(|| DEVICES.iter().map(|vendor| vendor.nodes).collect());
     &ALL
 }
 

@@ -16,7 +16,7 @@ use gpuwho_model::catalog::wear::{self, EccCount, EccError, EccLocation};
 use gpuwho_model::ids::GpuUuid;
 use gpuwho_model::paths::Paths;
 use gpuwho_owners::inventory::GpuInfo;
-use gpuwho_owners::partitions::PartitionNodes;
+use gpuwho_owners::nodes::{IdForm, VendorNodes};
 use rustix::thread::CapabilitySet;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -34,27 +34,26 @@ const SAMPLE: &str = r#"#: enabled = true
 
 pub(super) const VENDOR: Vendor = Vendor {
     name: "neuron",
-    library: None,
-    supplement: None,
-    drivers: &["neuron-driver"],
     remedy: "load the kernel driver: modprobe neuron",
-    nodes: &["/dev/neuron*"],
-    node_drivers: &["neuron"],
+    nodes: VendorNodes {
+        nodes: &["/dev/neuron*"],
+        node_drivers: &["neuron"],
+        drivers: &["neuron-driver"],
+        is_device_node: |node| {
+            node.strip_prefix("neuron").is_some_and(|number| number.parse::<u32>().is_ok())
+        },
+        resources: &[
+            ("aws.amazon.com/neuroncore", IdForm::NeuronCore),
+            ("aws.amazon.com/neuron", IdForm::Index("neuron")),
+        ],
+        ..VendorNodes::NONE
+    },
     sample: SAMPLE,
-    switches: &[],
     keeps: CapabilitySet::DAC_READ_SEARCH,
     listed,
-    is_device_node: |node| {
-        node.strip_prefix("neuron").is_some_and(|number| number.parse::<u32>().is_ok())
-    },
-    partition_nodes: |_| PartitionNodes::default(),
-    events: None,
     source: |def| sysfs::source_of(&sources(), &without(), def, "no file of the driver has it"),
-    function: |file| file,
-    lists_processes: false,
-    served: None,
-    is_through_vfio: None,
     open,
+    ..Vendor::DEFAULT
 };
 
 /// More cores than any device has.

@@ -36,6 +36,7 @@ use gpm::Gpm;
 use gpuwho_model::paths::Paths;
 use gpuwho_owners::host::boot_time_ns;
 use gpuwho_owners::inventory::GpuInfo;
+use gpuwho_owners::nodes::{IdForm, VendorNodes};
 use gpuwho_pipeline::event::EventSource;
 use gpuwho_sys as sys;
 use instances::Instances;
@@ -45,7 +46,6 @@ use nvml_wrapper::{Device, Nvml};
 use pcie_sampler::{PcieSampler, PcieThroughput};
 use processes::ProcessLists;
 use readings::Readings;
-use rustix::thread::CapabilitySet;
 use static_info::{Board, StaticInfo};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -94,28 +94,30 @@ pub(super) const VENDOR: Vendor = Vendor {
         node: "nvidiactl",
         substitute: Substitute::None,
     }),
-    supplement: None,
-    drivers: &["nvidia"],
     remedy: "install the driver, or name the library in the configuration",
-    nodes: &["/dev/nvidia*", "/dev/nvidia-caps/*"],
-    node_drivers: &["nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps"],
+    nodes: VendorNodes {
+        nodes: &["/dev/nvidia*", "/dev/nvidia-caps/*"],
+        node_drivers: &["nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps"],
+        drivers: &["nvidia"],
+        is_device_node: |node| minor(node).is_some(),
+        partition_nodes: capabilities::partition_nodes,
+        resources: &[("nvidia.com/", IdForm::Nvidia)],
+        claims: &[("gpu.nvidia.com/", IdForm::NvidiaClaim)],
+        ..VendorNodes::NONE
+    },
     sample: SAMPLE,
     switches: &[
         Switch { key: GPM, default: true },
         Switch { key: BY_LINK, default: true },
         Switch { key: PCIE_SAMPLING, default: false },
     ],
-    keeps: CapabilitySet::empty(),
     listed,
-    is_device_node: |node| minor(node).is_some(),
-    partition_nodes: capabilities::partition_nodes,
     events: Some(EventStream { name: "nvml_events", source: EventSource::Nvml }),
     source: sources::of,
     function: functions::name,
     lists_processes: true,
-    served: None,
-    is_through_vfio: None,
     open,
+    ..Vendor::DEFAULT
 };
 
 /// Switch: read the devices' performance counters.

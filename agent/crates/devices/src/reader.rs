@@ -278,7 +278,7 @@ pub fn openers(vendor: &'static Vendor, ownership: Ownership) -> NodeOpeners {
     // Which device each of these has open is found by the device's own nodes, by their numbers too: a
     // node that is inside a container only has no name here.
     let is_any = !vendor.lists_processes;
-    let is_on = move |node: &Arc<str>| is_any || (vendor.is_device_node)(node_name(node));
+    let is_on = move |node: &Arc<str>| is_any || (vendor.nodes.is_device_node)(node_name(node));
     Box::new(move || {
         let openers = ownership.openers();
         let here = openers.iter().filter(|owner| owner.nodes.iter().any(is_on));

@@ -140,7 +140,7 @@ impl DeviceStates {
             let unnamed = self.unnamed.get(&index).or_else(|| self.unnamed.values().next());
             let known =
                 known.iter().find(|known| info.as_ref().is_some_and(|i| i.uuid == known.uuid));
-            let unavailable = absence(known, self.vendor.drivers, unnamed, &self.paths);
+            let unavailable = absence(known, self.vendor.nodes.drivers, unnamed, &self.paths);
             row.set(unavailable.state, &unavailable.why);
         }
     }
@@ -175,7 +175,7 @@ impl DeviceStates {
         if reading.outcome == Outcome::Ok {
             let changed = row.update_instances(&reading.instances, &context.inventory);
             if changed {
-                self.partitions = Arc::new((self.vendor.partition_nodes)(&self.paths));
+                self.partitions = Arc::new((self.vendor.nodes.partition_nodes)(&self.paths));
             }
             self.unidentified += row.fill(reading, context, &self.partitions);
             if let Some(info) = context.inventory.get(gpu) {

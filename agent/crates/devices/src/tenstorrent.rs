@@ -17,8 +17,7 @@ use gpuwho_model::ids::GpuUuid;
 use gpuwho_model::paths::Paths;
 use gpuwho_owners::inventory::GpuInfo;
 use gpuwho_owners::inventory::facts::Fact;
-use gpuwho_owners::partitions::PartitionNodes;
-use rustix::thread::CapabilitySet;
+use gpuwho_owners::nodes::{IdForm, VendorNodes};
 use std::path::PathBuf;
 
 const SAMPLE: &str = r#"#: enabled = true
@@ -32,27 +31,22 @@ const SAMPLE: &str = r#"#: enabled = true
 
 pub(super) const VENDOR: Vendor = Vendor {
     name: "tenstorrent",
-    library: None,
-    supplement: None,
-    drivers: &[DRIVER],
     remedy: "load the kernel driver: modprobe tenstorrent",
-    nodes: &["/dev/tenstorrent/*"],
-    node_drivers: &[DRIVER],
-    sample: SAMPLE,
-    switches: &[],
-    keeps: CapabilitySet::empty(),
-    listed: |paths| sysfs::bound(paths, &[DRIVER]),
-    is_device_node: |node| {
-        node.strip_prefix("tenstorrent/").is_some_and(|number| number.parse::<u32>().is_ok())
+    nodes: VendorNodes {
+        nodes: &["/dev/tenstorrent/*"],
+        node_drivers: &[DRIVER],
+        drivers: &[DRIVER],
+        is_device_node: |node| {
+            node.strip_prefix("tenstorrent/").is_some_and(|number| number.parse::<u32>().is_ok())
+        },
+        resources: &[("tenstorrent.com/", IdForm::Index("tenstorrent"))],
+        ..VendorNodes::NONE
     },
-    partition_nodes: |_| PartitionNodes::default(),
-    events: None,
+    sample: SAMPLE,
+    listed: |paths| sysfs::bound(paths, &[DRIVER]),
     source: |def| sysfs::source_of(&sources(), &without(), def, "no file of the driver has it"),
-    function: |file| file,
-    lists_processes: false,
-    served: None,
-    is_through_vfio: None,
     open,
+    ..Vendor::DEFAULT
 };
 
 /// The driver's name on the bus and in `/proc/devices`.

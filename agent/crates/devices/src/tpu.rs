@@ -16,8 +16,7 @@ use gpuwho_model::catalog::device as metric;
 use gpuwho_model::ids::{GpuUuid, PciAddress};
 use gpuwho_model::paths::Paths;
 use gpuwho_owners::inventory::GpuInfo;
-use gpuwho_owners::partitions::PartitionNodes;
-use rustix::thread::CapabilitySet;
+use gpuwho_owners::nodes::{IdForm, VendorNodes};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -36,26 +35,21 @@ const SAMPLE: &str = r#"#: enabled = true
 
 pub(super) const VENDOR: Vendor = Vendor {
     name: "tpu",
-    library: None,
-    supplement: None,
-    drivers: &[],
     remedy: "check that the machine has its TPU: lspci -d 1ae0:",
-    // Those of `/dev/vfio` are watched one by one: virtual machines have theirs there.
-    nodes: &["/dev/accel*"],
-    node_drivers: &[],
+    nodes: VendorNodes {
+        // Those of `/dev/vfio` are watched one by one: virtual machines have theirs there.
+        nodes: &["/dev/accel*"],
+        is_device_node: |node| number(node).is_some(),
+        is_through_vfio: Some(is_chip),
+        resources: &[("google.com/tpu", IdForm::Index("tpu"))],
+        ..VendorNodes::NONE
+    },
     sample: SAMPLE,
-    switches: &[],
-    keeps: CapabilitySet::empty(),
     listed,
-    is_device_node: |node| number(node).is_some(),
-    partition_nodes: |_| PartitionNodes::default(),
-    events: None,
     source: |def| sysfs::source_of(&sources(), &[], def, "neither a file nor libtpu has it"),
-    function: |file| file,
-    lists_processes: false,
     served: Some(runtime::served),
-    is_through_vfio: Some(is_chip),
     open,
+    ..Vendor::DEFAULT
 };
 
 /// Google's number on the PCI bus.

@@ -355,7 +355,7 @@ fn close_pending(
 /// The kernel refuses the programs.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct Refused(#[from] attach::probes::ProbeError);
+pub struct Refused(#[from] gpuwho_bpf::load::LoadError);
 
 /// Loads every program; returns one line of text, newline included.
 pub fn self_test(paths: &Paths) -> Result<String, Refused> {

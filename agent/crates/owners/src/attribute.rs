@@ -29,6 +29,7 @@ pub mod slurm;
 mod table;
 mod tenant;
 pub mod users;
+pub mod variables;
 pub mod view;
 pub mod workload;
 

@@ -2,7 +2,7 @@
 //!
 //! Owns attribution (evidence, the table, names of pods, containers and jobs), the inventory of devices,
 //! communicators and engines by number, device nodes, and the reading of what tenants own: their files
-//! and sockets. May use `model` and `sys`. Knows no vendor: their nodes are passed in
+//! and sockets. May use `kubernetes`, `model` and `sys`. Knows no vendor: their nodes are passed in
 //! ([`nodes::VendorNodes`]).
 
 #![forbid(unsafe_code)]

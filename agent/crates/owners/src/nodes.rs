@@ -43,6 +43,52 @@ pub struct VendorNodes {
     pub partition_nodes: fn(&Paths) -> PartitionNodes,
     /// Whether a PCI device with these numbers (vendor, device) is its device whatever the driver.
     pub is_through_vfio: Option<fn(&str, &str) -> bool>,
+    /// Kubernetes' resources that are its devices, by prefix; the first that fits counts.
+    pub resources: &'static [(&'static str, IdForm)],
+    /// The same of drivers of dynamic resource allocation, as `DRIVER/DEVICE`.
+    pub claims: &'static [(&'static str, IdForm)],
+}
+
+impl VendorNodes {
+    /// One without any.
+    pub const NONE: Self = Self {
+        nodes: &[],
+        node_drivers: &[],
+        drivers: &[],
+        is_device_node: |_| false,
+        partition_nodes: |_| PartitionNodes::default(),
+        is_through_vfio: None,
+        resources: &[],
+        claims: &[],
+    };
+}
+
+/// How a device plugin, or a driver of dynamic resource allocation, names a device. The same text has
+/// different meanings.
+#[derive(Clone, Copy, Debug)]
+pub enum IdForm {
+    /// A UUID, a PCI address or an index: forms that are unambiguous.
+    Plain,
+    /// A number in the order of the driver of the vendor of this name.
+    Index(&'static str),
+    /// The serial number.
+    Serial,
+    /// `cardN-REPLICA`, by DRM's card.
+    DrmCard,
+    /// `0000-0f-00-0-0x56c0`: PCI address and model, of a claim.
+    PciAndModel,
+    /// `gpu-CARD-RENDER`, by DRM's nodes, of a claim.
+    DrmNodes,
+    /// NVIDIA's: a UUID of a GPU or a MIG device, or `nvidiaMINOR`; `/giN` for a MIG instance, `::N` or
+    /// `/vgpuN` for a replica (time slicing and MPS).
+    Nvidia,
+    /// NVIDIA's of a claim: `gpu-MINOR`, `gpu-MINOR-mig-PROFILE-…`, `gpu-vfio-N`.
+    NvidiaClaim,
+    /// AMD's: the PCI address, which is also that of a device's first partition, or `amdgpu_xcp_N`, the
+    /// platform device of another one.
+    Amd,
+    /// A core, counted through all Neuron devices.
+    NeuronCore,
 }
 
 /// Those of every supported vendor.
@@ -310,19 +356,10 @@ fn majors(table: &str, drivers: &[String]) -> BTreeMap<u32, u32> {
     reason = "for tests only"
 )]
 pub mod fixture {
-    use super::{VendorNodes, Vendors};
+    use super::{IdForm, VendorNodes, Vendors};
     use crate::partitions::{Partition, PartitionNodes};
     use gpuwho_model::ids::Place;
     use gpuwho_model::paths::Paths;
-
-    const NONE: VendorNodes = VendorNodes {
-        nodes: &[],
-        node_drivers: &[],
-        drivers: &[],
-        is_device_node: |_| false,
-        partition_nodes: |_| PartitionNodes::default(),
-        is_through_vfio: None,
-    };
 
     /// Two partitions, of a board whose second one has the node behind its own.
     fn halves(paths: &Paths) -> PartitionNodes {
@@ -348,13 +385,33 @@ pub mod fixture {
             drivers: &["amdgpu"],
             is_device_node: |node| node.starts_with("dri/renderD") || node.starts_with("226:"),
             partition_nodes: halves,
-            ..NONE
+            ..VendorNodes::NONE
         },
-        VendorNodes { node_drivers: &["habanalabs"], drivers: &["habanalabs"], ..NONE },
-        VendorNodes { nodes: &["/dev/nvidia*"], node_drivers: &["nvidia"], ..NONE },
+        VendorNodes {
+            node_drivers: &["habanalabs"],
+            drivers: &["habanalabs"],
+            ..VendorNodes::NONE
+        },
+        VendorNodes { nodes: &["/dev/nvidia*"], node_drivers: &["nvidia"], ..VendorNodes::NONE },
         VendorNodes {
             is_through_vfio: Some(|vendor, device| (vendor, device) == ("0x1ae0", "0x0063")),
-            ..NONE
+            resources: &[
+                ("nvidia.com/", IdForm::Nvidia),
+                ("amd.com/", IdForm::Amd),
+                ("habana.ai/", IdForm::Serial),
+                ("gpu.intel.com/", IdForm::DrmCard),
+                ("google.com/tpu", IdForm::Index("tpu")),
+                ("tenstorrent.com/", IdForm::Index("tenstorrent")),
+                ("aws.amazon.com/neuroncore", IdForm::NeuronCore),
+                ("aws.amazon.com/neuron", IdForm::Index("neuron")),
+            ],
+            claims: &[
+                ("gpu.nvidia.com/", IdForm::NvidiaClaim),
+                ("gpu.amd.com/", IdForm::DrmNodes),
+                ("gpu.intel.com/", IdForm::PciAndModel),
+                ("gaudi.intel.com/", IdForm::PciAndModel),
+            ],
+            ..VendorNodes::NONE
         },
     ];
 }

@@ -311,7 +311,7 @@ fn partitions_of_a_device_share_its_board_and_have_their_own_nodes_and_processes
     let facts = &reading.identity.as_ref().unwrap().facts;
     let modes = [Fact::ComputePartition, Fact::MemoryPartition].map(|fact| facts.get(fact));
     assert_eq!(modes, [Some("CPX"), Some("NPS1")]);
-    let nodes = (vendor("amd").unwrap().partition_nodes)(&rig.paths());
+    let nodes = (vendor("amd").unwrap().nodes.partition_nodes)(&rig.paths());
     let opened = nodes.only_one_of(&["/dev/dri/renderD139".into()], &reading.identity.unwrap());
     assert_eq!(opened.map(|place| place.gpu_instance), Some(3));
 }

@@ -1,7 +1,8 @@
 //! What the services answer from: the model, the faults, and who watches.
 
-use crate::cri::Event;
+use crate::cri;
 use crate::model::{Allocation, Pod};
+use gpuwho_kubernetes::cri::ContainerEventResponse;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,7 +38,7 @@ struct Known {
     fault: Option<Fault>,
     /// It knows none of its API server's pods.
     is_apart: bool,
-    watchers: Vec<UnboundedSender<Result<Event, Status>>>,
+    watchers: Vec<UnboundedSender<Result<ContainerEventResponse, Status>>>,
     /// Calls of pod-resources that may still come at once, and since when that is so.
     tokens: Option<(f64, Instant)>,
 }
@@ -111,7 +112,7 @@ impl State {
     /// Adds a pod, or changes the one of the same UID.
     pub(crate) fn set_pod(&self, pod: Pod) {
         let mut known = self.known();
-        known.notify(&Event::started(&pod));
+        known.notify(&cri::started(&pod));
         known.pods.insert(pod.uid.clone(), pod);
     }
 
@@ -119,14 +120,14 @@ impl State {
     pub(crate) fn remove_pod(&self, uid: &str) -> Option<Pod> {
         let mut known = self.known();
         let pod = known.pods.remove(uid)?;
-        for event in &Event::deleted(&pod) {
+        for event in &cri::deleted(&pod) {
             known.notify(event);
         }
         Some(pod)
     }
 
     /// Whatever happens from now on.
-    pub(crate) fn watch(&self) -> UnboundedReceiver<Result<Event, Status>> {
+    pub(crate) fn watch(&self) -> UnboundedReceiver<Result<ContainerEventResponse, Status>> {
         let (watcher, events) = unbounded_channel();
         self.known().watchers.push(watcher);
         events
@@ -146,7 +147,7 @@ impl Known {
         is_left
     }
 
-    fn notify(&mut self, event: &Event) {
+    fn notify(&mut self, event: &ContainerEventResponse) {
         self.watchers.retain(|watcher| watcher.send(Ok(event.clone())).is_ok());
     }
 }

@@ -1,13 +1,18 @@
 //! A client of the real protocols against the fake.
 
-use crate::cri::{self, Event, EventType};
-use crate::pod_resources::{
-    self as resources, AllocatableRequest, AllocatableResponse, CdiDevice, ClaimResource,
-    ContainerDevices, ContainerMemory, ContainerResources, DynamicResource, NumaNode, PodResources,
-    Topology,
-};
+use crate::cri;
 use crate::{
     Allocation, Claim, ClaimDevice, Container, ContainerKind, Devices, Fault, Kubelet, Memory, Pod,
+};
+use gpuwho_kubernetes::cri::{
+    ContainerEventResponse, ContainerEventType, ContainerFilter, GetEventsRequest,
+    ListContainersRequest, ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse,
+    PodSandboxFilter, VersionRequest, VersionResponse,
+};
+use gpuwho_kubernetes::pod_resources::{
+    self as resources, AllocatableResourcesRequest, AllocatableResourcesResponse, CdiDevice,
+    ClaimResource, ContainerDevices, ContainerMemory, ContainerResources, DynamicResource,
+    NumaNode, PodResources, TopologyInfo,
 };
 use prost::Message;
 use std::path::Path;
@@ -57,8 +62,8 @@ impl Client {
         })
     }
 
-    fn list(&self) -> Result<resources::ListResponse, Status> {
-        self.ask("/v1.PodResourcesLister/List", resources::ListRequest {})
+    fn list(&self) -> Result<resources::ListPodResourcesResponse, Status> {
+        self.ask("/v1.PodResourcesLister/List", resources::ListPodResourcesRequest {})
     }
 
     /// Whether a call that can be made is answered within the time.
@@ -66,19 +71,19 @@ impl Client {
         let answer = self.runtime.block_on(async {
             let mut client = connect(&self.kubelet.pod_resources()).await.unwrap();
             let path = PathAndQuery::from_static("/v1.PodResourcesLister/List");
-            let request = Request::new(resources::ListRequest {});
-            let codec = ProstCodec::<_, resources::ListResponse>::default();
+            let request = Request::new(resources::ListPodResourcesRequest {});
+            let codec = ProstCodec::<_, resources::ListPodResourcesResponse>::default();
             let answer = client.unary(request, path, codec);
             tokio::time::timeout(within, answer).await
         });
         answer.is_ok()
     }
 
-    fn watch(&self) -> Streaming<Event> {
+    fn watch(&self) -> Streaming<ContainerEventResponse> {
         self.runtime.block_on(async {
             let mut client = connect(&self.kubelet.cri()).await.unwrap();
             let path = PathAndQuery::from_static("/runtime.v1.RuntimeService/GetContainerEvents");
-            let request = Request::new(cri::Nothing {});
+            let request = Request::new(GetEventsRequest {});
             client
                 .server_streaming(request, path, ProstCodec::default())
                 .await
@@ -87,7 +92,10 @@ impl Client {
         })
     }
 
-    fn next(&self, events: &mut Streaming<Event>) -> Result<Option<Event>, Status> {
+    fn next(
+        &self,
+        events: &mut Streaming<ContainerEventResponse>,
+    ) -> Result<Option<ContainerEventResponse>, Status> {
         let next = async { tokio::time::timeout(SOON, events.message()).await.unwrap() };
         self.runtime.block_on(next)
     }
@@ -111,7 +119,11 @@ fn devices(devices: Vec<Devices>) -> Allocation {
 }
 
 fn of_the_wire(resource: &str, id: &str) -> ContainerDevices {
-    ContainerDevices { resource: resource.to_owned(), ids: vec![id.to_owned()], topology: None }
+    ContainerDevices {
+        resource_name: resource.to_owned(),
+        device_ids: vec![id.to_owned()],
+        topology: None,
+    }
 }
 
 /// A container for each way to be granted a device, one with nothing, and one that is not listed.
@@ -146,30 +158,34 @@ fn with_every_allocation() -> Pod {
 
 /// What the kubelet writes of that.
 fn every_allocation() -> PodResources {
-    let topology = |id| Some(Topology { nodes: vec![NumaNode { id }] });
+    let topology = |id| Some(TopologyInfo { nodes: vec![NumaNode { id }] });
     let container = |name: &str| ContainerResources { name: name.to_owned(), ..Default::default() };
     let with = |name: &str, devices| ContainerResources { devices, ..container(name) };
     let memory =
-        ContainerMemory { kind: "memory".to_owned(), size: 1 << 30, topology: topology(0) };
+        ContainerMemory { memory_type: "memory".to_owned(), size: 1 << 30, topology: topology(0) };
     let full = of_the_wire("nvidia.com/gpu", "GPU-1");
     let full = ContainerDevices { topology: topology(1), ..full };
     let claimed = ClaimResource {
-        cdi: vec![CdiDevice { name: "k8s.gpu.nvidia.com/claim=1-gpu-0".to_owned() }],
-        driver: "gpu.nvidia.com".to_owned(),
-        pool: "node-a".to_owned(),
-        device: "gpu-0".to_owned(),
-        share: Some("half".to_owned()),
+        cdi_devices: vec![CdiDevice { name: "k8s.gpu.nvidia.com/claim=1-gpu-0".to_owned() }],
+        driver_name: "gpu.nvidia.com".to_owned(),
+        pool_name: "node-a".to_owned(),
+        device_name: "gpu-0".to_owned(),
+        share_id: Some("half".to_owned()),
     };
     let claim = DynamicResource {
-        name: "gpu-claim".to_owned(),
-        namespace: "research".to_owned(),
-        devices: vec![claimed],
+        claim_name: "gpu-claim".to_owned(),
+        claim_namespace: "research".to_owned(),
+        claim_resources: vec![claimed],
     };
     let containers = vec![
-        ContainerResources { cpus: vec![2, 3], memory: vec![memory], ..with("full", vec![full]) },
+        ContainerResources {
+            cpu_ids: vec![2, 3],
+            memory: vec![memory],
+            ..with("full", vec![full])
+        },
         with("mig", vec![of_the_wire("nvidia.com/mig-1g.10gb", "MIG-1")]),
         with("shared", vec![of_the_wire("nvidia.com/gpu.shared", "GPU-1::3")]),
-        ContainerResources { claims: vec![claim], ..container("claim") },
+        ContainerResources { dynamic_resources: vec![claim], ..container("claim") },
         container("nothing"),
     ];
     PodResources {
@@ -184,13 +200,16 @@ fn every_allocation() -> PodResources {
 fn every_kind_of_allocation_is_listed_as_the_kubelet_writes_it() {
     let client = Client::new();
     client.kubelet.set_pod(with_every_allocation());
-    assert_eq!(client.list().unwrap().pods, vec![every_allocation()]);
+    assert_eq!(client.list().unwrap().pod_resources, vec![every_allocation()]);
     let get = |name: &str| {
-        let (name, namespace) = (name.to_owned(), "research".to_owned());
-        client.ask("/v1.PodResourcesLister/Get", resources::GetRequest { name, namespace })
+        let (pod_name, pod_namespace) = (name.to_owned(), "research".to_owned());
+        client.ask(
+            "/v1.PodResourcesLister/Get",
+            resources::GetPodResourcesRequest { pod_name, pod_namespace },
+        )
     };
-    let found: resources::GetResponse = get("llm-0").unwrap();
-    assert_eq!(found.pod, Some(every_allocation()));
+    let found: resources::GetPodResourcesResponse = get("llm-0").unwrap();
+    assert_eq!(found.pod_resources, Some(every_allocation()));
     let missing = get("llm-1").unwrap_err();
     assert_eq!(missing.code(), Code::Unknown);
     assert_eq!(missing.message(), "pod llm-1 in namespace research not found");
@@ -202,10 +221,11 @@ fn what_a_node_has_to_grant_is_what_was_set() {
     let gpus = devices(vec![Devices::of("nvidia.com/gpu", &["GPU-1"])]);
     client.kubelet.set_allocatable(Allocation { cpus: vec![0, 1], ..gpus });
     let method = "/v1.PodResourcesLister/GetAllocatableResources";
-    let answer: AllocatableResponse = client.ask(method, AllocatableRequest {}).unwrap();
-    let expected = AllocatableResponse {
+    let answer: AllocatableResourcesResponse =
+        client.ask(method, AllocatableResourcesRequest {}).unwrap();
+    let expected = AllocatableResourcesResponse {
         devices: vec![of_the_wire("nvidia.com/gpu", "GPU-1")],
-        cpus: vec![0, 1],
+        cpu_ids: vec![0, 1],
         memory: Vec::new(),
     };
     assert_eq!(answer, expected);
@@ -234,24 +254,24 @@ fn the_runtime_lists_sandboxes_and_containers_also_of_one_id_or_label() {
     let client = Client::new();
     client.kubelet.set_pod(labelled());
     client.kubelet.set_pod(Pod::new("research", "llm-1", "bbbbbbbb"));
-    let sandboxes = |filter| -> cri::Sandboxes {
-        let request = cri::ListRequest { filter };
+    let sandboxes = |filter| -> ListPodSandboxResponse {
+        let request = ListPodSandboxRequest { filter };
         client.ask("/runtime.v1.RuntimeService/ListPodSandbox", request).unwrap()
     };
     assert_eq!(sandboxes(None).items.len(), 2);
     let of_uid = [("io.kubernetes.pod.uid".to_owned(), UID.to_owned())].into();
-    let filter = cri::Filter { sandbox_labels: of_uid, ..cri::Filter::default() };
+    let filter = PodSandboxFilter { label_selector: of_uid, ..<_>::default() };
     let [sandbox] = &sandboxes(Some(filter)).items[..] else { panic!("more than one") };
     let metadata = sandbox.metadata.as_ref().unwrap();
     assert_eq!((&*metadata.name, &*metadata.namespace, &*metadata.uid), ("llm-0", "research", UID));
     assert_eq!((&*sandbox.labels["app"], &*sandbox.annotations["note"]), ("llm", "x"));
 
     let containers = |id: &str| -> Vec<String> {
-        let filter = cri::Filter { id: id.to_owned(), ..cri::Filter::default() };
-        let request = cri::ListRequest { filter: Some(filter) };
+        let filter = ContainerFilter { id: id.to_owned() };
+        let request = ListContainersRequest { filter: Some(filter) };
         let method = "/runtime.v1.RuntimeService/ListContainers";
-        let found: cri::Containers = client.ask(method, request).unwrap();
-        assert!(found.containers.iter().all(|container| container.sandbox == sandbox.id));
+        let found: ListContainersResponse = client.ask(method, request).unwrap();
+        assert!(found.containers.iter().all(|container| container.pod_sandbox_id == sandbox.id));
         found.containers.into_iter().map(|container| container.metadata.unwrap().name).collect()
     };
     assert_eq!(
@@ -261,42 +281,26 @@ fn the_runtime_lists_sandboxes_and_containers_also_of_one_id_or_label() {
 }
 
 #[test]
-fn an_event_that_kubernetes_itself_wrote_has_its_fields_where_ours_are() {
-    let theirs = include_bytes!("../../../fixtures/kubernetes/cri-event.binpb");
-    let event = Event::decode(&theirs[..]).unwrap();
-    assert_eq!(event.id, "ContainerEventResponse.container_id");
-    assert_eq!(event.kind(), EventType::Deleted);
-    let sandbox = event.sandbox.unwrap();
-    assert_eq!(sandbox.metadata.unwrap().uid, "PodSandboxMetadata.uid");
-    assert!(sandbox.labels.contains_key("PodSandboxStatus.labels"), "{:?}", sandbox.labels);
-    let container = &event.containers[0];
-    assert_eq!(container.metadata.as_ref().unwrap().name, "ContainerMetadata.name");
-    assert!(container.labels.contains_key("ContainerStatus.labels"), "{:?}", container.labels);
-    let theirs = include_bytes!("../../../fixtures/kubernetes/cri-containers.binpb");
-    let listed = cri::Containers::decode(&theirs[..]).unwrap();
-    assert_eq!(listed.containers[0].sandbox, "Container.pod_sandbox_id");
-    let image = listed.containers[0].image.clone().unwrap();
-    assert_eq!(image.user_specified_image, "ImageSpec.user_specified_image");
-}
-
-#[test]
 fn a_watch_tells_what_happens_from_then_on() {
     let client = Client::new();
     let mut events = client.watch();
     client.kubelet.set_pod(labelled());
-    assert_eq!(client.next(&mut events).unwrap(), Some(Event::started(&labelled())));
+    assert_eq!(client.next(&mut events).unwrap(), Some(cri::started(&labelled())));
     assert_eq!(client.kubelet.remove_pod(UID), Some(labelled()));
-    let sandbox = cri::Sandbox::of(&labelled()).id;
+    let sandbox = cri::sandbox(&labelled()).id;
     for id in ["server", "fetch", &sandbox] {
         let event = client.next(&mut events).unwrap().unwrap();
-        assert_eq!((event.kind(), &*event.id), (EventType::Deleted, id));
+        assert_eq!(
+            (event.container_event_type(), &*event.container_id),
+            (ContainerEventType::ContainerDeletedEvent, id)
+        );
     }
 }
 
 #[test]
 fn a_list_of_allocations_is_what_kubernetes_itself_writes() {
     let theirs = include_bytes!("../../../fixtures/kubernetes/fake-pod-resources.binpb");
-    let ours = resources::ListResponse { pods: vec![every_allocation()] };
+    let ours = resources::ListPodResourcesResponse { pod_resources: vec![every_allocation()] };
     assert_eq!(ours.encode_to_vec(), theirs);
 }
 
@@ -308,8 +312,8 @@ fn faults_are_pod_resources_alone_until_they_are_taken_back() {
     let error = client.list().unwrap_err();
     let refused = (Code::ResourceExhausted, "rejected by rate limit");
     assert_eq!((error.code(), error.message()), refused);
-    let version: cri::VersionResponse =
-        client.ask("/runtime.v1.RuntimeService/Version", cri::Nothing {}).unwrap();
+    let version: VersionResponse =
+        client.ask("/runtime.v1.RuntimeService/Version", VersionRequest::default()).unwrap();
     assert_eq!(version.runtime_name, "containerd");
 
     assert!(client.is_answered(SOON));
@@ -341,7 +345,7 @@ fn a_stopped_kubelet_leaves_its_sockets_and_a_new_one_knows_what_it_knew() {
     assert!(!client.is_answered(Duration::from_millis(50)));
 
     client.kubelet.again().unwrap();
-    assert_eq!(client.list().unwrap().pods.len(), 1);
+    assert_eq!(client.list().unwrap().pod_resources.len(), 1);
     client.kubelet.stop();
     client.kubelet.remove_sockets().unwrap();
     assert!(!client.kubelet.cri().exists());
@@ -350,8 +354,8 @@ fn a_stopped_kubelet_leaves_its_sockets_and_a_new_one_knows_what_it_knew() {
 #[test]
 fn a_method_that_is_not_there_is_unimplemented() {
     let client = Client::new();
-    let answer: Result<resources::ListResponse, _> =
-        client.ask("/v1.PodResourcesLister/Watch", resources::ListRequest {});
+    let answer: Result<resources::ListPodResourcesResponse, _> =
+        client.ask("/v1.PodResourcesLister/Watch", resources::ListPodResourcesRequest {});
     assert_eq!(answer.unwrap_err().code(), Code::Unimplemented);
 }
 
@@ -365,12 +369,13 @@ fn pods_and_devices_are_in_another_order_each_time_and_all_there() {
     }
     let order = |pods: &[PodResources]| {
         let names = |pod: &PodResources| {
-            let devices = pod.containers[0].devices.iter().map(|device| device.ids.join(","));
+            let devices =
+                pod.containers[0].devices.iter().map(|device| device.device_ids.join(","));
             (pod.name.clone(), devices.collect::<Vec<_>>())
         };
         pods.iter().map(names).collect::<Vec<_>>()
     };
-    let [mut first, mut second] = [(); 2].map(|()| order(&client.list().unwrap().pods));
+    let [mut first, mut second] = [(); 2].map(|()| order(&client.list().unwrap().pod_resources));
     assert_ne!(first, second);
     assert_eq!(client.kubelet.lists(), 2);
     for pods in [&mut first, &mut second] {
@@ -389,6 +394,7 @@ fn a_kubelet_that_was_started_again_has_nothing_to_grant_until_plugins_register(
     client.kubelet.set_allocatable(gpus);
     client.kubelet.again().unwrap();
     let method = "/v1.PodResourcesLister/GetAllocatableResources";
-    let answer: AllocatableResponse = client.ask(method, AllocatableRequest {}).unwrap();
-    assert_eq!(answer, AllocatableResponse::default());
+    let answer: AllocatableResourcesResponse =
+        client.ask(method, AllocatableResourcesRequest {}).unwrap();
+    assert_eq!(answer, AllocatableResourcesResponse::default());
 }

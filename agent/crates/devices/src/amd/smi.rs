@@ -15,9 +15,8 @@ use crate::library::{Library, Substitute};
 use crate::wire::{OpenErrorKind, Outcome, Reading};
 use gpuwho_owners::inventory::GpuInfo;
 use gpuwho_owners::inventory::facts::Fact;
-use gpuwho_owners::partitions::PartitionNodes;
+use gpuwho_owners::nodes::VendorNodes;
 use gpuwho_sys::amdsmi::{AmdSmi, AmdSmiError, Board, Handle, LoadError};
-use rustix::thread::CapabilitySet;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -33,24 +32,12 @@ pub(crate) const LIBRARY: Library = Library {
 pub(crate) static SMI: Vendor = Vendor {
     name: "amd-smi",
     library: Some(LIBRARY),
-    supplement: None,
-    drivers: &[DRIVER],
     remedy: "install the driver, or name the library in the configuration",
-    nodes: &[],
-    node_drivers: &[],
-    sample: "",
-    switches: &[],
-    keeps: CapabilitySet::empty(),
+    nodes: VendorNodes { drivers: &[DRIVER], ..VendorNodes::NONE },
     listed: |paths| sysfs::bound(paths, &[DRIVER]),
-    is_device_node: |_| false,
-    partition_nodes: |_| PartitionNodes::default(),
-    events: None,
     source: |_| Err("it has words only"),
-    function: |call| call,
-    lists_processes: false,
-    served: None,
-    is_through_vfio: None,
     open,
+    ..Vendor::DEFAULT
 };
 
 fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {

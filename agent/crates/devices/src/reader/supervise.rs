@@ -62,10 +62,10 @@ impl DeviceReader {
     }
 
     fn why_no_device(&self) -> String {
-        if self.vendor.drivers.is_empty() {
+        if self.vendor.nodes.drivers.is_empty() {
             return "there is no such device on the PCI bus".to_owned();
         }
-        format!("no device is bound to the driver {}", self.vendor.drivers.join(" or "))
+        format!("no device is bound to the driver {}", self.vendor.nodes.drivers.join(" or "))
     }
 
     fn spawn(&mut self, library: &Path) -> Option<Connection> {

@@ -1,14 +1,10 @@
 //! Parses the Inspector's settings in a process's environment.
-//!
-//! Read as a stream, 4 KiB at a time: only the variables named here are stored, everything else is
-//! skipped. Variables that a program sets after its start (`os.environ`) are not visible.
 
+use gpuwho_owners::attribute::variables::{self, Wanted};
 use std::io::{self, Read};
 use std::path::PathBuf;
 
-/// Limit on the bytes read; the reader of Slurm's variables has the same.
-const MAX_READ: u64 = 128 * 1024;
-/// A longer value is dropped, not truncated: no path is longer (`PATH_MAX`).
+/// Bytes of a value: no path is longer (`PATH_MAX`).
 const MAX_VALUE: usize = 4096;
 
 const ENABLE: &str = "NCCL_INSPECTOR_ENABLE";
@@ -18,7 +14,8 @@ const INTERVAL: &str = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS";
 const EXPOSITION: &str = "NCCL_INSPECTOR_PROM_DUMP";
 /// Names the default directory.
 const JOB: &str = "SLURM_JOBID";
-const WANTED: [&str; 5] = [ENABLE, DIRECTORY, INTERVAL, EXPOSITION, JOB];
+const NAMES: [&str; 5] = [ENABLE, DIRECTORY, INTERVAL, EXPOSITION, JOB];
+const PREFIXES: &[&[u8]] = &[b"NCCL_INSPECTOR_", JOB.as_bytes()];
 
 /// The Inspector's settings in an environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,36 +32,19 @@ pub(super) struct InspectorEnv {
 impl InspectorEnv {
     /// Parses NUL-terminated variables.
     pub(super) fn read(source: impl Read) -> io::Result<Self> {
-        let mut values: [Option<String>; WANTED.len()] = Default::default();
-        let mut variable = Vec::new();
-        let mut is_wanted = true;
-        let mut reader = source.take(MAX_READ);
-        let mut chunk = [0_u8; 4096];
-        let outcome = loop {
-            let bytes = match reader.read(&mut chunk) {
-                Ok(0) => break Ok(()),
-                Ok(count) => chunk.get(..count).unwrap_or_default(),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => break Err(error),
-            };
-            for byte in bytes {
-                if *byte == 0 {
-                    if is_wanted {
-                        store(&variable, &mut values);
-                    }
-                    variable.clear();
-                    is_wanted = true;
-                } else if is_wanted {
-                    variable.push(*byte);
-                    is_wanted = can_be_wanted(&variable);
-                }
+        let mut values: [Option<String>; NAMES.len()] = Default::default();
+        let wanted = Wanted { prefixes: PREFIXES, max_value: MAX_VALUE };
+        // The first of several variables with the same name counts, as for `getenv`.
+        variables::read(source, 0, wanted, |name, value| {
+            let place = NAMES.iter().position(|wanted| *wanted == name);
+            if let Some(stored) = place.and_then(|at| values.get_mut(at)) {
+                stored.get_or_insert_with(|| value.to_owned());
             }
-        };
-        chunk.fill(0);
-        outcome.map(|()| Self::of(values))
+        })?;
+        Ok(Self::of(values))
     }
 
-    fn of(values: [Option<String>; WANTED.len()]) -> Self {
+    fn of(values: [Option<String>; NAMES.len()]) -> Self {
         let [enable, directory, interval, exposition, job] = values;
         // Like `strtol`: accepts any text that starts with a non-zero number.
         let number = |text: Option<&String>| {
@@ -83,32 +63,6 @@ impl InspectorEnv {
             enabled: is_on(enable.as_ref()),
             dumps: has_interval || is_on(exposition.as_ref()),
             directory: directory.unwrap_or_else(default).into(),
-        }
-    }
-}
-
-/// Whether this is the start of a wanted variable.
-fn can_be_wanted(variable: &[u8]) -> bool {
-    WANTED.iter().any(|name| {
-        let name = name.as_bytes();
-        match variable.get(..name.len()) {
-            Some(start) => {
-                start == name
-                    && variable.get(name.len()).is_none_or(|byte| *byte == b'=')
-                    && variable.len() <= name.len() + 1 + MAX_VALUE
-            }
-            None => name.starts_with(variable),
-        }
-    })
-}
-
-/// The first of several variables with the same name counts, as for `getenv`.
-fn store(variable: &[u8], values: &mut [Option<String>; WANTED.len()]) {
-    let Ok(text) = std::str::from_utf8(variable) else { return };
-    let Some((name, value)) = text.split_once('=') else { return };
-    for (wanted, stored) in WANTED.iter().zip(values) {
-        if *wanted == name && stored.is_none() {
-            *stored = Some(value.to_owned());
         }
     }
 }

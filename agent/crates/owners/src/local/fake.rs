@@ -30,7 +30,7 @@ pub struct Server {
 /// A gRPC call that arrived.
 pub struct Call {
     pub path: String,
-    message: Bytes,
+    pub message: Bytes,
     pub reply: Reply,
 }
 
@@ -70,7 +70,12 @@ impl Reply {
 
     /// Sends one answer and ends the call.
     pub fn only(self, message: &impl prost::Message) {
-        self.answer(message);
+        self.only_bytes(&message.encode_to_vec());
+    }
+
+    /// The same of bytes in place of a message.
+    pub fn only_bytes(self, message: &[u8]) {
+        self.bytes(message);
         self.end(Code::Ok, "");
     }
 }

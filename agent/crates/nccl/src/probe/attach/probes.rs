@@ -10,12 +10,12 @@ use super::target::{ProbedFunction, Target, is_about_communicators, is_timed, pl
 use crate::probe::budget::quota::QuotaMaps;
 use crate::probe::budget::tally::Tally;
 use crate::probe::maps::{Maps, second_fd};
-use aya::maps::{HashMap as KernelMap, Map, MapData, MapError, PerCpuArray};
+use aya::maps::{HashMap as KernelMap, Map, MapData, PerCpuArray};
+use aya::programs::UProbe;
 use aya::programs::uprobe::{UProbeLink, UProbeLinkId, UProbeScope};
-use aya::programs::{ProgramError, UProbe};
-use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
+use aya::{Ebpf, EbpfLoader, Pod};
 use gpuwho_bpf::btf::Btf;
-use gpuwho_bpf::load::{allow_maps, first_line};
+use gpuwho_bpf::load::{LoadError, allow_maps};
 use gpuwho_bpf::objects::NCCL;
 use gpuwho_common::nccl::{SYMBOLS, TaskLayout, Thread};
 use gpuwho_model::paths::Paths;
@@ -31,36 +31,6 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// The program for every return.
 const RETURNED: &str = "returned";
-
-/// Why the probe, or a part of it, cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ProbeError {
-    /// Built without BPF.
-    #[error("this binary was built without BPF programs")]
-    NotBuilt,
-    /// The object does not load.
-    #[error("load the BPF object: {0}")]
-    Object(#[from] Box<EbpfError>),
-    /// The kernel refuses a program.
-    #[error("program {program}: {}", first_line(.source))]
-    Program {
-        /// The program.
-        program: &'static str,
-        /// The kernel's answer.
-        source: ProgramError,
-    },
-    /// The kernel refuses a map, or the object lacks it.
-    #[error("map {name}: {source}")]
-    Map {
-        /// The map.
-        name: &'static str,
-        /// Why.
-        source: MapError,
-    },
-    /// The object lacks a part: it was built from other sources.
-    #[error("the embedded BPF object has no {0}")]
-    Missing(&'static str),
-}
 
 /// The loaded programs.
 pub(in super::super) struct Probes {
@@ -135,9 +105,9 @@ impl Probes {
         layout: TaskLayout,
         best: Way,
         timed_rate: u32,
-    ) -> Result<(Self, Maps, QuotaMaps), ProbeError> {
+    ) -> Result<(Self, Maps, QuotaMaps), LoadError> {
         if NCCL.is_empty() {
-            return Err(ProbeError::NotBuilt);
+            return Err(LoadError::NotBuilt);
         }
         allow_maps();
         let mut bpf = EbpfLoader::new()
@@ -148,8 +118,7 @@ impl Probes {
                 &SECOND_NS.checked_div(timed_rate.into()).unwrap_or(0),
                 true,
             )
-            .load(NCCL)
-            .map_err(Box::new)?;
+            .load(NCCL)?;
         let (many, refused) = Many::load(&bpf, best);
         for error in refused {
             tracing::debug!(%error, "functions are probed one by one, or their returns all");
@@ -166,7 +135,7 @@ impl Probes {
         };
         let threads = second_fd(&maps.threads);
         let counts = PerCpuArray::try_from(take(&mut bpf, "COUNTS")?)
-            .map_err(|source| ProbeError::Map { name: "COUNTS", source })?;
+            .map_err(|source| LoadError::Map { name: "COUNTS", source })?;
         let quotas = QuotaMaps {
             tenants: hash_map(&mut bpf, "TENANTS")?,
             taken: hash_map(&mut bpf, "TAKEN")?,
@@ -176,13 +145,13 @@ impl Probes {
     }
 
     /// Loads every program; returns how many there are, and how functions will be probed.
-    pub(in super::super) fn try_all(paths: &Paths) -> Result<(usize, Way), ProbeError> {
+    pub(in super::super) fn try_all(paths: &Paths) -> Result<(usize, Way), LoadError> {
         let (mut probes, _maps, _quotas) = Self::load(task_layout(paths), Way::Session, 0)?;
         let programs = SYMBOLS.iter().map(|symbol| symbol.program).chain([RETURNED]);
         let programs: Vec<&'static str> = programs.collect();
         for &program in &programs {
-            let refused = |source| ProbeError::Program { program, source };
-            let found = probes.bpf.program_mut(program).ok_or(ProbeError::Missing(program))?;
+            let refused = |source| LoadError::Program { program, source };
+            let found = probes.bpf.program_mut(program).ok_or(LoadError::Missing(program))?;
             let found: &mut UProbe = found.try_into().map_err(refused)?;
             found.load().map_err(refused)?;
         }
@@ -206,7 +175,7 @@ impl Probes {
         &mut self,
         target: &Target<'_>,
         timed: bool,
-    ) -> Result<Attached, ProbeError> {
+    ) -> Result<Attached, LoadError> {
         let Target { file, exports, .. } = *target;
         if let Some(many) = &self.many {
             match all(many, target, timed) {
@@ -287,13 +256,13 @@ impl Probes {
         program: &'static str,
         file: &Path,
         offset: u64,
-    ) -> Result<UProbeLink, ProbeError> {
-        let refused = |source| ProbeError::Program { program, source };
+    ) -> Result<UProbeLink, LoadError> {
+        let refused = |source| LoadError::Program { program, source };
         let is_new = self.loaded.insert(program);
         let found: &mut UProbe = self
             .bpf
             .program_mut(program)
-            .ok_or(ProbeError::Missing(program))?
+            .ok_or(LoadError::Missing(program))?
             .try_into()
             .map_err(refused)?;
         if is_new && let Err(source) = found.load() {
@@ -344,15 +313,15 @@ fn time_all(many: &Many, target: &Target<'_>, attached: &mut Attached) -> io::Re
     Ok(())
 }
 
-fn take(bpf: &mut Ebpf, name: &'static str) -> Result<Map, ProbeError> {
-    bpf.take_map(name).ok_or(ProbeError::Missing(name))
+fn take(bpf: &mut Ebpf, name: &'static str) -> Result<Map, LoadError> {
+    bpf.take_map(name).ok_or(LoadError::Missing(name))
 }
 
 fn hash_map<K: Pod, V: Pod>(
     bpf: &mut Ebpf,
     name: &'static str,
-) -> Result<KernelMap<MapData, K, V>, ProbeError> {
-    KernelMap::try_from(take(bpf, name)?).map_err(|source| ProbeError::Map { name, source })
+) -> Result<KernelMap<MapData, K, V>, LoadError> {
+    KernelMap::try_from(take(bpf, name)?).map_err(|source| LoadError::Map { name, source })
 }
 
 /// The offset of a process's start time in this kernel. Without it the programs identify processes

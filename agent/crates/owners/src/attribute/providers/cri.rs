@@ -8,7 +8,6 @@
 //! list takes half a millisecond). Facts stay when the runtime does not answer.
 
 mod cache;
-mod wire;
 #[cfg(test)]
 mod wire_tests;
 
@@ -18,6 +17,11 @@ use crate::attribute::names::Provider;
 use crate::attribute::ownership::Ownership;
 use crate::local::{Answers, Cause, Grpc, LocalError};
 use cache::{MetadataUpdate, POD_UID, PodCache};
+use gpuwho_kubernetes::cri::{
+    Container, ContainerEventResponse, ContainerFilter, GetEventsRequest, ListContainersRequest,
+    ListContainersResponse, ListImagesRequest, ListImagesResponse, ListPodSandboxRequest,
+    ListPodSandboxResponse, PodSandbox, PodSandboxFilter, VersionRequest, VersionResponse,
+};
 use gpuwho_model::catalog::agent::SourceState;
 use gpuwho_model::status::Report;
 use std::cell::RefCell;
@@ -27,12 +31,12 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
-use wire::{
-    Container, ContainerFilter, EVENTS, Event, EventsRequest, LIST_CONTAINERS, LIST_IMAGES,
-    LIST_SANDBOXES, ListContainersRequest, ListContainersResponse, ListImagesRequest,
-    ListImagesResponse, ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox,
-    PodSandboxFilter, VERSION, VersionRequest, VersionResponse,
-};
+
+const VERSION: &str = "/runtime.v1.RuntimeService/Version";
+const LIST_SANDBOXES: &str = "/runtime.v1.RuntimeService/ListPodSandbox";
+const LIST_CONTAINERS: &str = "/runtime.v1.RuntimeService/ListContainers";
+const EVENTS: &str = "/runtime.v1.RuntimeService/GetContainerEvents";
+const LIST_IMAGES: &str = "/runtime.v1.ImageService/ListImages";
 
 /// Deadline of every answer: a list of 500 containers took no runtime longer than tens of
 /// milliseconds.
@@ -137,7 +141,7 @@ impl Runtime {
                     offered |= self.is_another(&grpc).await? || grpc.connections() > connections;
                     // Changes between the list and the stream are looked up by id.
                     if offered && events.is_none() {
-                        events = Some(grpc.stream(EVENTS, EventsRequest {}));
+                        events = Some(grpc.stream(EVENTS, GetEventsRequest {}));
                     }
                     self.list(&grpc).await?;
                     self.retry = FIRST_RETRY;
@@ -317,7 +321,9 @@ fn is_refusal(cause: &Cause) -> bool {
 }
 
 /// The next event; waits for ever without a stream.
-async fn next(events: &mut Option<Answers<Event>>) -> Result<Option<Event>, LocalError> {
+async fn next(
+    events: &mut Option<Answers<ContainerEventResponse>>,
+) -> Result<Option<ContainerEventResponse>, LocalError> {
     match events {
         Some(events) => events.next().await,
         None => std::future::pending().await,

@@ -1,32 +1,20 @@
-//! A gRPC server on a unix socket for the provider tests: it writes frames by hand, so that the
-//! client's libraries are not checked against themselves.
+//! The kubelet of the provider tests: what it answers to each method is set by the test.
 
 use super::{Kubernetes, LookupQueue, ProviderContext, Settings};
 use crate::attribute::ownership::Ownership;
+use crate::local::fake::{self, Server};
 use crate::nodes::fixture::VENDORS;
-use bytes::{BufMut as _, Bytes, BytesMut};
 use gpuwho_model::paths::Paths;
 use gpuwho_model::status::{Report, StatusRegistry};
-use http_body_util::BodyExt as _;
-use hyper::body::{Body, Frame, Incoming};
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
-use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
-use tokio::net::UnixListener;
-use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinHandle, LocalSet, spawn_local};
+use tokio::sync::watch;
+use tokio::task::LocalSet;
+use tonic::Code;
 
 /// Deadline of anything in a test.
 const TIMEOUT: Duration = Duration::from_mins(1);
@@ -39,25 +27,24 @@ pub(super) enum Reply {
     /// One message after a delay.
     Slow(Duration, Vec<u8>),
     /// A gRPC status and its message.
-    Status(u32, &'static str),
+    Status(Code, &'static str),
     /// No answer.
     Hang,
 }
 
-/// The server; it listens until dropped and leaves its socket file.
+/// The server; it listens until dropped.
 pub(super) struct Kubelet {
-    state: Rc<State>,
-    task: JoinHandle<()>,
+    state: Arc<State>,
+    _server: Server,
 }
 
 #[derive(Default)]
 struct State {
     /// The answer of every method, by the end of the method's path.
-    replies: RefCell<Vec<(&'static str, Reply)>>,
-    calls: RefCell<Vec<Call>>,
+    replies: Mutex<Vec<(&'static str, Reply)>>,
+    calls: Mutex<Vec<Call>>,
     count: watch::Sender<usize>,
-    streams: RefCell<Vec<mpsc::UnboundedSender<Frame<Bytes>>>>,
-    connections: RefCell<Vec<JoinHandle<()>>>,
+    hung: Mutex<Vec<fake::Reply>>,
 }
 
 struct Call {
@@ -66,33 +53,17 @@ struct Call {
     at: Instant,
 }
 
-struct Frames {
-    waiting: VecDeque<Frame<Bytes>>,
-    more: Option<mpsc::UnboundedReceiver<Frame<Bytes>>>,
-}
-
 impl Kubelet {
     pub(super) fn listen(socket: &Path) -> Self {
-        let listener = UnixListener::bind(socket).unwrap();
-        let state = Rc::new(State::default());
-        let serving = Rc::clone(&state);
-        let task = spawn_local(async move {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                let state = Rc::clone(&serving);
-                let answer = service_fn(move |request| answer(Rc::clone(&state), request));
-                let connection = hyper::server::conn::http2::Builder::new(LocalExecutor)
-                    .serve_connection(TokioIo::new(stream), answer);
-                let connection = spawn_local(async move { drop(connection.await) });
-                serving.connections.borrow_mut().push(connection);
-            }
-        });
-        Self { state, task }
+        let state = Arc::new(State::default());
+        let serving = Arc::clone(&state);
+        let server = Server::grpc(socket, move |call| serving.answer(call));
+        Self { state, _server: server }
     }
 
     /// Sets a method's answer.
     pub(super) fn reply(&self, method: &'static str, reply: Reply) -> &Self {
-        let mut replies = self.state.replies.borrow_mut();
+        let mut replies = self.state.replies.lock().unwrap();
         replies.retain(|(known, _)| *known != method);
         replies.push((method, reply));
         self
@@ -109,7 +80,7 @@ impl Kubelet {
     }
 
     fn pick<T>(&self, method: &str, part: impl Fn(&Call) -> T) -> Vec<T> {
-        let calls = self.state.calls.borrow();
+        let calls = self.state.calls.lock().unwrap();
         calls.iter().filter(|call| call.path.ends_with(method)).map(part).collect()
     }
 
@@ -121,86 +92,27 @@ impl Kubelet {
     }
 }
 
-impl Drop for Kubelet {
-    fn drop(&mut self) {
-        self.task.abort();
-        for connection in self.state.connections.borrow().iter() {
-            connection.abort();
+impl State {
+    fn answer(&self, call: fake::Call) {
+        let fake::Call { path, message, reply } = call;
+        let replies = self.replies.lock().unwrap();
+        let set = replies.iter().find(|(method, _)| path.ends_with(method));
+        match set.map(|(_, reply)| reply.clone()) {
+            Some(Reply::Message(message)) => reply.only_bytes(&message),
+            Some(Reply::Slow(delay, message)) => {
+                let late = move || {
+                    thread::sleep(delay);
+                    reply.only_bytes(&message);
+                };
+                drop(thread::spawn(late));
+            }
+            Some(Reply::Status(code, words)) => reply.end(code, words),
+            Some(Reply::Hang) => self.hung.lock().unwrap().push(reply),
+            None => reply.end(Code::Unimplemented, "unknown method"),
         }
-    }
-}
-
-async fn answer(
-    state: Rc<State>,
-    request: Request<Incoming>,
-) -> Result<Response<Frames>, Infallible> {
-    let path = request.uri().path().to_owned();
-    let question = request.into_body().collect().await.unwrap().to_bytes();
-    let call = Call { path: path.clone(), question: question[5..].to_vec(), at: Instant::now() };
-    state.calls.borrow_mut().push(call);
-    state.count.send_modify(|count| *count += 1);
-    let reply = state.replies.borrow().iter().find(|(method, _)| path.ends_with(method)).cloned();
-    let reply = reply.map_or(Reply::Status(12, "unknown method"), |(_, reply)| reply);
-    if let Reply::Slow(delay, _) = reply {
-        tokio::time::sleep(delay).await;
-    }
-    let (sender, receiver) = mpsc::unbounded_channel();
-    let (waiting, more) = match reply {
-        Reply::Message(message) | Reply::Slow(_, message) => {
-            let frames = [Frame::data(framed(&message)), Frame::trailers(status(0, ""))];
-            (frames.into(), None)
-        }
-        Reply::Status(code, message) => ([Frame::trailers(status(code, message))].into(), None),
-        Reply::Hang => {
-            state.streams.borrow_mut().push(sender);
-            (VecDeque::new(), Some(receiver))
-        }
-    };
-    let mut response = Response::new(Frames { waiting, more });
-    let json = HeaderValue::from_static("application/grpc");
-    response.headers_mut().insert("content-type", json);
-    Ok(response)
-}
-
-fn framed(message: &[u8]) -> Bytes {
-    let mut frame = BytesMut::with_capacity(message.len() + 5);
-    frame.put_u8(0);
-    frame.put_u32(message.len().try_into().unwrap());
-    frame.put_slice(message);
-    frame.freeze()
-}
-
-fn status(code: u32, message: &'static str) -> HeaderMap {
-    let mut trailers = HeaderMap::new();
-    trailers.insert(HeaderName::from_static("grpc-status"), code.into());
-    trailers.insert(HeaderName::from_static("grpc-message"), HeaderValue::from_static(message));
-    trailers
-}
-
-impl Body for Frames {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if let Some(frame) = self.waiting.pop_front() {
-            return Poll::Ready(Some(Ok(frame)));
-        }
-        match &mut self.more {
-            Some(more) => more.poll_recv(context).map(|frame| frame.map(Ok)),
-            None => Poll::Ready(None),
-        }
-    }
-}
-
-#[derive(Clone)]
-struct LocalExecutor;
-
-impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for LocalExecutor {
-    fn execute(&self, task: F) {
-        drop(spawn_local(task));
+        let call = Call { path, question: message.to_vec(), at: Instant::now() };
+        self.calls.lock().unwrap().push(call);
+        self.count.send_modify(|count| *count += 1);
     }
 }
 

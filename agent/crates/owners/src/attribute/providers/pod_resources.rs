@@ -11,12 +11,18 @@ mod binding;
 mod devices;
 mod missing;
 mod timing;
-mod wire;
+#[cfg(test)]
+mod wire_tests;
 
 use super::{LookupQueue, ProviderContext, next_of};
 use crate::attribute::ownership::Ownership;
 use crate::local::{Cause, Grpc, LocalError};
 use binding::{Binding, Outcome};
+use gpuwho_kubernetes::pod_resources::{
+    AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices,
+    GetPodResourcesRequest, GetPodResourcesResponse, ListPodResourcesRequest,
+    ListPodResourcesResponse, PodResources,
+};
 use gpuwho_model::catalog::agent::SourceState;
 use gpuwho_model::catalog::share::GrantKind;
 use gpuwho_model::ids::PodUid;
@@ -27,11 +33,10 @@ use std::time::Duration;
 use timing::{TIMING, Timing};
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, sleep, sleep_until};
-use wire::{
-    ALLOCATABLE, AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices, GET,
-    GetPodResourcesRequest, GetPodResourcesResponse, LIST, ListPodResourcesRequest,
-    ListPodResourcesResponse, PodResources,
-};
+
+const LIST: &str = "/v1.PodResourcesLister/List";
+const GET: &str = "/v1.PodResourcesLister/Get";
+const ALLOCATABLE: &str = "/v1.PodResourcesLister/GetAllocatableResources";
 
 /// The source's name in the allocation registry.
 const SOURCE: &str = "kubelet";

@@ -1,9 +1,9 @@
 //! Slurm's variables in a process's environment or a drop file.
 //!
-//! Read as a stream, 4 KiB at a time: only the names of [`super::facts::LABELS`] and a few more are
-//! stored, all others are skipped. Costs 4 µs for a typical environment of 1.5 kB.
+//! Only the names of [`super::facts::LABELS`] and a few more are stored. Costs 4 µs for a typical environment of 1.5 kB.
 
 use super::facts::{LABELS, Label};
+use crate::attribute::variables::{self, Wanted};
 use std::io::{self, Read};
 
 /// The Slurm variables of one environment or drop file. Nothing in it is trusted yet.
@@ -16,13 +16,8 @@ pub struct SlurmEnv {
     pub truncated: bool,
 }
 
-/// The most that is read. The kernel allows up to a quarter of the stack limit (usually 2 MB) of
-/// arguments and environment; a variable beyond this limit is missing, which is not wrong.
-pub(super) const MAX_READ: u64 = 128 * 1024;
-/// A longer value is dropped, not cut: half a name is a wrong name.
+/// Bytes of a value.
 const MAX_VALUE: usize = 256;
-/// Maximum length of a name; all wanted names are shorter.
-const MAX_NAME: usize = 48;
 /// Components of a heterogeneous job (`MAX_HET_JOB_COMPS` in `slurm.h`), times the facts of each.
 const MAX_COMPONENTS: usize = 128 * 5;
 
@@ -42,34 +37,10 @@ impl SlurmEnv {
     /// Reads variables terminated by `end`: NUL in an environment, a newline in a file.
     pub fn read(source: impl Read, end: u8) -> io::Result<Self> {
         let mut claims = Self::default();
-        let mut reader = source.take(MAX_READ + 1);
-        let mut chunk = [0_u8; 4096];
-        let mut variable = Variable::default();
-        let mut seen = 0_u64;
-        let outcome = loop {
-            let bytes = match reader.read(&mut chunk) {
-                Ok(0) => break Ok(()),
-                Ok(count) => chunk.get(..count).unwrap_or_default(),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => break Err(error),
-            };
-            for byte in bytes {
-                seen += 1;
-                if *byte == end {
-                    claims.take(&variable);
-                    variable.clear();
-                } else {
-                    variable.push(*byte);
-                }
-            }
-        };
-        claims.truncated = seen > MAX_READ;
-        // The limit may have cut the last variable.
-        if !claims.truncated {
-            claims.take(&variable);
-        }
-        chunk.fill(0);
-        outcome.map(|()| claims)
+        let wanted = Wanted { prefixes: &[b"SLURM_"], max_value: MAX_VALUE };
+        claims.truncated =
+            variables::read(source, end, wanted, |name, value| claims.take(name, value))?;
+        Ok(claims)
     }
 
     /// Whether no variable of Slurm's is set.
@@ -101,8 +72,7 @@ impl SlurmEnv {
     }
 
     /// Stores a variable; of several with one name the first counts, as for `getenv`.
-    fn take(&mut self, variable: &Variable) {
-        let Some((name, value)) = variable.parts() else { return };
+    fn take(&mut self, name: &str, value: &str) {
         if let Some(known) = known_name(name) {
             if self.get(&[known]).is_none() {
                 self.values.push((known, value.to_owned()));
@@ -129,57 +99,6 @@ fn component_name(name: &str) -> Option<(Label, u16)> {
         name.split_once("_HET_GROUP_").or_else(|| name.split_once("_PACK_GROUP_"))?;
     let label = OF_COMPONENTS.iter().find(|label| label.def().variables.contains(&base))?;
     Some((*label, number.parse().ok()?))
-}
-
-/// The variable being read: at most a wanted name and its value.
-struct Variable {
-    bytes: [u8; MAX_NAME + 1 + MAX_VALUE],
-    len: usize,
-    /// Whether it is too long, or not one of Slurm's.
-    skipped: bool,
-}
-
-impl Default for Variable {
-    fn default() -> Self {
-        Self { bytes: [0; MAX_NAME + 1 + MAX_VALUE], len: 0, skipped: false }
-    }
-}
-
-impl Drop for Variable {
-    fn drop(&mut self) {
-        self.bytes.fill(0);
-    }
-}
-
-impl Variable {
-    /// The prefix of every wanted name; nothing else is stored, not even temporarily.
-    const PREFIX: &'static [u8] = b"SLURM_";
-
-    fn push(&mut self, byte: u8) {
-        let expected = Self::PREFIX.get(self.len);
-        if self.skipped || expected.is_some_and(|expected| *expected != byte) {
-            self.skipped = true;
-        } else if let Some(place) = self.bytes.get_mut(self.len) {
-            *place = byte;
-            self.len += 1;
-        } else {
-            self.skipped = true;
-        }
-    }
-
-    fn parts(&self) -> Option<(&str, &str)> {
-        let text = self.bytes.get(..self.len).filter(|_| !self.skipped)?;
-        let (name, value) = std::str::from_utf8(text).ok()?.split_once('=')?;
-        (name.len() <= MAX_NAME && value.len() <= MAX_VALUE).then_some((name, value))
-    }
-
-    fn clear(&mut self) {
-        if let Some(used) = self.bytes.get_mut(..self.len) {
-            used.fill(0);
-        }
-        self.len = 0;
-        self.skipped = false;
-    }
 }
 
 #[cfg(test)]

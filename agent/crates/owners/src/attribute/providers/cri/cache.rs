@@ -5,9 +5,12 @@
 //! sandbox's metadata. If the sandbox is unknown, the kubelet's label on the container counts; if
 //! the two differ, the container is ignored.
 
-use super::wire::{Container, DELETED, Event, Image, ImageSpec, PodSandbox};
 use crate::attribute::names::{Change, ContainerFacts, PodFacts};
 use crate::attribute::workload::{PodMeta, WantedLabels, describe};
+use gpuwho_kubernetes::cri::{
+    Container, ContainerEventResponse, ContainerEventType, ContainerStatus, Image, ImageSpec,
+    PodSandbox, PodSandboxStatus,
+};
 use gpuwho_model::catalog::attributes::AttrSet;
 use gpuwho_model::ids::{ContainerId, PodUid};
 use std::collections::{HashMap, HashSet};
@@ -140,12 +143,14 @@ impl PodCache {
     }
 
     /// Applies one event, which contains the pod's state after it.
-    pub(super) fn event(&mut self, event: Event) -> Vec<MetadataUpdate> {
-        let sandbox = event.sandbox.map(PodSandbox::from);
+    pub(super) fn event(&mut self, event: ContainerEventResponse) -> Vec<MetadataUpdate> {
+        let is_deleted = event.container_event_type() == ContainerEventType::ContainerDeletedEvent;
+        let sandbox = event.pod_sandbox_status.map(listed);
         let id = sandbox.as_ref().map(|sandbox| sandbox.id.clone()).unwrap_or_default();
-        let containers = event.containers.into_iter().map(|one| one.in_sandbox(&id)).collect();
+        let containers =
+            event.containers_statuses.into_iter().map(|one| in_sandbox(one, &id)).collect();
         let mut updates = self.some(sandbox.into_iter().collect(), containers);
-        if event.kind == DELETED {
+        if is_deleted {
             self.end_sandbox(&event.container_id, &mut updates);
             self.end_container(ContainerId::new(&event.container_id), &mut updates);
         }
@@ -247,6 +252,18 @@ impl PodCache {
             updates.push(MetadataUpdate::Gone(Change::Container(id)));
         }
     }
+}
+
+/// A sandbox as a list has it.
+fn listed(status: PodSandboxStatus) -> PodSandbox {
+    let PodSandboxStatus { id, metadata, created_at, labels, annotations } = status;
+    PodSandbox { id, metadata, created_at, labels, annotations }
+}
+
+/// A container as a list has it.
+fn in_sandbox(status: ContainerStatus, sandbox: &str) -> Container {
+    let ContainerStatus { id, metadata, image, image_ref, labels, .. } = status;
+    Container { id, pod_sandbox_id: sandbox.to_owned(), metadata, image, image_ref, labels }
 }
 
 /// The readable name of an image: as the pod requests it, else as the runtime has it. A kubelet

@@ -2,10 +2,12 @@ use super::super::fake::{Node, wait_for};
 use super::*;
 use crate::attribute::ProcessAttribution;
 use crate::local::fake::{Call, Reply, Server};
+use gpuwho_kubernetes::cri::{
+    ContainerMetadata, ContainerStatus, PodSandboxMetadata, PodSandboxStatus,
+};
 use gpuwho_model::ids::{ContainerId, ProcKey};
 use std::sync::{Arc, Mutex};
 use tonic::Code;
-use wire::{ContainerMetadata, ContainerStatus, PodSandboxMetadata, SandboxStatus};
 
 const UID: &str = "aaaaaaaa-0000-4000-8000-000000000001";
 const OTHER: &str = "bbbbbbbb-0000-4000-8000-000000000002";
@@ -232,11 +234,23 @@ fn an_event_names_a_container_before_a_lookup() {
     });
     let PodSandbox { id: sandbox_id, metadata, created_at, labels, annotations } =
         sandbox('2', OTHER, "serve-0");
-    let status = SandboxStatus { id: sandbox_id, metadata, created_at, labels, annotations };
+    let status = PodSandboxStatus { id: sandbox_id, metadata, created_at, labels, annotations };
     let Container { id: container_id, metadata, image, image_ref, labels, .. } =
         container('c', '2', "vllm");
-    let running = ContainerStatus { id: container_id.clone(), metadata, image, image_ref, labels };
-    let event = Event { container_id, kind: 1, sandbox: Some(status), containers: vec![running] };
+    let running = ContainerStatus {
+        id: container_id.clone(),
+        metadata,
+        image,
+        image_ref,
+        labels,
+        ..<_>::default()
+    };
+    let event = ContainerEventResponse {
+        container_id,
+        container_event_type: 1,
+        pod_sandbox_status: Some(status),
+        containers_statuses: vec![running],
+    };
     assert!(events.answer(&event));
     let names = node.ownership.names();
     let facts = wait_for(|| names.container(&ContainerId::new(&id('c'))).ok_or("no name"));

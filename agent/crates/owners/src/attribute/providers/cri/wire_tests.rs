@@ -1,7 +1,7 @@
 //! Decodes bytes that Kubernetes' own Go types write (`tests/kubernetes`).
 
-use super::wire::*;
 use crate::attribute::providers::fake_kubelet::written;
+use gpuwho_kubernetes::cri::*;
 use prost::Message as _;
 use std::collections::BTreeMap;
 
@@ -77,8 +77,8 @@ fn images_are_read_as_kubernetes_writes_them_also_an_empty_one() {
 
 #[test]
 fn an_event_is_read_as_kubernetes_writes_it() {
-    let reported = Event::decode(&*written("cri-event")).unwrap();
-    let sandbox = SandboxStatus {
+    let reported = ContainerEventResponse::decode(&*written("cri-event")).unwrap();
+    let sandbox = PodSandboxStatus {
         id: "PodSandboxStatus.id".into(),
         metadata: Some(pod_metadata()),
         created_at: 1004,
@@ -88,15 +88,16 @@ fn an_event_is_read_as_kubernetes_writes_it() {
     let container = ContainerStatus {
         id: "ContainerStatus.id".into(),
         metadata: Some(metadata()),
+        state: ContainerState::ContainerUnknown.into(),
         image: Some(image()),
         image_ref: "ContainerStatus.image_ref".into(),
         labels: map("ContainerStatus.labels", "LabelsEntry.value"),
     };
-    let expected = Event {
+    let expected = ContainerEventResponse {
         container_id: "ContainerEventResponse.container_id".into(),
-        kind: DELETED,
-        sandbox: Some(sandbox),
-        containers: vec![container, ContainerStatus::default()],
+        container_event_type: ContainerEventType::ContainerDeletedEvent.into(),
+        pod_sandbox_status: Some(sandbox),
+        containers_statuses: vec![container, ContainerStatus::default()],
     };
     assert_eq!(reported, expected);
 }

@@ -4,14 +4,14 @@
 //! if its pod is certain: an entry of an unknown pod, of a pod that is listed twice, or with other
 //! devices than a moment ago waits until the pod is known.
 
-use super::devices::{AllocatedDevice, NameContext, Unnamed};
-use super::wire::{ContainerResources, PodResources, TopologyInfo};
+use super::devices::{AllocatedDevice, NameContext, Unnamed, node_ids};
 use crate::attribute::allocations::{Allocation, PinnedResources};
 use crate::attribute::names::PodFacts;
 use crate::attribute::owner::Owner;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::{Pod, Workload};
 use crate::inventory::DeviceName;
+use gpuwho_kubernetes::pod_resources::{ContainerResources, PodResources};
 use gpuwho_model::catalog::share::{GrantKind, GrantSource};
 use gpuwho_model::ids::PodUid;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -216,7 +216,7 @@ fn pinned(pod: &PodResources, container: &ContainerResources) -> PinnedResources
         numa: BTreeSet::new(),
         cpus: cpus.iter().copied().collect(),
         memory: plain().map(|block| block.size).fold(0, u64::saturating_add),
-        memory_numa: nodes.flat_map(TopologyInfo::ids).collect(),
+        memory_numa: nodes.flat_map(node_ids).collect(),
     }
 }
 

@@ -1,12 +1,12 @@
 //! Translates the device names of device plugins and of dynamic resource allocation drivers into
-//! the inventory's names. Each has its own form, and the same text has different meanings: a table
-//! by resource and by driver. A name of unknown form is not guessed.
+//! the inventory's names. Each has its own form, and the same text has different meanings: each
+//! vendor says which form is whose ([`IdForm`]). A name of unknown form is not guessed.
 
-use super::wire::{ClaimResource, ContainerDevices, TopologyInfo};
 use crate::attribute::allocations::{AllocationDetails, DraDevice};
 use crate::inventory::DeviceName;
-use crate::nodes::Vendors;
+use crate::nodes::{IdForm, Vendors};
 use crate::partitions::PartitionNodes;
+use gpuwho_kubernetes::pod_resources::{ClaimResource, ContainerDevices, TopologyInfo};
 use gpuwho_model::catalog::share::GrantKind;
 use gpuwho_model::ids::GpuUuid;
 use gpuwho_model::paths::Paths;
@@ -52,8 +52,12 @@ impl Unnamed {
     }
 }
 
-/// Parses the ids of a plugin or a driver: from an id to a device and its replica.
-type Naming = fn(&NameContext<'_>, &str) -> Named;
+/// The numbers of the NUMA nodes.
+pub(super) fn node_ids(topology: &TopologyInfo) -> BTreeSet<i64> {
+    topology.nodes.iter().map(|node| node.id).collect()
+}
+
+/// A device, and its replica.
 type Named = (Result<DeviceName, Unnamed>, GrantKind, Option<Arc<str>>);
 
 /// What the parsing of one answer's names uses.
@@ -67,39 +71,6 @@ pub(super) struct NameContext<'a> {
     partitions: OnceCell<PartitionNodes>,
 }
 
-/// Device plugin resources that are accelerators, by prefix.
-const RESOURCES: &[(&str, Naming)] = &[
-    // NVIDIA/k8s-device-plugin internal/rm: the UUID of the GPU or MIG device, `::N` for a replica
-    // (time slicing and MPS). GKE's (container-engine-accelerators pkg/gpu/nvidia): `nvidiaMINOR`,
-    // `/giN` for a MIG instance, `/vgpuN` for a replica.
-    ("nvidia.com/", nvidia),
-    // ROCm/k8s-device-plugin internal/pkg/amdgpu: the PCI address, which is also that of a device's
-    // first partition, or `amdgpu_xcp_N`, the platform device of another one.
-    ("amd.com/", amd),
-    // HabanaAI/habanalabs-k8s-device-plugin habanalabs.go: the serial number.
-    ("habana.ai/", habana),
-    // intel-device-plugins-for-kubernetes cmd/gpu_plugin: `cardN-REPLICA`.
-    ("gpu.intel.com/", intel),
-    // Google's plugin for TPUs and Tenstorrent's count devices.
-    ("google.com/tpu", |_, id| counted("tpu", id)),
-    ("tenstorrent.com/", |_, id| counted("tenstorrent", id)),
-    // AWS's plugin counts devices, or the cores of all devices.
-    ("aws.amazon.com/neuroncore", neuron_core),
-    ("aws.amazon.com/neuron", |_, id| counted("neuron", id)),
-];
-
-/// Dynamic resource allocation drivers with accelerators, by prefix of `DRIVER/DEVICE`.
-const DRIVERS: &[(&str, Naming)] = &[
-    // NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go CanonicalName: `gpu-MINOR`,
-    // `gpu-MINOR-mig-PROFILE-…`, `gpu-vfio-N`.
-    ("gpu.nvidia.com/", nvidia_claim),
-    // ROCm/k8s-gpu-dra-driver cmd/gpu-kubeletplugin/deviceinfo.go: `gpu-CARD-RENDER`.
-    ("gpu.amd.com/", amd_claim),
-    // intel/intel-resource-drivers-for-kubernetes: `0000-0f-00-0-0x56c0`, PCI address and model.
-    ("gpu.intel.com/", intel_claim),
-    ("gaudi.intel.com/", intel_claim),
-];
-
 impl<'a> NameContext<'a> {
     pub(super) fn new(paths: &'a Paths, vendors: Vendors, extra: &'a [String]) -> Self {
         Self { paths, vendors, extra, partitions: OnceCell::new() }
@@ -108,16 +79,17 @@ impl<'a> NameContext<'a> {
     /// The devices that a plugin allocated; empty for a resource that is not an accelerator.
     pub(super) fn plugin(&self, devices: &ContainerDevices) -> Vec<AllocatedDevice> {
         let resource = devices.resource_name.as_str();
-        let known = RESOURCES.iter().find(|(start, _)| resource.starts_with(start));
-        let Some(naming) = known.map(|(_, naming)| *naming).or_else(|| self.extra(resource)) else {
+        let mut rows = self.vendors.iter().flat_map(|vendor| vendor.resources);
+        let known = rows.find(|(start, _)| resource.starts_with(start));
+        let Some(form) = known.map(|(_, form)| *form).or_else(|| self.extra(resource)) else {
             return Vec::new();
         };
         let resource: Arc<str> = resource.into();
         let allocated = |id: &String| {
-            let (device, kind, replica) = naming(self, id);
+            let (device, kind, replica) = self.named(form, id);
             let resource = Some(Arc::clone(&resource));
             let details = AllocationDetails { resource, replica, ..AllocationDetails::default() };
-            let numa = devices.topology.as_ref().map(TopologyInfo::ids).unwrap_or_default();
+            let numa = devices.topology.as_ref().map(node_ids).unwrap_or_default();
             AllocatedDevice { device, kind, details, numa, id: id.clone() }
         };
         devices.device_ids.iter().map(allocated).collect()
@@ -127,9 +99,10 @@ impl<'a> NameContext<'a> {
     pub(super) fn claim(&self, claim: &str, resource: &ClaimResource) -> Option<AllocatedDevice> {
         let driver = resource.driver_name.as_str();
         let id = format!("{driver}/{}", resource.device_name);
-        let known = DRIVERS.iter().find(|(start, _)| id.starts_with(start));
-        let naming = known.map(|(_, naming)| *naming).or_else(|| self.extra(driver))?;
-        let (mut device, _, _) = naming(self, &resource.device_name);
+        let mut rows = self.vendors.iter().flat_map(|vendor| vendor.claims);
+        let known = rows.find(|(start, _)| id.starts_with(start));
+        let form = known.map(|(_, form)| *form).or_else(|| self.extra(driver))?;
+        let (mut device, _, _) = self.named(form, &resource.device_name);
         if device == Err(Unnamed::Form) {
             let cdi = resource.cdi_devices.iter().find_map(|device| by_cdi(&device.name));
             device = cdi.ok_or(Unnamed::Form);
@@ -149,12 +122,29 @@ impl<'a> NameContext<'a> {
         Some(AllocatedDevice { device, kind: GrantKind::Claim, details, numa: BTreeSet::new(), id })
     }
 
-    fn extra(&self, resource: &str) -> Option<Naming> {
+    fn extra(&self, resource: &str) -> Option<IdForm> {
         let matches = |wanted: &String| match wanted.strip_suffix('*') {
             Some(start) => resource.starts_with(start),
             None => resource == wanted,
         };
-        self.extra.iter().any(matches).then_some(plain as Naming)
+        self.extra.iter().any(matches).then_some(IdForm::Plain)
+    }
+
+    fn named(&self, form: IdForm, id: &str) -> Named {
+        match form {
+            IdForm::Plain => exclusive(plain(id)),
+            IdForm::Index(vendor) => {
+                exclusive(number(id).map(|number| DeviceName::IndexOf(vendor, number)))
+            }
+            IdForm::Serial => exclusive((!id.is_empty()).then(|| DeviceName::Serial(id.into()))),
+            IdForm::DrmCard => drm_card(self, id),
+            IdForm::PciAndModel => (pci_and_model(id).ok_or(Unnamed::Form), GrantKind::Claim, None),
+            IdForm::DrmNodes => (drm_nodes(self, id), GrantKind::Claim, None),
+            IdForm::Nvidia => nvidia(id),
+            IdForm::NvidiaClaim => (nvidia_claim(id), GrantKind::Claim, None),
+            IdForm::Amd => amd(self, id),
+            IdForm::NeuronCore => (neuron_core(self, id), GrantKind::Instance, None),
+        }
     }
 
     /// The PCI address of a DRM node, if the node belongs to a whole PCI device.
@@ -211,7 +201,12 @@ impl<'a> NameContext<'a> {
     }
 }
 
-fn nvidia(_: &NameContext<'_>, id: &str) -> Named {
+fn exclusive(device: Option<DeviceName>) -> Named {
+    (device.ok_or(Unnamed::Form), GrantKind::Exclusive, None)
+}
+
+// NVIDIA/k8s-device-plugin internal/rm, and GKE's (container-engine-accelerators pkg/gpu/nvidia).
+fn nvidia(id: &str) -> Named {
     let (id, replica) = match id.split_once("::").or_else(|| id.split_once("/vgpu")) {
         Some((device, replica)) => (device, Some(replica)),
         None => (id, None),
@@ -230,6 +225,7 @@ fn nvidia(_: &NameContext<'_>, id: &str) -> Named {
     (device, kind, replica.map(Into::into))
 }
 
+// ROCm/k8s-device-plugin internal/pkg/amdgpu.
 fn amd(names: &NameContext<'_>, id: &str) -> Named {
     let partition = names.partition(id);
     let is_partition = partition.is_some() || id.starts_with("amdgpu_xcp_");
@@ -241,12 +237,8 @@ fn amd(names: &NameContext<'_>, id: &str) -> Named {
     (partition.or_else(|| pci(id)).ok_or(why), kind, None)
 }
 
-fn habana(_: &NameContext<'_>, id: &str) -> Named {
-    let serial = (!id.is_empty()).then(|| DeviceName::Serial(id.into()));
-    (serial.ok_or(Unnamed::Form), GrantKind::Exclusive, None)
-}
-
-fn intel(names: &NameContext<'_>, id: &str) -> Named {
+// intel-device-plugins-for-kubernetes cmd/gpu_plugin.
+fn drm_card(names: &NameContext<'_>, id: &str) -> Named {
     let Some((card, replica)) = id.rsplit_once('-').filter(|(card, _)| is_node("card", card))
     else {
         return (Err(Unnamed::Form), GrantKind::Exclusive, None);
@@ -255,54 +247,42 @@ fn intel(names: &NameContext<'_>, id: &str) -> Named {
     (names.drm(card), GrantKind::Replica, Some(replica.into()))
 }
 
-/// A name with an unambiguous form: a UUID, a PCI address or an index.
-fn plain(_: &NameContext<'_>, id: &str) -> Named {
-    let counted = || number(id).map(DeviceName::Index);
-    let device = uuid(id).or_else(|| pci(id)).or_else(counted);
-    (device.ok_or(Unnamed::Form), GrantKind::Exclusive, None)
+fn plain(id: &str) -> Option<DeviceName> {
+    uuid(id).or_else(|| pci(id)).or_else(|| number(id).map(DeviceName::Index))
 }
 
-/// A number in the order of a vendor's driver.
-fn counted(vendor: &'static str, id: &str) -> Named {
-    let device = number(id).map(|number| DeviceName::IndexOf(vendor, number));
-    (device.ok_or(Unnamed::Form), GrantKind::Exclusive, None)
-}
-
-/// A core of a Neuron device, counted through all devices: the device it is on.
-fn neuron_core(names: &NameContext<'_>, id: &str) -> Named {
+fn neuron_core(names: &NameContext<'_>, id: &str) -> Result<DeviceName, Unnamed> {
     let device = number(id).and_then(|core| core.checked_div(names.neuron_cores()?));
-    let device = device.map(|index| DeviceName::IndexOf("neuron", index));
-    (device.ok_or(Unnamed::Partition), GrantKind::Instance, None)
+    device.map(|index| DeviceName::IndexOf("neuron", index)).ok_or(Unnamed::Partition)
 }
 
-fn nvidia_claim(_: &NameContext<'_>, name: &str) -> Named {
-    let device = match name.strip_prefix("gpu-") {
+// NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go CanonicalName.
+fn nvidia_claim(name: &str) -> Result<DeviceName, Unnamed> {
+    match name.strip_prefix("gpu-") {
         Some(rest) if rest.starts_with("vfio-") => Err(Unnamed::Passthrough),
         Some(rest) if rest.contains("-mig-") => Err(Unnamed::MigPlace),
         Some(minor) => number(minor).map(DeviceName::Minor).ok_or(Unnamed::Form),
         None => Err(Unnamed::Form),
-    };
-    (device, GrantKind::Claim, None)
+    }
 }
 
-fn amd_claim(names: &NameContext<'_>, name: &str) -> Named {
+// ROCm/k8s-gpu-dra-driver cmd/gpu-kubeletplugin/deviceinfo.go.
+fn drm_nodes(names: &NameContext<'_>, name: &str) -> Result<DeviceName, Unnamed> {
     let render = name.strip_prefix("gpu-").and_then(|rest| rest.split_once('-'));
     let render = render.and_then(|(card, render)| number(card).and(number(render)));
-    let render = render.map(|number| format!("renderD{number}")).ok_or(Unnamed::Form);
-    let device =
-        render.and_then(|node| names.partition_of(&node).map_or_else(|| names.drm(&node), Ok));
-    (device, GrantKind::Claim, None)
+    let node = render.map(|number| format!("renderD{number}")).ok_or(Unnamed::Form)?;
+    names.partition_of(&node).map_or_else(|| names.drm(&node), Ok)
 }
 
-fn intel_claim(_: &NameContext<'_>, name: &str) -> Named {
+// intel/intel-resource-drivers-for-kubernetes.
+fn pci_and_model(name: &str) -> Option<DeviceName> {
     let parts: Vec<_> = name.split('-').collect();
-    let device = match parts.as_slice() {
+    match parts.as_slice() {
         [domain, bus, slot, function, model] if model.starts_with("0x") => {
             pci(&format!("{domain}:{bus}:{slot}.{function}"))
         }
         _ => None,
-    };
-    (device.ok_or(Unnamed::Form), GrantKind::Claim, None)
+    }
 }
 
 /// The device of a CDI name: a UUID of any kind; NVIDIA's minor numbers in the specifications of

@@ -6,7 +6,7 @@
 //! connection names none of them: as long as their cgroup exists, else until a provider reports
 //! their end, and for a bounded time.
 
-use super::wire::PodResources;
+use gpuwho_kubernetes::pod_resources::PodResources;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -88,8 +88,8 @@ fn has_devices(pod: &PodResources) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::{ContainerDevices, ContainerResources};
     use super::*;
+    use gpuwho_kubernetes::pod_resources::{ContainerDevices, ContainerResources};
 
     fn pod(name: &str, devices: usize) -> PodResources {
         let devices = vec![ContainerDevices::default(); devices];

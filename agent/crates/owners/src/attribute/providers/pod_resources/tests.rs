@@ -1,9 +1,9 @@
 use super::super::Kubernetes;
 use super::super::fake_kubelet::{Fixture, Kubelet as Fake, Reply, run};
-use super::wire::{ContainerResources, PodResources};
 use super::*;
 use crate::attribute::allocations::Allocation;
 use crate::attribute::names::{LookupKey, PodFacts, Provider};
+use gpuwho_kubernetes::pod_resources::ContainerResources;
 use gpuwho_model::catalog::attributes::AttrSet;
 use gpuwho_model::ids::PodUid;
 use gpuwho_model::paths::Paths;
@@ -79,7 +79,10 @@ fn the_kubelet_s_list_is_the_allocations() {
     run(async {
         let fixture = Fixture::new("pod_resources");
         let kubelet = Fake::listen(&fixture.socket());
-        let all = AllocatableResourcesResponse { devices: vec![devices(&[GPU, "GPU-x"])] };
+        let all = AllocatableResourcesResponse {
+            devices: vec![devices(&[GPU, "GPU-x"])],
+            ..<_>::default()
+        };
         kubelet
             .reply("List", list(&["a", "b"]))
             .reply("GetAllocatableResources", Reply::Message(all.encode_to_vec()));
@@ -142,7 +145,6 @@ fn the_last_list_stays_while_a_kubelet_restarts() {
         drop(kubelet);
         let text = "the 1 devices of the last list stay allocated";
         fixture.until("marked", |fixture| reports(fixture, SourceState::Failed, text)).await;
-        std::fs::remove_file(fixture.socket()).unwrap();
         let gone = "not answering (there is no such socket); the 1 devices";
         fixture.until("marked again", |fixture| reports(fixture, SourceState::Failed, gone)).await;
         assert_eq!(allocated(&fixture), before);
@@ -162,7 +164,8 @@ fn a_kubelet_over_its_limit_is_asked_less_often() {
         runs(&fixture, "u1", "a");
         start(&fixture, QUICK);
         fixture.until("allocated", |fixture| !allocated(fixture).is_empty()).await;
-        kubelet.reply("List", Reply::Status(8, "rejected by rate limit"));
+        kubelet
+            .reply("List", Reply::Status(tonic::Code::ResourceExhausted, "rejected by rate limit"));
         let text = "rejected by rate limit; the 1 devices";
         fixture.until("refused", |fixture| reports(fixture, SourceState::Failed, text)).await;
         let before = kubelet.calls("List").len();
@@ -319,7 +322,6 @@ fn an_empty_list_after_a_restart_ends_no_allocation_of_a_running_pod() {
         fixture
             .until("away", |fixture| reports(fixture, SourceState::Failed, "not answering"))
             .await;
-        std::fs::remove_file(fixture.socket()).unwrap();
         let kubelet = Fake::listen(&fixture.socket());
         kubelet.reply("List", list(&[]));
         let text = "leaves out 2 running pods";
@@ -344,7 +346,6 @@ fn a_kubelet_that_restarts_between_two_lists_and_lists_only_static_pods_ends_no_
         start(&fixture, ON_NEWS);
         fixture.until("allocated", |fixture| allocated(fixture).len() == 1).await;
         drop(kubelet);
-        std::fs::remove_file(fixture.socket()).unwrap();
         let kubelet = Fake::listen(&fixture.socket());
         let proxy = PodResources { name: "proxy".into(), ..PodResources::default() };
         let alone = ListPodResourcesResponse { pod_resources: vec![proxy] };
@@ -377,7 +378,8 @@ fn allocatable_devices_are_read_with_each_list() {
         let fixture = Fixture::new("pod_resources");
         let kubelet = Fake::listen(&fixture.socket());
         let offer = |ids: &[&str]| {
-            let all = AllocatableResourcesResponse { devices: vec![devices(ids)] };
+            let all =
+                AllocatableResourcesResponse { devices: vec![devices(ids)], ..<_>::default() };
             Reply::Message(all.encode_to_vec())
         };
         kubelet.reply("List", list(&["a"])).reply("GetAllocatableResources", offer(&[]));
@@ -398,7 +400,8 @@ fn allocatable_devices_are_read_though_no_list_is_due() {
         let fixture = Fixture::new("pod_resources");
         let kubelet = Fake::listen(&fixture.socket());
         let offer = |ids: &[&str]| {
-            let all = AllocatableResourcesResponse { devices: vec![devices(ids)] };
+            let all =
+                AllocatableResourcesResponse { devices: vec![devices(ids)], ..<_>::default() };
             Reply::Message(all.encode_to_vec())
         };
         kubelet.reply("List", list(&["a"])).reply("GetAllocatableResources", offer(&[]));

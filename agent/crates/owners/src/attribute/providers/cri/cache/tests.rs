@@ -1,6 +1,6 @@
-use super::super::wire::{ContainerMetadata, ContainerStatus, PodSandboxMetadata, SandboxStatus};
 use super::*;
 use crate::attribute::names::{MetadataCache, Provider};
+use gpuwho_kubernetes::cri::{ContainerMetadata, PodSandboxMetadata};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -133,26 +133,33 @@ fn an_incomplete_list_ends_nothing() {
 #[test]
 fn an_event_updates_what_it_contains_and_a_deletion_ends_its_container() {
     let PodSandbox { id, metadata, created_at, labels, annotations } = sandbox("s", UID, 0, "");
-    let status = SandboxStatus { id, metadata, created_at, labels, annotations };
+    let status = PodSandboxStatus { id, metadata, created_at, labels, annotations };
     let metadata = ContainerMetadata { name: "main".into(), attempt: 2 };
     let running =
         ContainerStatus { id: "c".into(), metadata: Some(metadata), ..ContainerStatus::default() };
-    let event = |kind, about: &str| Event {
+    let event = |kind: ContainerEventType, about: &str| ContainerEventResponse {
         container_id: about.into(),
-        kind,
-        sandbox: Some(status.clone()),
-        containers: vec![running.clone()],
+        container_event_type: kind.into(),
+        pod_sandbox_status: Some(status.clone()),
+        containers_statuses: vec![running.clone()],
     };
     let mut cache = cache();
-    let reported = named(&cache.event(event(1, "c")));
+    let reported = named(&cache.event(event(ContainerEventType::ContainerStartedEvent, "c")));
     let expected = [
         format!("pod {UID} is ml/pod-{UID}"),
         format!("s is None of {UID}"),
         format!("c is Some(\"main\") of {UID}"),
     ];
     assert_eq!(reported, expected);
-    assert_eq!(named(&cache.event(event(DELETED, "c"))).last().unwrap(), "c ended");
-    let bare = Event { kind: DELETED, container_id: "s".into(), ..Event::default() };
+    assert_eq!(
+        named(&cache.event(event(ContainerEventType::ContainerDeletedEvent, "c"))).last().unwrap(),
+        "c ended"
+    );
+    let bare = ContainerEventResponse {
+        pod_sandbox_status: None,
+        containers_statuses: Vec::new(),
+        ..event(ContainerEventType::ContainerDeletedEvent, "s")
+    };
     assert_eq!(named(&cache.event(bare)), [format!("pod {UID} ended"), "s ended".to_owned()]);
 }
 
@@ -230,17 +237,23 @@ fn apply(cache: &mut PodCache, step: &Step) -> Vec<MetadataUpdate> {
         Step::Event(pod, kind) => {
             let (sandbox, containers) = world(*pod);
             let PodSandbox { id, metadata, created_at, labels, annotations } = sandbox;
-            let sandbox = SandboxStatus { id, metadata, created_at, labels, annotations };
+            let sandbox = PodSandboxStatus { id, metadata, created_at, labels, annotations };
             let status = |one: Container| ContainerStatus {
                 id: one.id,
                 metadata: one.metadata,
                 image: one.image,
                 image_ref: one.image_ref,
                 labels: one.labels,
+                ..ContainerStatus::default()
             };
             let container_id = format!("a{pod}");
             let containers = containers.into_iter().map(status).collect();
-            cache.event(Event { container_id, kind: *kind, sandbox: Some(sandbox), containers })
+            cache.event(ContainerEventResponse {
+                container_id,
+                container_event_type: *kind,
+                pod_sandbox_status: Some(sandbox),
+                containers_statuses: containers,
+            })
         }
     }
 }

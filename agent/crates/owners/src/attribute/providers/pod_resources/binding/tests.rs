@@ -1,9 +1,10 @@
-use super::super::wire::{
-    CdiDevice, ClaimResource, ContainerDevices, ContainerMemory, DynamicResource, NumaNode,
-};
 use super::*;
 use crate::attribute::names::{Change, Provider};
 use crate::nodes::fixture::VENDORS;
+use gpuwho_kubernetes::pod_resources::{
+    CdiDevice, ClaimResource, ContainerDevices, ContainerMemory, DynamicResource, NumaNode,
+    TopologyInfo,
+};
 use gpuwho_model::catalog::attributes::AttrSet;
 use gpuwho_model::ids::GpuUuid;
 use gpuwho_model::paths::Paths;
@@ -85,6 +86,7 @@ fn whole_devices_instances_replicas_and_claims_go_to_their_pods() {
     }
     let mut dra = line("dra", &[]);
     dra.containers[0].dynamic_resources.push(DynamicResource {
+        claim_namespace: "ml".into(),
         claim_name: "gpu-claim".into(),
         claim_resources: vec![ClaimResource {
             cdi_devices: vec![CdiDevice { name: "k8s.gpu.nvidia.com/claim=8f4b-gpu-3".into() }],

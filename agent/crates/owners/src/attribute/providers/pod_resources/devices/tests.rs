@@ -1,6 +1,6 @@
-use super::super::wire::CdiDevice;
 use super::*;
 use crate::nodes::fixture::VENDORS;
+use gpuwho_kubernetes::pod_resources::CdiDevice;
 use std::path::Path;
 
 const GPU: &str = "GPU-11111111-2222-3333-4444-555555555555";
