@@ -11,9 +11,10 @@ use gpuwho_model::catalog::agent::OwnerLimit;
 use gpuwho_model::ids::ProcKey;
 use gpuwho_owners::attribute::ownership::Ownership;
 use gpuwho_owners::attribute::quota::QuotaKey;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write as _};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
@@ -72,7 +73,7 @@ pub fn sum_up(ownership: &Ownership) {
 }
 
 fn lines() -> MutexGuard<'static, Option<Lines>> {
-    LINES.lock().unwrap_or_else(PoisonError::into_inner)
+    LINES.lock()
 }
 
 /// The lines of a window.
@@ -228,7 +229,7 @@ mod tests {
 
     impl std::io::Write for Written {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -256,7 +257,7 @@ mod tests {
                 tracing::warn!(%process, "something is odd");
             }
         });
-        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(written.0.lock().clone()).unwrap();
         assert_eq!(text.lines().count(), 2, "{text}");
     }
 }

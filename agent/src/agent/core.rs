@@ -29,8 +29,9 @@ use gpuwho_pipeline::event::aggregator::{self, EventAggregator};
 use gpuwho_pipeline::event::recent::RecentEvents;
 use gpuwho_pipeline::health::HealthMonitor;
 use gpuwho_pipeline::series::SeriesRegistry;
+use parking_lot::{Mutex, MutexGuard};
 use std::cell::OnceCell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// How long the readers close all devices when one of them is unbound from its driver.
@@ -173,7 +174,7 @@ impl Core {
 
     /// The health of the devices. It is locked for memory only, never while something is read.
     pub(super) fn health(&self) -> MutexGuard<'_, HealthMonitor> {
-        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+        self.health.lock()
     }
 
     /// Makes the registry that turns samples into series.
@@ -203,7 +204,7 @@ impl Core {
             partitions.devices_of(&numbers.iter().copied().map(name).collect::<Vec<_>>(), vendors)
         });
         let readers = self.context.readers.lock().iter().filter_map(Control::child).collect();
-        *gauges.readers.lock().unwrap_or_else(PoisonError::into_inner) = readers;
+        *gauges.readers.lock() = readers;
     }
 }
 

@@ -12,12 +12,13 @@ use gpuwho_model::catalog::agent::{
 use gpuwho_model::sample::{Agent, Batch, Source};
 use gpuwho_model::status::{Report, StatusRegistry};
 use gpuwho_owners::attribute::ownership::Ownership;
+use parking_lot::Mutex;
 use procfs::process::Process;
 use procfs::{ProcResult, WithCurrentSystemInfo as _};
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// This source's name.
@@ -97,7 +98,7 @@ impl SelfMetrics {
     }
 
     fn sinks(&self, out: &mut Batch) {
-        let sinks = self.sinks.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let sinks = self.sinks.0.lock();
         for (&name, report) in sinks.iter() {
             for (outcome, points) in report.outcomes() {
                 out.push(metric::EXPORT_POINTS.sample(Source(name), outcome, count(points)));
@@ -147,7 +148,7 @@ impl SelfMetrics {
 
     /// All reader children as one; returns their CPU seconds.
     fn readers(&mut self, out: &mut Batch) -> f64 {
-        let pids = self.gauges.readers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let pids = self.gauges.readers.lock().clone();
         let costs: Vec<_> = pids
             .into_iter()
             .filter_map(|pid| {

@@ -20,10 +20,11 @@ use gpuwho_model::config::{ConfigError, Tables};
 use gpuwho_model::heartbeat::Heartbeat;
 use gpuwho_pipeline::cost::Costs;
 use gpuwho_pipeline::series::SeriesRegistry;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use sd_notify::NotifyState;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -92,11 +93,11 @@ impl std::fmt::Debug for Pending {
 
 impl Pending {
     fn put(&self, change: Option<Change>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = change;
+        *self.0.lock() = change;
     }
 
     fn take(&self) -> Option<Change> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 }
 
@@ -169,7 +170,7 @@ struct Draining {
 
 impl Draining {
     fn count(&self) -> MutexGuard<'_, usize> {
-        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+        self.count.lock()
     }
 }
 
@@ -301,7 +302,7 @@ impl<'a> Reopening<'a> {
             let mut sink = sink;
             sink.flush(Instant::now() + DRAIN);
             let rest = sink.report().since(before);
-            let mut all = closed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = closed.lock();
             let sum = all.entry(name).or_default();
             *sum = sum.and(rest);
             drop(all);
@@ -323,8 +324,7 @@ impl<'a> Reopening<'a> {
                 tracing::warn!(sinks = *count, "closed sinks did not send all in time");
                 return;
             }
-            let woken = self.draining.done.wait_timeout(count, left);
-            (count, _) = woken.unwrap_or_else(PoisonError::into_inner);
+            self.draining.done.wait_for(&mut count, left);
         }
     }
 
@@ -334,14 +334,14 @@ impl<'a> Reopening<'a> {
     }
 
     fn add(&self, name: &'static str, report: export::Report) {
-        let mut all = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.closed.lock();
         let sum = all.entry(name).or_default();
         *sum = sum.and(report);
     }
 
     /// The outcomes of all sinks, with those of closed ones.
     pub(super) fn reports(&self, sinks: &[OpenSink]) -> BTreeMap<&'static str, export::Report> {
-        let mut all = self.closed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut all = self.closed.lock().clone();
         for (name, sink) in sinks {
             let sum = all.entry(*name).or_default();
             *sum = sum.and(sink.report());

@@ -25,7 +25,6 @@ use gpuwho_pipeline::series::SeriesRegistry;
 use gpuwho_sys::clock::thread_cpu;
 use sd_notify::NotifyState;
 use std::collections::{BTreeMap, HashSet};
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
@@ -107,8 +106,7 @@ fn report_sinks(context: &Context, reports: BTreeMap<&'static str, export::Repor
             None => context.board.recovered(name),
         }
     }
-    *context.of_kind.get::<SinkReports>().0.lock().unwrap_or_else(PoisonError::into_inner) =
-        reports;
+    *context.of_kind.get::<SinkReports>().0.lock() = reports;
 }
 
 /// Takes a batch through the stages.

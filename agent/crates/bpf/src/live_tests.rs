@@ -11,6 +11,7 @@ use gpuwho_owners::attribute::{Evidence, Opened};
 use gpuwho_owners::host::boot_time_ns;
 use gpuwho_owners::nodes;
 use gpuwho_owners::proc_scan::{is_alive, unified_root};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -20,7 +21,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 const HOOKS: [OpenHook; 3] = [OpenHook::Fexit, OpenHook::Cgroup, OpenHook::Syscall];
@@ -44,7 +45,7 @@ const FULL_MINOR: u32 = 7;
 
 impl Node {
     fn make(major: u32, minor: u32) -> Option<Self> {
-        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = ONE_AT_A_TIME.lock();
         let folder = tempfile::Builder::new().prefix("gpuwho-live-").tempdir_in("/dev").ok()?;
         // Others than root open it, too.
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).ok()?;
@@ -420,7 +421,7 @@ fn full_ring_counts_the_openings_that_it_loses() {
     let Some(node) = full() else { return };
     for &hook in hooks(&node) {
         let gate = Arc::new(Mutex::new(()));
-        let shut = gate.lock().unwrap();
+        let shut = gate.lock();
         let Some(mut full) = Probe::start_behind(&node, hook, Some(Arc::clone(&gate))) else {
             continue;
         };
@@ -513,7 +514,7 @@ fn a_flood_of_forks_hides_no_opening_of_another_owner() {
     let Some(node) = full() else { return };
     for &hook in hooks(&node) {
         let gate = Arc::new(Mutex::new(()));
-        let shut = gate.lock().unwrap();
+        let shut = gate.lock();
         let Some(mut probe) = Probe::start_behind(&node, hook, Some(Arc::clone(&gate))) else {
             continue;
         };

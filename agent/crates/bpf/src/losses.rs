@@ -13,7 +13,8 @@ use gpuwho_model::catalog::agent::{OwnerLimit, SourceState};
 use gpuwho_model::ids::ProcKey;
 use gpuwho_model::status::Report;
 use gpuwho_sys::clock::ThreadClock;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Between two looks at the counters.
@@ -72,12 +73,12 @@ struct State {
 impl LossStatus {
     /// The calling thread is the source's.
     pub(super) fn clock(&self) {
-        self.lock().clock = ThreadClock::here();
+        self.0.lock().clock = ThreadClock::here();
     }
 
     /// CPU time of the source's thread.
     pub(super) fn spent(&self) -> Duration {
-        self.lock().clock.and_then(ThreadClock::spent).unwrap_or_default()
+        self.0.lock().clock.and_then(ThreadClock::spent).unwrap_or_default()
     }
 
     /// Adds what an owner was refused of a kind; more than the bound are left out.
@@ -87,7 +88,7 @@ impl LossStatus {
             FOLLOWING => OwnerLimit::ProcessRecords,
             _ => OwnerLimit::Holders,
         };
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if state.refused.len() < MAX_REFUSED {
             state.refused.push(Refused { process, uid, limit, count: count.into() });
         }
@@ -95,12 +96,12 @@ impl LossStatus {
 
     /// Takes what owners were refused since the last call.
     pub(super) fn take_refused(&self) -> Vec<Refused> {
-        std::mem::take(&mut self.lock().refused)
+        std::mem::take(&mut self.0.lock().refused)
     }
 
     /// Says in a report what was lost of late.
     pub(super) fn notify(&self, report: &mut Report, now: Instant) {
-        let state = self.lock();
+        let state = self.0.lock();
         report.errors += state.incomplete;
         let lost = state.lost.as_ref().filter(|(at, _)| now.saturating_duration_since(*at) < QUIET);
         if let Some((_, what)) = lost {
@@ -115,16 +116,11 @@ impl LossStatus {
 
     /// Adds processes of which a scan has not looked at everything.
     pub(super) fn count_incomplete(&self, processes: u64) {
-        self.lock().incomplete += processes;
+        self.0.lock().incomplete += processes;
     }
 
     fn lose(&self, now: Instant, what: String) {
-        self.lock().lost = Some((now, what));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Whole whatever panicked beside it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().lost = Some((now, what));
     }
 }
 

@@ -9,10 +9,10 @@ use gpuwho_common::device_users::{
 };
 use gpuwho_model::ids::Hierarchy;
 use gpuwho_owners::attribute::Opened;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Records a second of what becomes of one owner's processes: a job of hundreds of processes begins
@@ -65,11 +65,11 @@ impl Allowances {
         for of_kind in now.most.iter_mut().take(HOLDERS) {
             *of_kind = of_kind.map(|most| (most / by).max(1));
         }
-        self.map.lock().unwrap_or_else(PoisonError::into_inner).set(0, now, 0)
+        self.map.lock().set(0, now, 0)
     }
 
     fn now(&self) -> Allowance {
-        let map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = self.map.lock();
         map.get(&0, 0).unwrap_or(self.whole)
     }
 
@@ -77,7 +77,7 @@ impl Allowances {
     #[cfg(test)]
     pub(super) fn allow(&self, most: fn(usize) -> [u32; LEVELS]) {
         let now = Allowance { most: std::array::from_fn(most), ..self.whole };
-        self.map.lock().unwrap().set(0, now, 0).unwrap();
+        self.map.lock().set(0, now, 0).unwrap();
     }
 
     pub(super) fn slots(&self, opened: &Opened) -> [u16; LEVELS] {

@@ -12,8 +12,9 @@
 use gpuwho_model::catalog::agent::{self as metric, SourceState};
 use gpuwho_model::sample::{Agent, Batch};
 use gpuwho_model::status::Report;
+use parking_lot::Mutex;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The name under which the status registry has it, where a limit is set.
@@ -135,7 +136,7 @@ impl CpuLimit {
 
     /// Changes the limit.
     pub fn set(&self, limit: Option<f64>) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if state.limit != limit {
             *state = State { limit, step: limit.map_or(0, |_| state.step), ..State::default() };
         }
@@ -143,7 +144,7 @@ impl CpuLimit {
 
     /// The time between two readings of a source now.
     pub fn slowed(&self, every: Duration, importance: Importance) -> Duration {
-        let step = self.lock().step;
+        let step = self.0.lock().step;
         let factors = STEPS.get(step).unwrap_or(&STEPS[0]);
         let [extra, host, device] = factors.map(|factor| every * factor);
         let slowed = match importance {
@@ -157,7 +158,7 @@ impl CpuLimit {
 
     /// Takes the CPU seconds that the agent and its readers have used so far.
     pub fn take(&self, now: Instant, seconds: f64) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let Some(limit) = state.limit else { return };
         let Some((began, before)) = state.window else {
             state.window = Some((now, seconds));
@@ -175,14 +176,14 @@ impl CpuLimit {
     /// Takes what the records of owners' processes have cost so far, and how many were beyond owners'
     /// shares; answers by what to divide these.
     pub fn take_owners(&self, spent: Duration, beyond: u64) -> u32 {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.owners.now = (spent.as_secs_f64(), beyond);
         DIVISORS.get(state.owners.step).copied().unwrap_or(1)
     }
 
     /// Adds the figures of the limit, where one is set.
     pub fn figures(&self, out: &mut Batch) {
-        let state = self.lock();
+        let state = self.0.lock();
         let Some(limit) = state.limit else { return };
         out.push(metric::CPU_LIMIT.sample(Agent, (), limit));
         out.push(metric::CPU_LIMIT_STEP.sample(
@@ -194,7 +195,7 @@ impl CpuLimit {
 
     /// How it stands; `None` without a limit.
     pub fn report(&self) -> Option<Report> {
-        let state = self.lock();
+        let state = self.0.lock();
         let limit = state.limit?;
         if state.step == 0 {
             return Some(state.owners.report());
@@ -213,11 +214,6 @@ impl CpuLimit {
         reason.pop();
         let remedy = "raise agent.cpu_limit or agent.interval, or switch sources off";
         Some(Report::of(SourceState::Degraded, reason, remedy))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Whole whatever panicked beside it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -270,7 +266,7 @@ mod tests {
             self.now += WINDOW;
             self.seconds += used * WINDOW.as_secs_f64();
             self.limit.take(self.now, self.seconds);
-            self.limit.lock().step
+            self.limit.0.lock().step
         }
     }
 

@@ -8,10 +8,11 @@ use gpuwho_model::catalog::agent::SourceState;
 use gpuwho_model::sample::{Batch, SourcePart};
 use gpuwho_model::status::{Report, StatusRegistry};
 use gpuwho_sys::clock::thread_cpu;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -22,20 +23,19 @@ pub struct Stop(Arc<(Mutex<bool>, Condvar)>);
 impl Stop {
     /// Ends the threads that wait on this.
     pub fn stop(&self) {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.0.0.lock() = true;
         self.0.1.notify_all();
     }
 
     /// Waits until `deadline`; true when told to stop before it.
     pub fn wait_until(&self, deadline: Instant) -> bool {
-        let mut stopped = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stopped = self.0.0.lock();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if *stopped || left.is_zero() {
                 return *stopped;
             }
-            let waited = self.0.1.wait_timeout(stopped, left);
-            (stopped, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            self.0.1.wait_for(&mut stopped, left);
         }
     }
 }
@@ -183,8 +183,7 @@ impl Scheduler {
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<SourcePart, Running>> {
-        // Whole whatever panicked beside it.
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock()
     }
 
     /// Reads until the agent stops or every collector has ended; leaves those that have not.

@@ -2,7 +2,7 @@
 
 use super::stages::Stages;
 use gpuwho_model::catalog::agent::ReloadOutcome;
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use std::sync::atomic::AtomicU64;
 
 /// Figures other parts leave here for the next tick.

@@ -7,8 +7,9 @@ use gpuwho_model::ids::Place;
 use gpuwho_model::ids::{GpuId, InstanceId, ProcKey};
 use gpuwho_owners::inventory::Inventory;
 use gpuwho_owners::partitions::PartitionNodes;
+use parking_lot::Mutex;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long closing every handle may take.
@@ -94,7 +95,7 @@ pub struct Control(Arc<Mutex<Shared>>);
 
 impl fmt::Debug for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Control").field(&self.lock().snapshot).finish()
+        f.debug_tuple("Control").field(&self.0.lock().snapshot).finish()
     }
 }
 
@@ -151,12 +152,12 @@ impl DeviceSnapshot {
 impl Control {
     /// The last reading.
     pub fn snapshot(&self) -> ReaderSnapshot {
-        self.lock().snapshot.clone()
+        self.0.lock().snapshot.clone()
     }
 
     /// PID of the child.
     pub fn child(&self) -> Option<u32> {
-        self.lock().snapshot.child
+        self.0.lock().snapshot.child
     }
 
     /// Closes every device handle at once, from any thread, for a time or until
@@ -164,7 +165,7 @@ impl Control {
     /// the driver hangs: then they close when it returns.
     pub fn release(&self, length: Option<Duration>) -> bool {
         let hangup = {
-            let mut shared = self.lock();
+            let mut shared = self.0.lock();
             shared.release = Release::Released(length.map(|length| Instant::now() + length));
             shared.hangup.take()
         };
@@ -181,12 +182,12 @@ impl Control {
 
     /// Lets the reader open its devices again at its next reading.
     pub fn resume(&self) {
-        self.lock().release = Release::Held;
+        self.0.lock().release = Release::Held;
     }
 
     /// Whether the devices are released now; an expired release ends here.
     pub fn released(&self) -> bool {
-        let mut shared = self.lock();
+        let mut shared = self.0.lock();
         if let Release::Released(Some(until)) = shared.release
             && Instant::now() >= until
         {
@@ -197,20 +198,16 @@ impl Control {
 
     /// Stores a reading.
     pub fn publish(&self, snapshot: ReaderSnapshot) {
-        self.lock().snapshot = snapshot;
+        self.0.lock().snapshot = snapshot;
     }
 
     /// Stores the close handle of a new child.
     pub fn hold(&self, hangup: HangUp) {
-        self.lock().hangup = Some(hangup);
+        self.0.lock().hangup = Some(hangup);
     }
 
     /// Drops the close handle of a child; false if a release has used it.
     pub fn forget_child(&self) -> bool {
-        self.lock().hangup.take().is_some()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().hangup.take().is_some()
     }
 }

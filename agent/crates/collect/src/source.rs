@@ -21,11 +21,12 @@ use gpuwho_owners::inventory::Inventory;
 use gpuwho_owners::nodes;
 use gpuwho_owners::tenant_files::TenantFiles;
 use gpuwho_pipeline::event::aggregator::EventAggregator;
+use parking_lot::{Mutex, MutexGuard};
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A row: one source. The tables are `DEVICES`, `PROBES` and `SOURCES`.
@@ -150,22 +151,17 @@ impl SharedSelection {
 
     /// What is exported now.
     pub fn now(&self) -> Selection {
-        self.lock().clone()
+        self.0.lock().clone()
     }
 
     /// Whether a metric is exported now.
     pub fn wants(&self, metric: &'static MetricDef) -> bool {
-        self.lock().wants(metric)
+        self.0.lock().wants(metric)
     }
 
     /// Exports something else from now on.
     pub fn set(&self, selection: Selection) {
-        *self.lock() = selection;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Selection> {
-        // A selection is whole whatever panicked beside it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock() = selection;
     }
 }
 
@@ -181,25 +177,24 @@ pub type ProcessListeners = Shared<Box<dyn Fn(ProcessChange) + Send>>;
 impl<T> Shared<T> {
     /// Adds one.
     pub fn push(&self, item: T) {
-        self.lock().push(item);
+        self.0.lock().push(item);
     }
 
     /// Takes all out.
     pub fn take(&self) -> Vec<T> {
-        std::mem::take(&mut *self.lock())
+        std::mem::take(&mut *self.0.lock())
     }
 
     /// The list, locked.
     pub fn lock(&self) -> MutexGuard<'_, Vec<T>> {
-        // A list is whole whatever panicked beside it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
 impl<T: Clone> Shared<T> {
     /// A copy of the list.
     pub fn all(&self) -> Vec<T> {
-        self.lock().clone()
+        self.0.lock().clone()
     }
 }
 
@@ -217,7 +212,7 @@ impl<T> Default for Shared<T> {
 
 impl<T> fmt::Debug for Shared<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Shared").field(&self.lock().len()).finish()
+        f.debug_tuple("Shared").field(&self.0.lock().len()).finish()
     }
 }
 
@@ -228,8 +223,7 @@ pub struct OfKind(Arc<Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>>);
 impl OfKind {
     /// The value of a type; made when first asked for.
     pub fn get<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
-        // The map is whole whatever panicked beside it.
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         let one = all.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
         // The entry of a type is of that type.
         Arc::clone(one).downcast().unwrap_or_default()

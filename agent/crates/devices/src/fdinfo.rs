@@ -12,10 +12,10 @@ use gpuwho_model::catalog::process::{self as metric, ProcessType};
 use gpuwho_model::paths::Paths;
 use gpuwho_owners::host::boot_time_ns;
 use gpuwho_sys::clock::thread_cpu;
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The devices of one tick are read one after the other within this time.
@@ -121,15 +121,15 @@ impl Clients {
     ) -> bool {
         let is_fresh = |known: &Known| known.at_ns.saturating_add(FRESH_NS) > asked_ns;
         let is_reading = |known: &mut Known| known.is_reading;
-        let waited = self.has_read.wait_timeout_while(self.lock(), WAIT, is_reading);
-        let (mut known, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
+        self.has_read.wait_while_for(&mut known, is_reading, WAIT);
         if known.is_reading || is_fresh(&known) {
             return is_fresh(&known);
         }
         known.is_reading = true;
         drop(known);
         let mut clients = read(paths, pids, files);
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         keep_first(&mut known.first, &mut clients);
         (known.at_ns, known.clients, known.is_reading) = (boot_time_ns(), clients, false);
         drop(known);
@@ -142,7 +142,7 @@ impl Clients {
         let already: BTreeSet<u32> = out.iter().map(|on| on.pid).collect();
         let mut counted = BTreeSet::new();
         let mut all: BTreeMap<u32, OfProcess> = BTreeMap::new();
-        for client in self.lock().clients.iter().filter(|client| client.device == address) {
+        for client in self.known.lock().clients.iter().filter(|client| client.device == address) {
             if !already.contains(&client.pid) && counted.insert(client.id) {
                 all.entry(client.pid).or_default().add(client);
             }
@@ -158,7 +158,7 @@ impl Clients {
     /// The engines' times of each client on a device.
     pub(super) fn engines(&self, address: &str) -> Times {
         let mut times = Times::new();
-        for client in self.lock().clients.iter().filter(|client| client.device == address) {
+        for client in self.known.lock().clients.iter().filter(|client| client.device == address) {
             for (name, time) in &client.engines {
                 // Of a client that processes share, the first one's, as its memory.
                 times.entry((client.id, name.clone())).or_insert((client.pid, *time));
@@ -169,13 +169,9 @@ impl Clients {
 
     /// How many processes have clients on a device.
     pub(super) fn processes(&self, address: &str) -> usize {
-        let known = self.lock();
+        let known = self.known.lock();
         let here = known.clients.iter().filter(|client| client.device == address);
         here.map(|client| client.pid).collect::<BTreeSet<_>>().len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -332,7 +328,7 @@ pub(super) mod fake {
 
     pub(crate) fn times(address: &str, files: &[(u32, String)]) -> Times {
         let clients = Clients::default();
-        clients.lock().clients =
+        clients.known.lock().clients =
             files.iter().filter_map(|(pid, text)| client(*pid, text)).collect();
         clients.engines(address)
     }
@@ -360,7 +356,7 @@ mod tests {
         fs::write(folder.path().join("7/fdinfo/3"), forged).unwrap();
         let (clients, mut files) = (Clients::default(), Files::default());
         assert!(clients.refresh(&paths, &[7], u64::MAX, &mut files));
-        assert_eq!(clients.lock().clients, []);
+        assert_eq!(clients.known.lock().clients, []);
         assert_eq!(files.cost().calls, 0, "no file was opened");
     }
 
@@ -372,15 +368,15 @@ mod tests {
         let mut refresh = |asked_ns| clients.refresh(&paths, &[], asked_ns, &mut files);
         let before = boot_time_ns();
         assert!(refresh(before));
-        let first = clients.lock().at_ns;
+        let first = clients.known.lock().at_ns;
         assert!(first >= before, "the time when it was read counts, not when it was begun");
         assert!(refresh(first), "of the same tick");
-        assert_eq!(clients.lock().at_ns, first);
-        clients.lock().is_reading = true;
+        assert_eq!(clients.known.lock().at_ns, first);
+        clients.known.lock().is_reading = true;
         assert!(refresh(first), "while another one reads, those of the same tick are there");
         assert!(!refresh(first + FRESH_NS), "of an earlier tick");
-        clients.lock().is_reading = false;
-        assert!(refresh(first + FRESH_NS) && clients.lock().at_ns > first);
+        clients.known.lock().is_reading = false;
+        assert!(refresh(first + FRESH_NS) && clients.known.lock().at_ns > first);
     }
 
     #[test]
@@ -436,7 +432,7 @@ mod tests {
         };
         let kind = |clients: Vec<Client>| {
             let (all, mut out) = (Clients::default(), Vec::new());
-            all.lock().clients = clients;
+            all.known.lock().clients = clients;
             all.on("x", &mut out);
             assert_eq!(all.processes("x"), 1);
             crate::sysfs::fake::values(&[out[0].value]).into_keys().next().unwrap()

@@ -3,10 +3,11 @@
 //!
 //! Costs an uncontended lock and a few formatted bytes around each call.
 
+use parking_lot::Mutex;
 use std::cell::OnceCell;
 use std::fmt::{self, Write as _};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 thread_local! {
@@ -43,7 +44,7 @@ pub(super) struct Call {
 pub(super) fn call<T>(name: impl fmt::Debug, body: impl FnOnce() -> T) -> T {
     HERE.with(|here| here.get().inspect(|inside| inside.enter(name)).is_some());
     let answer = body();
-    HERE.with(|here| here.get().inspect(|inside| inside.lock().since = None).is_some());
+    HERE.with(|here| here.get().inspect(|inside| inside.0.doing.lock().since = None).is_some());
     answer
 }
 
@@ -58,22 +59,18 @@ impl InFlightCall {
 
     /// The call that the thread is in.
     pub(super) fn now(&self) -> Option<Call> {
-        let doing = self.lock();
+        let doing = self.0.doing.lock();
         let lasts = doing.since?.elapsed();
         let thread = self.0.thread.load(Ordering::Relaxed);
         Some(Call { name: doing.call.clone(), thread, lasts })
     }
 
     fn enter(&self, name: impl fmt::Debug) {
-        let mut doing = self.lock();
+        let mut doing = self.0.doing.lock();
         doing.call.clear();
         // Writing to a string cannot fail.
         let _ = write!(doing.call, "{name:?}");
         doing.since = Some(Instant::now());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Doing> {
-        self.0.doing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,8 +4,9 @@
 use super::finder::{MAX_ENGINES, MAX_OF_OWNER};
 use gpuwho_model::labels::SeenLabels;
 use gpuwho_owners::attribute::quota::QuotaKey;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time without a request for each time that a request took: an owner has a twentieth of a processor.
@@ -21,13 +22,13 @@ pub(super) struct Accounts(Arc<Mutex<HashMap<QuotaKey, Instant>>>);
 impl Accounts {
     /// Whether an owner's engine may be asked now.
     pub(super) fn is_free(&self, owner: QuotaKey, now: Instant) -> bool {
-        let accounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let accounts = self.0.lock();
         accounts.get(&owner).is_none_or(|free_at| *free_at <= now + CREDIT)
     }
 
     /// Adds processor time that a request took.
     pub(super) fn charge(&self, owner: QuotaKey, now: Instant, spent: Duration) {
-        let mut accounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut accounts = self.0.lock();
         accounts.retain(|_, free_at| *free_at > now);
         *accounts.entry(owner).or_insert(now) += spent.saturating_mul(PAUSE);
     }
@@ -52,7 +53,7 @@ struct Place {
 impl Places {
     /// The place of an engine that starts.
     pub(super) fn take(&self, owner: QuotaKey, port: u16) -> SeenLabels {
-        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.0.lock();
         let is_mine = |place: &Place| place.owner == owner;
         let has_room = places.iter().filter(|place| is_mine(place)).count() < MAX_OF_OWNER;
         let find = |is_it: &dyn Fn(&Place) -> bool| {
@@ -136,7 +137,7 @@ mod tests {
         for number in 1..2 * MAX_PLACES {
             first_page(&places, user(number), 8000, 1);
         }
-        let all = places.0.lock().unwrap();
+        let all = places.0.lock();
         assert_eq!((all.len(), all[0].owner), (MAX_PLACES, user(0)));
     }
 }

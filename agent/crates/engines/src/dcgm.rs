@@ -19,11 +19,12 @@ use gpuwho_model::paths::Paths;
 use gpuwho_model::sample::{Batch, Sample};
 use gpuwho_owners::inventory::Inventory;
 use gpuwho_owners::process::Living;
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The exporter. Of its page the engine's tables read nothing.
 pub(super) static DCGM: Engine = Engine {
@@ -68,7 +69,7 @@ impl Fed {
         (page, inventory, is_read): (&[u8], &Inventory, &dyn Fn(GpuId) -> bool),
         out: &mut Batch,
     ) {
-        let mut fed = self.lock();
+        let mut fed = self.0.lock();
         fed.retain(|_, by| *by != part);
         let mut mine = HashSet::new();
         read(page, inventory, &|gpu| is_read(gpu) || fed.contains_key(&gpu), &mut mine, out);
@@ -77,12 +78,7 @@ impl Fed {
 
     /// A part feeds nothing any more.
     pub(super) fn release(&self, part: u32) {
-        self.lock().retain(|_, by| *by != part);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<GpuId, u32>> {
-        // Whole whatever panicked beside it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().retain(|_, by| *by != part);
     }
 }
 

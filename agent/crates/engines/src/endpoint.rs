@@ -26,11 +26,12 @@ use gpuwho_model::sample::Batch;
 use gpuwho_model::status::Report;
 use gpuwho_owners::engines::{EngineFacts, Serving};
 use gpuwho_sys::clock::thread_cpu;
+use parking_lot::Mutex;
 use path::{PagePath, paths};
 use request::get;
 use serving::TokenRate;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A tick waits for a page that came this fast the last time.
@@ -49,11 +50,11 @@ impl Link {
 
     /// Takes what the server is now; `None`: it is gone.
     pub(super) fn put(&self, server: Option<Server>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = server;
+        *self.0.lock() = server;
     }
 
     pub(super) fn get(&self) -> Option<Server> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 

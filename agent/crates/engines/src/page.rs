@@ -14,8 +14,9 @@ use draft::Draft;
 use gpuwho_model::ids::EngineId;
 use gpuwho_model::labels::{LabelSets, SeenLabels};
 use gpuwho_model::sample::Batch;
+use parking_lot::Mutex;
 use series::Notes;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The longest page that is read. SGLang's has 86 kB, TGI's 97.
 pub const MAX_PAGE: usize = 8 << 20;
@@ -130,7 +131,7 @@ impl PageReader {
         }
         let folded = self.labels.folded();
         // Nothing that it guards is left half done.
-        let _turn = self.drafting.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.drafting.0.lock();
         let series = Draft::read(page).series(self.version, &mut self.labels);
         self.labels.clear();
         let series = series?;

@@ -3,8 +3,9 @@
 use gpuwho_model::catalog::agent::SourceState;
 use gpuwho_model::catalog::endpoint::PageOutcome;
 use gpuwho_model::status::Report;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Names of endpoints or families that one sentence has.
 const MAX_NAMED: usize = 5;
@@ -47,7 +48,7 @@ impl Line {
 impl Endpoints {
     /// Takes what came of a request.
     pub(super) fn put(&self, part: u32, line: Line, outcome: PageOutcome) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.errors += u64::from(outcome != PageOutcome::Read);
         if let Some(count) = state.outcomes.get_mut(outcome as usize) {
             *count += 1;
@@ -57,22 +58,22 @@ impl Endpoints {
 
     /// An endpoint is not read any more.
     pub(super) fn remove(&self, part: u32) {
-        self.lock().lines.remove(&part);
+        self.0.lock().lines.remove(&part);
     }
 
     /// How many found engines have no room.
     pub(super) fn set_refused(&self, refused: usize) {
-        self.lock().refused = refused;
+        self.0.lock().refused = refused;
     }
 
     /// Requests so far, by what came of them.
     pub(super) fn outcomes(&self) -> [u64; PageOutcome::ALL.len()] {
-        self.lock().outcomes
+        self.0.lock().outcomes
     }
 
     /// How the source is doing.
     pub(super) fn report(&self) -> Report {
-        let state = self.lock();
+        let state = self.0.lock();
         let failing: Vec<&Line> =
             state.lines.values().filter(|line| line.problem.is_some()).collect();
         let words = |line: &&Line| {
@@ -104,11 +105,6 @@ impl Endpoints {
             None => Report::ready(),
         };
         Report { errors: state.errors, ..report }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Whole whatever panicked beside it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,10 +7,11 @@ use gpuwho_model::config::{ConfigError, Resolving, Section};
 use gpuwho_model::finding::Finding;
 use gpuwho_model::heartbeat::Heartbeat;
 use gpuwho_model::paths::Paths;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A row: one sink.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +58,7 @@ static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 /// The name of a further sink of a row.
 pub fn sink_name(row: &str, name: &str) -> &'static str {
     let full = format!("{row}:{name}");
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut names = NAMES.lock();
     // Each once, so that reading the configuration again takes no memory.
     if let Some(known) = names.get(full.as_str()) {
         return known;

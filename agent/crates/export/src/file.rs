@@ -7,11 +7,12 @@
 //! again with each batch.
 
 use gpuwho_model::paths::{link_of_another, shared_part};
+use parking_lot::Mutex;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// Readable by root and its group: lines name users and jobs.
@@ -67,11 +68,11 @@ pub(super) struct FileState(Arc<Mutex<Option<UnsafeFile>>>);
 
 impl FileState {
     pub(super) fn refusal(&self) -> Option<UnsafeFile> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 
     fn note(&self, error: Option<&io::Error>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = error.and_then(UnsafeFile::of);
+        *self.0.lock() = error.and_then(UnsafeFile::of);
     }
 }
 

@@ -28,11 +28,12 @@ use gpuwho_model::catalog::attributes::AttrSet;
 use gpuwho_model::heartbeat::Heartbeat;
 use gpuwho_model::point::EnrichedBatch;
 use gpuwho_owners::sockets;
+use parking_lot::{Mutex, MutexGuard};
 use server::Bounds;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use store::{Options, Store};
@@ -128,12 +129,8 @@ impl Endpoint {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Store> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn held(&self) -> MutexGuard<'_, Option<Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 
     /// Listens, or says why not and who does.
@@ -227,7 +224,7 @@ impl Drop for PrometheusSink {
 
 impl Sink for PrometheusSink {
     fn export(&mut self, batch: &EnrichedBatch) {
-        self.endpoint.lock().update(batch, Instant::now());
+        self.endpoint.store.lock().update(batch, Instant::now());
     }
 
     /// Nothing waits here: the points of the last tick are scraped or not.
@@ -236,7 +233,7 @@ impl Sink for PrometheusSink {
     fn report(&self) -> Report {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let Counts { accepted, undelivered, requests, bytes } = &self.endpoint.counts;
-        let store = self.endpoint.lock();
+        let store = self.endpoint.store.lock();
         Report {
             accepted: read(accepted),
             undelivered: read(undelivered) + store.left_out,

@@ -5,9 +5,10 @@
 //! batch that is being written is not in the queue, so memory is bounded by the limit plus one batch.
 
 use super::Report;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
@@ -81,8 +82,7 @@ impl WriterThread {
             if left.is_zero() {
                 break;
             }
-            let woken = self.queue.changed.wait_timeout(waiting, left);
-            (waiting, _) = woken.unwrap_or_else(PoisonError::into_inner);
+            self.queue.changed.wait_for(&mut waiting, left);
         }
         waiting.stop();
         drop(waiting);
@@ -106,8 +106,7 @@ impl Drop for WriterThread {
 
 impl Queue {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        // Nothing panics while the lock is held.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     fn run(&self, mut out: impl Write) {
@@ -137,7 +136,7 @@ impl Queue {
             if waiting.stopped {
                 return None;
             }
-            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut waiting);
         }
     }
 

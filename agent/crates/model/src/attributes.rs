@@ -1,9 +1,10 @@
 //! Every attribute a point or the resource can carry, declared once, and the sets of them.
 
 use crate::text::{printable, printable_arc};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// An attribute's name and meaning.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -615,7 +616,7 @@ impl PodKeys {
 
     /// The attribute of a key; `None` when the limit is reached.
     pub fn key(&self, key: &str) -> Option<&'static AttrKey> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         let known = known.get_or_insert_default();
         if let Some(attribute) = known.get(key) {
             return Some(attribute);

@@ -1,6 +1,6 @@
 //! Whether the pipeline ticks: what `/healthz`, `/readyz` and systemd's watchdog ask.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
 /// The shortest time after which a pipeline without a tick counts as stalled: a loaded machine
@@ -47,7 +47,7 @@ impl Heartbeat {
     /// Notes the end of a tick; returns whether it is the first.
     pub fn beat(&self) -> bool {
         let now = Last { at: Instant::now(), is_first_done: true };
-        let before = std::mem::replace(&mut *self.lock(), now);
+        let before = std::mem::replace(&mut *self.last.lock(), now);
         !before.is_first_done
     }
 
@@ -57,16 +57,12 @@ impl Heartbeat {
     }
 
     fn pulse_at(&self, now: Instant) -> Pulse {
-        let Last { at, is_first_done } = *self.lock();
+        let Last { at, is_first_done } = *self.last.lock();
         match now.saturating_duration_since(at) {
             age if age > self.stall => Pulse::Stalled(age),
             _ if is_first_done => Pulse::Ticking,
             _ => Pulse::Starting,
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Last> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

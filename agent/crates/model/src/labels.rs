@@ -7,10 +7,11 @@
 
 use crate::attributes::{AttrKey, AttrSet, AttrValue};
 use crate::text::prints_as;
+use parking_lot::Mutex;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The value of every label of a folded set.
@@ -107,7 +108,7 @@ impl LabelSets {
     /// From now on few labels may be new: the source has named what it has. Names without end become
     /// `other`, so that totals stay right.
     pub fn expect_few_new(&mut self) {
-        let new = &mut self.labels.lock().new;
+        let new = &mut self.labels.0.lock().new;
         new.get_or_insert_with(|| NewLabels { hour: Instant::now(), in_hour: 0 });
     }
 
@@ -122,7 +123,7 @@ impl LabelSets {
             self.known.retain(|_, set| Arc::strong_count(&set.0) > 1);
         }
         let is_full = self.known.len() >= self.max || self.known.contains_key(&hash);
-        if is_full || !self.labels.lock().admits(labels) {
+        if is_full || !self.labels.0.lock().admits(labels) {
             self.folded += 1;
             return made(labels, true);
         }
@@ -146,11 +147,6 @@ impl SeenLabels {
     /// Whether a source has it now.
     pub fn is_used(&self) -> bool {
         Arc::strong_count(&self.0) > 1
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Labels> {
-        // Whole whatever panicked beside it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -253,9 +249,9 @@ mod tests {
         sets.clear();
         assert_eq!(folded(&mut sets), 500 - MAX_NEW_PER_HOUR, "those that were admitted stay so");
         assert_eq!(model(&mut sets, "first"), before);
-        let hour = sets.labels.lock().new.as_ref().unwrap().hour.checked_sub(HOUR);
+        let hour = sets.labels.0.lock().new.as_ref().unwrap().hour.checked_sub(HOUR);
         if let Some(hour) = hour {
-            sets.labels.lock().new.as_mut().unwrap().hour = hour;
+            sets.labels.0.lock().new.as_mut().unwrap().hour = hour;
             assert_eq!(folded(&mut sets), 500 - 2 * MAX_NEW_PER_HOUR);
         }
     }

@@ -2,13 +2,14 @@
 //! thread of its own, which ends when nothing more has come for a while: what is idle has no thread,
 //! and no task delays another.
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -61,7 +62,7 @@ impl Poller {
         let task: Box<dyn Task> = Box::new(task);
         let entry =
             Entry { name: name.into(), task: Arc::new(Mutex::new(Some(task))), running: None };
-        locked(&self.0.added).push(entry);
+        self.0.added.lock().push(entry);
         if let Some(mut wake) = self.0.wake.get() {
             // Fails if it is full, and then the thread wakes anyway.
             let _ = wake.write(&[0]);
@@ -82,8 +83,8 @@ impl Poller {
 impl Polling {
     /// Waits until `own` is readable or a task has something to do, and starts those tasks.
     pub fn wait(&mut self, own: BorrowedFd<'_>) {
-        self.entries.append(&mut locked(&self.poller.0.added));
-        self.entries.retain(|entry| entry.running.is_some() || locked(&entry.task).is_some());
+        self.entries.append(&mut self.poller.0.added.lock());
+        self.entries.retain(|entry| entry.running.is_some() || entry.task.lock().is_some());
         let ready = self.ready(own);
         // Drained before the next look at what was added.
         while matches!(self.woken.read(&mut [0; 64]), Ok(1..)) {}
@@ -98,7 +99,7 @@ impl Polling {
     fn ready(&self, own: BorrowedFd<'_>) -> BTreeSet<usize> {
         let idle = |entry: &Entry| entry.running.is_none();
         let tasks: Vec<_> =
-            self.entries.iter().map(|entry| idle(entry).then(|| locked(&entry.task))).collect();
+            self.entries.iter().map(|entry| idle(entry).then(|| entry.task.lock())).collect();
         let mut fds = vec![(None, own), (None, self.woken.as_fd())];
         let mut ready = BTreeSet::new();
         for (place, (entry, task)) in self.entries.iter().zip(&tasks).enumerate() {
@@ -133,7 +134,7 @@ impl Entry {
             thread::Builder::new().name(self.name.clone()).spawn(move || {
                 // Closed however the task ends; one that has panicked is run again.
                 let _theirs = theirs;
-                let mut task = locked(&task);
+                let mut task = task.lock();
                 if !task.as_mut().is_some_and(|task| task.run()) {
                     *task = None;
                 }
@@ -152,7 +153,7 @@ impl Entry {
 
 impl fmt::Debug for Poller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Poller").field("added", &*locked(&self.0.added)).finish_non_exhaustive()
+        f.debug_struct("Poller").field("added", &*self.0.added.lock()).finish_non_exhaustive()
     }
 }
 
@@ -164,11 +165,6 @@ impl fmt::Debug for Entry {
             .field("running", running)
             .finish_non_exhaustive()
     }
-}
-
-/// Whole whatever panicked beside it.
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! The small files of state in the agent's state directory, written by a thread that runs while there is
 //! something to write, because a file system may hang like a driver. A crash leaves the old file or the new one.
 
+use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -42,7 +43,7 @@ impl StateWriter {
 
     /// Has the text of a file written.
     pub fn put(&self, name: &'static str, text: Vec<u8>) {
-        let mut texts = self.0.lock();
+        let mut texts = self.0.texts.lock();
         texts.due.insert(name, text);
         if texts.is_writing {
             return;
@@ -61,7 +62,7 @@ impl StateWriter {
     pub fn flush(&self) {
         let is_busy = |texts: &mut Texts| texts.is_writing;
         // Whether it is written or not, the agent ends.
-        drop(self.0.changed.wait_timeout_while(self.0.lock(), LAST, is_busy));
+        self.0.changed.wait_while_for(&mut self.0.texts.lock(), is_busy, LAST);
     }
 }
 
@@ -72,18 +73,13 @@ impl Drop for StateWriter {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Texts> {
-        // Whole whatever panicked beside it.
-        self.texts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn write_each(&self) {
-        let mut texts = self.lock();
+        let mut texts = self.texts.lock();
         while !texts.due.is_empty() {
             let (due, has_warned) = (std::mem::take(&mut texts.due), texts.has_warned);
             drop(texts);
             let has_warned = write_all(&self.folder, &due, has_warned);
-            texts = self.lock();
+            texts = self.texts.lock();
             texts.has_warned = has_warned;
         }
         texts.is_writing = false;

@@ -7,8 +7,9 @@
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::sample::Histogram;
 use gpuwho_sys::clock::ThreadClock;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Bounds of `gpuwho.source.duration`, in seconds: from a read of cached driver values to a
@@ -114,7 +115,7 @@ impl StatusRegistry {
     pub fn put(&self, source: &'static str, report: &Report) {
         let mut is_new = false;
         let change = {
-            let mut board = self.lock();
+            let mut board = self.0.lock();
             let status = board.entry(source).or_insert_with(|| {
                 is_new = true;
                 SourceStatus::new(report.clone())
@@ -134,7 +135,7 @@ impl StatusRegistry {
     /// A source that says nothing any more is ready, if it is on the board.
     pub fn recovered(&self, source: &'static str) {
         let is_ready = |status: &SourceStatus| status.report.state == SourceState::Ready;
-        let is_there = self.lock().get(source).is_some_and(|status| !is_ready(status));
+        let is_there = self.0.lock().get(source).is_some_and(|status| !is_ready(status));
         if is_there {
             self.put(source, &Report::ready());
         }
@@ -146,13 +147,13 @@ impl StatusRegistry {
         let allowed = every.saturating_mul(TURN_INTERVALS).max(MAX_TURN);
         let begun = ActiveTurn { at: Instant::now(), allowed, is_hung: false };
         let first = || SourceStatus::new(Report::of(SourceState::Absent, NOTHING_YET, ""));
-        self.lock().entry(source).or_insert_with(first).turn = Some(begun);
+        self.0.lock().entry(source).or_insert_with(first).turn = Some(begun);
         Turn { board: self.clone(), source }
     }
 
     /// Adds one reading's duration, and the thread's CPU time so far.
     pub fn measured(&self, source: &'static str, took: Duration, cpu_seconds: f64) {
-        if let Some(status) = self.lock().get_mut(source) {
+        if let Some(status) = self.0.lock().get_mut(source) {
             status.durations.observe(took.as_secs_f64());
             status.cpu_seconds = Some(cpu_seconds);
         }
@@ -160,7 +161,7 @@ impl StatusRegistry {
 
     /// From now on tells what the calling thread has used, under a name of its own.
     pub fn clock(&self, thread: &'static str) {
-        let mut board = self.lock();
+        let mut board = self.0.lock();
         let status = board.entry(thread).or_insert_with(|| SourceStatus::new(Report::ready()));
         status.clock = ThreadClock::here();
         status.spent_before = status.cpu_seconds.unwrap_or_default();
@@ -168,7 +169,7 @@ impl StatusRegistry {
 
     /// The calling thread ends, and another one may follow under its name.
     pub fn clock_ends(&self, thread: &'static str) {
-        if let Some(status) = self.lock().get_mut(thread) {
+        if let Some(status) = self.0.lock().get_mut(thread) {
             status.read_clock();
             status.clock = None;
         }
@@ -182,7 +183,7 @@ impl StatusRegistry {
     fn all_at(&self, now: Instant) -> BTreeMap<&'static str, SourceStatus> {
         let mut found = Vec::new();
         let all = {
-            let mut board = self.lock();
+            let mut board = self.0.lock();
             for (source, status) in board.iter_mut() {
                 status.read_clock();
                 if status.finds_hang(now) {
@@ -200,15 +201,11 @@ impl StatusRegistry {
         }
         all
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, SourceStatus>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut board = self.board.lock();
+        let mut board = self.board.0.lock();
         let Some(status) = board.get_mut(self.source) else { return };
         let hung = status.turn.take().filter(|turn| turn.is_hung);
         if std::thread::panicking() {

@@ -44,12 +44,13 @@ use gpuwho_model::status::Report;
 use gpuwho_owners::communicators::{Communicators, LocalRanks};
 use gpuwho_owners::tenant_files::TenantFiles;
 use gpuwho_pipeline::event::aggregator::EventAggregator;
+use parking_lot::Mutex;
 use rounds::Rounds;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tenant::Speaker;
@@ -134,7 +135,7 @@ fn nobody(mode: Mode) -> (SourceState, String, String) {
 
 impl Answers {
     fn with<T>(&self, read: impl FnOnce(&mut RasState) -> T) -> T {
-        read(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        read(&mut self.0.lock())
     }
 
     fn count(&self, outcome: RasOutcome, times: u64) {

@@ -14,11 +14,12 @@ use gpuwho_model::catalog::nccl::KnownBy;
 use gpuwho_model::ids::MemberId;
 use gpuwho_model::ids::OwnerId;
 use gpuwho_model::ids::ProcKey;
+use parking_lot::RwLock;
 pub use reported::{LocalRank, LocalRanks, ReportedRanks};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// NCCL's own 64-bit hash of a communicator, the same on all ranks and nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -241,13 +242,13 @@ impl Communicators {
 
     /// The group of a membership, if its communicator is known.
     pub fn group(&self, facts: &MemberFacts) -> Option<Group> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.read();
         Some(known.group(facts.process, facts.hash?))
     }
 
     /// Adds or updates a membership, completed with what other sources reported of it.
     pub fn put(&self, key: MemberKey, facts: MemberFacts) -> MemberId {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.write();
         let id = known.ids.get(&key).copied().unwrap_or_else(|| known.number(key));
         known.take(id, key, facts);
         id
@@ -255,14 +256,14 @@ impl Communicators {
 
     /// A membership's facts; the `Arc` changes with the facts.
     pub fn facts(&self, id: MemberId) -> Option<Arc<MemberFacts>> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.read();
         known.facts.get(&id).map(|(_, facts)| Arc::clone(facts))
     }
 
     /// Adds what another source reports of a process's communicator. The update stays until the
     /// process's memberships are removed, also before the probe reports the communicator.
     pub fn learn(&self, process: ProcKey, hash: CommunicatorHash, learned: CommunicatorUpdate) {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.write();
         known.learned.entry((process, hash)).or_default().add(learned);
         known.take_again(hash, |key| key.process == process);
     }
@@ -270,7 +271,7 @@ impl Communicators {
     /// All members of a communicator on this host. If two sources made a membership of one rank,
     /// the one with the lower number (the probe's) counts.
     pub fn members(&self, hash: CommunicatorHash) -> Vec<MemberId> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.read();
         let of = known.facts.iter().filter(|(_, (_, facts))| facts.hash == Some(hash));
         let mut first: HashMap<(ProcKey, Option<u32>), (u64, MemberId)> = HashMap::new();
         for (id, (key, facts)) in of {
@@ -283,7 +284,7 @@ impl Communicators {
 
     /// The known hashes of a process's communicators.
     pub fn hashes(&self, process: ProcKey) -> Vec<CommunicatorHash> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.read();
         let made = known.facts.values().filter(|(key, _)| key.process == process);
         let made = made.filter_map(|(_, facts)| facts.hash);
         let reported = known.learned.keys().filter(|(of, _)| *of == process).map(|(_, hash)| *hash);
@@ -295,14 +296,14 @@ impl Communicators {
 
     /// The facts about a process's memberships.
     pub fn of(&self, process: ProcKey) -> Vec<Arc<MemberFacts>> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.read();
         let mine = known.facts.values().filter(|(key, _)| key.process == process);
         mine.map(|(_, facts)| Arc::clone(facts)).collect()
     }
 
     /// Removes a membership that has ended.
     pub fn remove(&self, id: MemberId) {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.write();
         if let Some((key, facts)) = known.facts.remove(&id) {
             known.ids.remove(&key);
             if let Some(hash) = facts.hash {

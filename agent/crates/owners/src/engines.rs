@@ -5,8 +5,9 @@ use gpuwho_model::catalog::attributes::AttrSet;
 use gpuwho_model::ids::EngineId;
 use gpuwho_model::ids::OwnerId;
 use gpuwho_model::ids::ProcKey;
+use parking_lot::RwLock;
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// What is known of an engine instance: one server with all its worker processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,7 +55,7 @@ struct Table {
 impl Engines {
     /// Adds an engine instance.
     pub fn add(&self, facts: EngineFacts) -> EngineId {
-        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.0.write();
         let id = EngineId(table.next);
         table.next = table.next.wrapping_add(1);
         table.facts.insert(id, Arc::new(facts));
@@ -63,7 +64,7 @@ impl Engines {
 
     /// Replaces what is known of one. Equal facts keep their `Arc`, so that its series go on.
     pub fn put(&self, id: EngineId, facts: EngineFacts) {
-        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.0.write();
         if table.facts.get(&id).is_none_or(|known| **known != facts) {
             table.facts.insert(id, Arc::new(facts));
         }
@@ -71,24 +72,24 @@ impl Engines {
 
     /// Removes one that is read no longer.
     pub fn remove(&self, id: EngineId) {
-        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.0.write();
         table.facts.remove(&id);
         table.serving.remove(&id);
     }
 
     /// What is known of one. The `Arc` changes when the facts do.
     pub fn facts(&self, id: EngineId) -> Option<Arc<EngineFacts>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).facts.get(&id).cloned()
+        self.0.read().facts.get(&id).cloned()
     }
 
     /// Takes what one serves now.
     pub fn set_serving(&self, id: EngineId, serving: Serving) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).serving.insert(id, serving);
+        self.0.write().serving.insert(id, serving);
     }
 
     /// Those whose page was asked for, with what they serve.
     pub fn all(&self) -> Vec<(Arc<EngineFacts>, Serving)> {
-        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.0.read();
         let mut all: Vec<_> = table.serving.iter().collect();
         all.sort_by_key(|(id, _)| **id);
         let with_facts = |(id, serving): (_, &Serving)| {

@@ -10,11 +10,12 @@ mod name;
 use facts::Facts;
 use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
 use gpuwho_model::ids::{GpuId, GpuUuid, InstanceId};
+use parking_lot::RwLock;
 use register::{DeviceStore, KnownDevice};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 pub use name::DeviceName;
 
@@ -220,14 +221,14 @@ impl Inventory {
 
     /// The number of a device, if it was ever added.
     pub fn find(&self, uuid: &GpuUuid) -> Option<GpuId> {
-        let table = self.gpus.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.gpus.read();
         table.places.get(uuid).copied().map(GpuId)
     }
 
     /// Adds or updates a device and returns its number.
     pub fn put(&self, info: GpuInfo) -> GpuId {
         let uuid = info.uuid.clone();
-        let mut gpus = self.gpus.write().unwrap_or_else(PoisonError::into_inner);
+        let mut gpus = self.gpus.write();
         GpuId(gpus.put(&uuid, info, &self.changes))
     }
 
@@ -238,30 +239,30 @@ impl Inventory {
 
     /// A device's identity; the `Arc` changes with the identity.
     pub fn get(&self, id: GpuId) -> Option<Arc<GpuInfo>> {
-        self.gpus.read().unwrap_or_else(PoisonError::into_inner).get(id.0)
+        self.gpus.read().get(id.0)
     }
 
     /// All devices, in the order in which they were first added.
     pub fn all(&self) -> Vec<(GpuId, Arc<GpuInfo>)> {
-        let table = self.gpus.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.gpus.read();
         table.all().map(|(place, info)| (GpuId(place), info)).collect()
     }
 
     /// Adds or updates a MIG instance and returns its number; a UUID keeps its number.
     pub fn put_instance(&self, info: InstanceInfo) -> InstanceId {
         let uuid = info.uuid.clone();
-        let mut instances = self.instances.write().unwrap_or_else(PoisonError::into_inner);
+        let mut instances = self.instances.write();
         InstanceId(instances.put(&uuid, info, &self.changes))
     }
 
     /// An instance's identity; the `Arc` changes with the identity.
     pub fn instance(&self, id: InstanceId) -> Option<Arc<InstanceInfo>> {
-        self.instances.read().unwrap_or_else(PoisonError::into_inner).get(id.0)
+        self.instances.read().get(id.0)
     }
 
     /// All instances, in the order in which they were first added, destroyed ones included.
     pub fn instances(&self) -> Vec<(InstanceId, Arc<InstanceInfo>)> {
-        let table = self.instances.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.instances.read();
         table.all().map(|(place, info)| (InstanceId(place), info)).collect()
     }
 }

@@ -8,10 +8,11 @@ use gpuwho_collect::source::Context;
 use gpuwho_model::catalog::agent::{ReloadOutcome, SourceState};
 use gpuwho_model::config::Tables;
 use gpuwho_model::status::Report;
+use parking_lot::Mutex;
 use sd_notify::NotifyState;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// The thread's name.
@@ -35,7 +36,7 @@ struct Waiting {
 impl Requests {
     /// Has the configuration read again.
     pub(in super::super) fn request(&self) {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         if !std::mem::replace(&mut waiting.is_due, true) {
             self.start(&mut waiting);
         }
@@ -43,7 +44,7 @@ impl Requests {
 
     /// Serves requests from now on, and those before.
     pub(in super::super) fn serve(&self, reloader: Reloader) {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         waiting.reloader = Some(Arc::new(Mutex::new(reloader)));
         if waiting.is_due {
             self.start(&mut waiting);
@@ -54,18 +55,14 @@ impl Requests {
         let Some(reloader) = waiting.reloader.clone() else { return };
         let requests = self.clone();
         let work = move || {
-            let mut reloader = reloader.lock().unwrap_or_else(PoisonError::into_inner);
-            requests.lock().is_due = false;
+            let mut reloader = reloader.lock();
+            requests.0.lock().is_due = false;
             reloader.reload();
         };
         if let Err(error) = thread::Builder::new().name(THREAD.into()).spawn(work) {
             waiting.is_due = false;
             tracing::error!(%error, "no thread to read the configuration again");
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

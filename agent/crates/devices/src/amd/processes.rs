@@ -20,11 +20,12 @@ use super::kfd::{self, Part};
 use super::place;
 use gpuwho_model::catalog::process::{self as metric, ProcessType};
 use gpuwho_model::paths::Paths;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The devices of one tick are read one after the other within this time.
@@ -82,7 +83,7 @@ struct State {
 impl ProcessList {
     /// The processes; listed again for a device that has had the list, or if it is old.
     fn of(&self, asked: &Asked<'_>, files: &mut Files) -> Arc<[Listed]> {
-        let lock = || self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.state.lock();
         let mut state = lock();
         let is_fresh = state.at_ns.saturating_add(FRESH_NS) > asked.at_ns;
         if is_fresh && state.taken.insert(asked.device) {

@@ -20,9 +20,10 @@ use gpuwho_collect::source::Context;
 use gpuwho_model::ids::GpuUuid;
 use gpuwho_owners::inventory::GpuInfo;
 use gpuwho_owners::inventory::facts::Fact;
+use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -84,12 +85,6 @@ struct Shared {
     is_answered: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Latest> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// What a run needs.
 struct Runner {
     settings: Settings,
@@ -108,7 +103,7 @@ pub(super) fn start(context: &Context, settings: &Settings) -> CompleteIdentity 
     let shared = Arc::new(Shared::default());
     let mut may_wait = !context.is_agent;
     Box::new(move |info, note| {
-        let mut latest = shared.lock();
+        let mut latest = shared.latest.lock();
         let is_due = latest.begun.is_none_or(|begun| begun.elapsed() >= EVERY);
         let is_due = is_due && !runner.control.released();
         if is_due && !latest.is_running && !latest.known.contains_key(info.uuid.as_str()) {
@@ -117,8 +112,7 @@ pub(super) fn start(context: &Context, settings: &Settings) -> CompleteIdentity 
         }
         if std::mem::take(&mut may_wait) {
             let is_running = |latest: &mut Latest| latest.is_running;
-            let waited = shared.is_answered.wait_timeout_while(latest, WAIT, is_running);
-            latest = waited.unwrap_or_else(PoisonError::into_inner).0;
+            shared.is_answered.wait_while_for(&mut latest, is_running, WAIT);
         }
         note.push_str(&latest.problem);
         if latest.is_absent && is_unnamed(info) {
@@ -133,7 +127,7 @@ fn begin(runner: &Arc<Runner>, shared: &Arc<Shared>) -> bool {
     let (runner, shared) = (Arc::clone(runner), Arc::clone(shared));
     let body = move || {
         let answered = runner.run();
-        let mut latest = shared.lock();
+        let mut latest = shared.latest.lock();
         latest.is_running = false;
         latest.problem.clear();
         match answered {
@@ -172,7 +166,7 @@ impl Runner {
         if is_asleep {
             return Ok(Some(Known::new()));
         }
-        let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leaving = self.leaving.lock();
         if leaving.as_mut().is_some_and(|old| old.ended(Duration::ZERO).is_none()) {
             return Err(SupplementError::StillThere);
         }

@@ -3,8 +3,9 @@
 use crate::in_flight::InFlightCall;
 use crate::wire::{Frame, Outbox, Stuck, WireError};
 use gpuwho_owners::host::boot_time_ns;
+use parking_lot::Mutex;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The sending half of the socket, for all threads.
 #[derive(Clone)]
@@ -22,7 +23,7 @@ impl Outlet {
     }
 
     pub(super) fn send(&self, frame: &Frame) -> Result<(), WireError> {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.0.lock();
         let Inner { socket, outbox, .. } = &mut *inner;
         outbox.send(socket, frame)
     }
@@ -35,7 +36,7 @@ impl Outlet {
     ) -> Result<(), WireError> {
         let Some(call) = inside.now() else { return Ok(()) };
         let lasts = u64::try_from(call.lasts.as_nanos()).unwrap_or(u64::MAX);
-        let function = self.0.lock().unwrap_or_else(PoisonError::into_inner).function;
+        let function = self.0.lock().function;
         let name = function(&call.name).to_owned();
         let since_ns = boot_time_ns().saturating_sub(lasts);
         self.send(&Frame::Stuck { slot, call: Stuck { name, thread: call.thread, since_ns } })

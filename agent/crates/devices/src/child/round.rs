@@ -2,8 +2,9 @@
 //! worker that is blocked.
 
 use crate::DeviceRead;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A device and its position.
@@ -42,7 +43,7 @@ impl Round {
 
     /// The next device to read.
     pub(super) fn next(&self) -> Option<Placed> {
-        let mut progress = self.lock();
+        let mut progress = self.progress.lock();
         let next = progress.left.pop_front();
         progress.current = next.as_ref().map(|(slot, _)| (*slot, Instant::now()));
         next
@@ -50,19 +51,19 @@ impl Round {
 
     /// Returns a device.
     pub(super) fn put(&self, device: Placed) {
-        let mut progress = self.lock();
+        let mut progress = self.progress.lock();
         progress.current = None;
         progress.done.push(device);
     }
 
     /// Takes the devices that were read.
     pub(super) fn take_done(&self) -> Vec<Placed> {
-        std::mem::take(&mut self.lock().done)
+        std::mem::take(&mut self.progress.lock().done)
     }
 
     /// Looks after a worker whose devices may take so long each; takes what is left from one that is blocked.
     pub(super) fn look_after(&self, limit: Duration) -> State {
-        let mut progress = self.lock();
+        let mut progress = self.progress.lock();
         match progress.current.map(|(slot, since)| (slot, limit.saturating_sub(since.elapsed()))) {
             Some((slot, Duration::ZERO)) => {
                 State::Blocked(slot, std::mem::take(&mut progress.left))
@@ -71,9 +72,5 @@ impl Round {
             // It has not been scheduled yet, or is between two devices.
             None => State::Reading(limit),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,8 +8,9 @@ use crate::wire::{WireValue, push};
 use gpuwho_model::catalog::interconnect::{self as metric, PeerLink};
 use gpuwho_model::catalog::link::{Direction, LinkState};
 use gpuwho_sys::hlml::{Handle, Hlml};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -55,15 +56,15 @@ impl Ports {
     /// Reads the ports of a device.
     pub(super) fn read(&self, hlml: &Hlml, address: &str) {
         let Some(round) = hlml.device(address).ok().and_then(|device| round(hlml, device)) else {
-            self.lock().remove(address);
+            self.0.lock().remove(address);
             return;
         };
-        self.lock().insert(address.to_owned(), round);
+        self.0.lock().insert(address.to_owned(), round);
     }
 
     /// Adds a device's values.
     pub(super) fn values(&self, address: &str, out: &mut Vec<WireValue>) {
-        let rounds = self.lock();
+        let rounds = self.0.lock();
         let Some(round) = rounds.get(address).filter(|round| round.at.elapsed() <= MAX_AGE) else {
             return;
         };
@@ -83,10 +84,6 @@ impl Ports {
             let sum = all.fold(0_u64, |sum, octets| sum.saturating_add(*octets));
             push(out, &metric::IO, *direction, i64::try_from(sum).ok());
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Round>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

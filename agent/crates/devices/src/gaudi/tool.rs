@@ -12,13 +12,14 @@ use crate::wire::{WireValue, push};
 use gpuwho_model::catalog::device::{self as metric, MemoryState, Sensor, Task};
 use gpuwho_model::catalog::wear::{self, EccCount, EccError};
 use gpuwho_sys::process::end_with_this_thread;
+use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -107,7 +108,7 @@ impl Tool {
         };
         let started = thread::Builder::new().name("gaudi:hl-smi".to_owned()).spawn(body);
         if let Err(error) = started {
-            tool.lock().problem = format!("cannot start a thread for hl-smi: {error}");
+            tool.latest.lock().problem = format!("cannot start a thread for hl-smi: {error}");
         }
         tool
     }
@@ -124,7 +125,7 @@ impl Tool {
             }
             error => Err(error),
         });
-        let mut latest = self.lock();
+        let mut latest = self.latest.lock();
         match asked {
             Ok(rows) => {
                 *latest = Latest { at: Some(Instant::now()), rows, problem: String::new() };
@@ -182,7 +183,7 @@ impl Tool {
 
     /// What it says of who a device is.
     pub(super) fn identity(&self, address: &str) -> Identity {
-        let latest = self.lock();
+        let latest = self.latest.lock();
         let Some(row) = latest.rows.get(&address.to_ascii_lowercase()) else {
             return Identity::default();
         };
@@ -197,7 +198,7 @@ impl Tool {
 
     /// Adds the values of a device; what is missing and why, if anything.
     pub(super) fn values(&self, address: &str, out: &mut Vec<WireValue>) -> String {
-        let latest = self.lock();
+        let latest = self.latest.lock();
         let is_fresh = latest.at.is_some_and(|at| at.elapsed() <= MAX_AGE);
         let row = latest.rows.get(&address.to_ascii_lowercase()).filter(|_| is_fresh);
         let Some(row) = row else {
@@ -207,10 +208,6 @@ impl Tool {
         };
         fill(row, out);
         latest.problem.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Latest> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

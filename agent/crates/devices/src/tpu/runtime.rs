@@ -29,12 +29,13 @@ use gpuwho_owners::sockets::{
     Allowance, accepted, held, listening, network, network_of, own_network, reachable,
 };
 use gpuwho_sys::namespace;
+use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -88,12 +89,6 @@ struct Shared {
     is_answered: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Latest> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The source of what processes serve. Its thread begins when a chip is read for the first time.
 pub(super) fn served(context: &Context) -> ServedValues {
     let shared = Arc::new(Shared::default());
@@ -107,7 +102,7 @@ pub(super) fn served(context: &Context) -> ServedValues {
             if let Some(ask) = &thread {
                 // Full while the last answers are still awaited: asked at the next tick.
                 if ask.try_send(tick).is_ok() {
-                    shared.lock().asked = tick;
+                    shared.latest.lock().asked = tick;
                 }
             }
             return Vec::new();
@@ -115,14 +110,13 @@ pub(super) fn served(context: &Context) -> ServedValues {
         if let Some(asker) = idle.take() {
             thread = asker.start(&shared).ok();
             if thread.as_ref().is_some_and(|ask| ask.try_send(tick).is_ok()) {
-                shared.lock().asked = tick;
+                shared.latest.lock().asked = tick;
             }
         }
-        let waiting = shared.lock();
+        let mut latest = shared.latest.lock();
         let is_due = |latest: &mut Latest| latest.answered < latest.asked;
-        let waited = shared.is_answered.wait_timeout_while(waiting, WAIT, is_due);
-        let (mut latest, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-        if timeout.timed_out() {
+        shared.is_answered.wait_while_for(&mut latest, is_due, WAIT);
+        if is_due(&mut latest) {
             // The other chips of this tick do not wait again.
             latest.asked = latest.answered;
         }
@@ -160,8 +154,8 @@ impl Asker {
         thread::Builder::new().name("tpu:metrics".to_owned()).spawn(move || {
             for tick in asked {
                 // At once: the next owner may take its time.
-                self.ask_all(|node, values| drop(shared.lock().values.insert(node, values)));
-                let mut latest = shared.lock();
+                self.ask_all(|node, values| drop(shared.latest.lock().values.insert(node, values)));
+                let mut latest = shared.latest.lock();
                 latest.values.retain(|_, (at, _)| at.elapsed() <= MAX_AGE);
                 latest.answered = tick;
                 drop(latest);

@@ -441,7 +441,7 @@ fn left_out(reader: &mut PageReader, page: &str) -> usize {
 fn of_readers_that_share_a_turn_one_reads_at_a_time() {
     let drafting = Drafting::default();
     let page = fixture("vllm-0.32.0-busy.prom");
-    let turn = drafting.0.lock().unwrap();
+    let turn = drafting.0.lock();
     let (sender, read) = std::sync::mpsc::channel();
     let mut new = PageReader::sharing(&drafting, SeenLabels::default());
     let thread = std::thread::spawn(move || {

@@ -2,7 +2,7 @@
 
 use crate::Report;
 use crate::spool::Figures;
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 /// The counters behind a [`Report`].
 #[derive(Debug, Default)]
@@ -11,8 +11,7 @@ pub(crate) struct SinkCounters(Mutex<Report>);
 impl SinkCounters {
     /// Changes some.
     pub(super) fn add(&self, change: impl FnOnce(&mut Report)) {
-        // Nothing panics while the lock is held.
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.0.lock());
     }
 
     /// Takes over the spool's figures.
@@ -32,7 +31,7 @@ impl SinkCounters {
 
     /// The figures of now; `queued` points wait in memory.
     pub(super) fn report(&self, not_finite: u64, queued: u64) -> Report {
-        let report = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let report = *self.0.lock();
         let taken = report.taken + report.restored + not_finite;
         Report { not_finite, taken, queued: queued + report.in_flight, ..report }
     }

@@ -5,8 +5,8 @@
 
 use super::body::{Compression, Encoding};
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// Largest message before compression; JSON is larger than the encoder's 1 MiB of protobuf.
@@ -109,8 +109,7 @@ impl Queue {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        // Nothing panics while the lock is held.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 }
 

@@ -1,8 +1,9 @@
 //! The threads on which requests are sent. The senders of all receivers share one, [`SHARED`]; one with a spool waits for the
 //! disk, and has a thread of its own.
 
+use parking_lot::Mutex;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
@@ -27,7 +28,7 @@ impl SendThread {
         if has_spool {
             return Self::start(name).map(Arc::new);
         }
-        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = RUNNING.lock();
         if let Some(running) = running.upgrade() {
             return Ok(running);
         }

@@ -7,12 +7,12 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bcrypt::HashParts;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::str::FromStr as _;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest `Authorization` that is looked at: a name and the 72 bytes that bcrypt takes.
@@ -117,7 +117,7 @@ impl Access {
 
     /// The answer where no check is needed: everybody may, or this header was accepted before.
     pub(super) fn is_known(&self, header: Option<&[u8]>) -> bool {
-        let accepted = || self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+        let accepted = || self.accepted.lock();
         let is_accepted = |header| accepted().contains(&self.keys.hash_one(header));
         self.users.is_empty() || header.is_some_and(is_accepted)
     }
@@ -125,7 +125,7 @@ impl Access {
     /// Whether a client's password may be checked now: checks have a share of a processor, and a client
     /// that was wrong waits a moment.
     pub(super) fn allows(&self, client: IpAddr, now: Instant) -> bool {
-        self.allowance.lock().unwrap_or_else(PoisonError::into_inner).allows(client, now)
+        self.allowance.lock().allows(client, now)
     }
 
     /// Checks a name and a password of a client; takes as long as bcrypt does.
@@ -134,11 +134,11 @@ impl Access {
         let began = Instant::now();
         let is_right = self.users.verify(user, password);
         let (took, now) = (began.elapsed(), Instant::now());
-        let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut allowance = self.allowance.lock();
         allowance.spend((client, is_right), took, now);
         drop(allowance);
         if is_right {
-            let mut accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut accepted = self.accepted.lock();
             // base64 and the word `Basic` have more than one spelling.
             if accepted.len() >= self.users.0.len() {
                 accepted.clear();
@@ -245,7 +245,7 @@ mod tests {
         for spaces in 1..9 {
             let header = format!("Basic{}{}", " ".repeat(spaces), STANDARD.encode("alice:secret"));
             assert!(access.check(CLIENT, &Credentials::parse(header.as_bytes()).unwrap()));
-            assert_eq!(access.accepted.lock().unwrap().len(), 1);
+            assert_eq!(access.accepted.lock().len(), 1);
         }
     }
 

@@ -70,7 +70,7 @@ async fn metrics(endpoint: &Arc<Endpoint>, client: IpAddr, headers: &HeaderMap) 
         }
     }
     let format = format(headers);
-    match endpoint.lock().page(format, takes_gzip(headers), Instant::now()) {
+    match endpoint.store.lock().page(format, takes_gzip(headers), Instant::now()) {
         Ok(page) => {
             let body = Full::new(page.body);
             let answer = Answer { response: Response::new(body), points: page.points };

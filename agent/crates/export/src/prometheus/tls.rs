@@ -2,12 +2,13 @@
 //! they change, so a renewed certificate needs no restart.
 
 use gpuwho_collect::tls::{TlsFileError, Written, certificates, roots, written};
+use parking_lot::Mutex;
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::server::WebPkiClientVerifier;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokio_rustls::TlsAcceptor;
 
 /// The files.
@@ -50,7 +51,7 @@ impl Tls {
 
     /// What accepts a connection. Files that are not usable now leave the former ones in use.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         let stamp = stamp(&self.files);
         if stamp != current.stamp {
             match read(&self.files) {

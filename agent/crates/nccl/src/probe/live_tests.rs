@@ -8,7 +8,7 @@ use super::attach::target::Target;
 use super::budget::controller::Attach;
 use super::budget::quota::Quotas;
 use super::libraries::elf;
-use super::libraries::rescan::{RescanHandle, locked};
+use super::libraries::rescan::RescanHandle;
 use super::libraries::{Libraries, ScanOutcome};
 use super::maps::Maps;
 use super::maps::Snapshot;
@@ -31,12 +31,13 @@ use gpuwho_owners::host::boot_time_ns;
 use gpuwho_owners::proc_scan::is_alive;
 use gpuwho_owners::tenant_files::TenantFiles;
 use gpuwho_pipeline::event::aggregator::{self, EventAggregator};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 const DEADLINE: Duration = Duration::from_mins(2);
@@ -365,7 +366,7 @@ impl Source {
         let (ownership, communicators) = (Ownership::new(&paths), Arc::default());
         let holders: Arc<Mutex<Vec<ProcKey>>> = Arc::default();
         let listed = Arc::clone(&holders);
-        let candidates = Box::new(move || locked(&listed).clone());
+        let candidates = Box::new(move || listed.lock().clone());
         let board = StatusRegistry::default();
         let aggregator = Arc::new(EventAggregator::new(aggregator::Sources {
             inventory: Arc::default(),
@@ -394,7 +395,7 @@ impl Source {
     fn hold(&mut self, process: ProcKey) {
         let known = self.ownership.process(process.pid, boot_time_ns());
         assert!(known.is_none_or(|known| known == process), "{known:?} for {process:?}");
-        locked(&self.holders).push(process);
+        self.holders.lock().push(process);
         self.waker.request(process);
     }
 
@@ -410,7 +411,7 @@ impl Source {
     /// probed because of the first process alone.
     fn until_ready(&mut self, files: u64) {
         self.until("attached", |source| {
-            let holders = locked(&source.holders).clone();
+            let holders = source.holders.lock().clone();
             let mut living =
                 holders.iter().filter(|process| is_alive(&Paths::default(), **process));
             source.nccl.shared.with(|known| {

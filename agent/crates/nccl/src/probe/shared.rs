@@ -11,8 +11,9 @@ use gpuwho_model::catalog::agent::SourceState;
 use gpuwho_model::catalog::nccl::ProbeLevel;
 use gpuwho_model::ids::ProcKey;
 use gpuwho_model::status::Report;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Shared by both; each holds the lock only to copy.
 #[derive(Clone, Debug, Default)]
@@ -81,7 +82,7 @@ impl Default for AttachState {
 impl Shared {
     /// Reads or changes the state.
     pub(super) fn with<T>(&self, access: impl FnOnce(&mut AttachState) -> T) -> T {
-        access(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        access(&mut self.0.lock())
     }
 
     /// The status of the source.

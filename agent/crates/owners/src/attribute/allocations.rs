@@ -6,8 +6,9 @@ use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
 use gpuwho_model::catalog::share::{GrantKind, GrantSource};
 use gpuwho_model::ids::AllocationId;
 use gpuwho_model::ids::OwnerId;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// One device allocated to one owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,7 +126,7 @@ fn ranges(numbers: &BTreeSet<i64>) -> Option<Arc<str>> {
 impl AllocationRegistry {
     /// Replaces a source's list.
     pub fn replace(&self, source: &'static str, allocations: Vec<Allocation>) {
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         if known.lists.get(source).is_some_and(|list| **list == *allocations) {
             return;
         }
@@ -136,7 +137,7 @@ impl AllocationRegistry {
     /// Sets what the node's allocator can allocate, one entry for each part; empty if the allocator
     /// does not report it.
     pub fn offer(&self, devices: Vec<DeviceName>) {
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         if *known.allocatable != *devices {
             known.allocatable = devices.into();
         }
@@ -144,31 +145,27 @@ impl AllocationRegistry {
 
     /// The allocatable devices as last set.
     pub fn offered(&self) -> Arc<[DeviceName]> {
-        Arc::clone(&self.lock().allocatable)
+        Arc::clone(&self.0.lock().allocatable)
     }
 
     /// The number of a source's allocations.
     pub fn count(&self, source: &str) -> usize {
-        self.lock().lists.get(source).map_or(0, |list| list.len())
+        self.0.lock().lists.get(source).map_or(0, |list| list.len())
     }
 
     /// The lists of all sources.
     pub fn all(&self) -> Vec<Arc<[Allocation]>> {
-        self.lock().lists.values().map(Arc::clone).collect()
+        self.0.lock().lists.values().map(Arc::clone).collect()
     }
 
     /// The number of a listed allocation's details.
     pub fn id(&self, allocation: &Allocation) -> Option<AllocationId> {
-        self.lock().ids.get(&allocation.details).copied()
+        self.0.lock().ids.get(&allocation.details).copied()
     }
 
     /// The details of a number; they never change.
     pub fn details(&self, id: AllocationId) -> Option<Arc<AllocationDetails>> {
-        self.lock().details.get(&id).map(Arc::clone)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, AllocationIndex> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().details.get(&id).map(Arc::clone)
     }
 }
 

@@ -12,14 +12,15 @@ use super::{Host, KernelCgroups, Method, ProcessAttribution};
 use gpuwho_model::ids::{CgroupId, Hierarchy};
 use gpuwho_model::paths::Paths;
 use gpuwho_sys::handle::open_kernfs_node;
+use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::DirEntryExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Which cgroup versions the host uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +90,7 @@ impl Hierarchies {
 
     /// The cgroup versions in use.
     pub(crate) fn layout(&self) -> Layout {
-        let mounts = lock(&self.mounts);
+        let mounts = self.mounts.lock();
         let v2 = mounts.iter().any(|(hierarchy, _)| *hierarchy == Hierarchy::V2);
         let v1 = mounts.iter().any(|(hierarchy, _)| *hierarchy != Hierarchy::V2);
         match (v1, v2) {
@@ -102,19 +103,19 @@ impl Hierarchies {
 
     /// The hierarchies with their mount points.
     pub fn mounts(&self) -> Vec<(Hierarchy, PathBuf)> {
-        lock(&self.mounts).clone()
+        self.mounts.lock().clone()
     }
 
     /// Stores an announced path. A long-lived cgroup is announced once, so the newest path counts.
     pub(crate) fn made(&self, id: CgroupId, path: &Arc<str>) {
         if path.len() <= MAX_PATH_LEN && path.starts_with('/') {
-            lock(&self.known).put(id, Arc::clone(path));
+            self.known.lock().put(id, Arc::clone(path));
         }
     }
 
     /// Records a removed cgroup; its path stays known for [`KEEP_REMOVED_NS`].
     pub(crate) fn removed(&self, id: CgroupId, now_ns: u64) {
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         if known.paths.contains_key(&id) {
             known.removed.push_back((now_ns, id));
         }
@@ -127,7 +128,7 @@ impl Hierarchies {
         if self.layout() == Layout::None {
             self.discover();
         }
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         while let Some((at_ns, id)) = known.removed.front().copied()
             && now_ns.saturating_sub(at_ns) > KEEP_REMOVED_NS
         {
@@ -153,7 +154,7 @@ impl Hierarchies {
 
     /// The path of a cgroup; `None` if it is gone and was never announced.
     pub(crate) fn path(&self, id: CgroupId) -> Option<Arc<str>> {
-        if let Some(path) = lock(&self.known).paths.get(&id) {
+        if let Some(path) = self.known.lock().paths.get(&id) {
             return Some(Arc::clone(path));
         }
         let mount = self.mount(id.hierarchy)?;
@@ -165,25 +166,25 @@ impl Hierarchies {
             }
             Err(_) => return None,
         };
-        lock(&self.known).put(id, Arc::clone(&path));
+        self.known.lock().put(id, Arc::clone(&path));
         Some(path)
     }
 
     /// Whether `cgroups` has an id in every mounted hierarchy.
     fn is_complete(&self, cgroups: &KernelCgroups) -> bool {
-        let mounts = lock(&self.mounts);
+        let mounts = self.mounts.lock();
         !mounts.is_empty() && mounts.iter().all(|(mounted, _)| cgroups.get(*mounted).is_some())
     }
 
     fn mount(&self, hierarchy: Hierarchy) -> Option<PathBuf> {
-        let mounts = lock(&self.mounts);
+        let mounts = self.mounts.lock();
         mounts.iter().find(|(known, _)| *known == hierarchy).map(|(_, at)| at.clone())
     }
 
     fn discover(&self) {
         let text = std::fs::read(&self.mountinfo).unwrap_or_default();
         let found = parse_mountinfo(&String::from_utf8_lossy(&text), &self.below);
-        *lock(&self.mounts) = found;
+        *self.mounts.lock() = found;
     }
 
     /// Opens the id as a file handle and returns the kernel's path of the directory.
@@ -209,14 +210,14 @@ impl Hierarchies {
         if !self.walk_allowed.swap(false, Ordering::Relaxed) {
             return None;
         }
-        let mounts = lock(&self.mounts).clone();
+        let mounts = self.mounts.lock().clone();
         for (hierarchy, at) in &mounts {
             for (inode, path) in directories(at) {
-                lock(&self.known).put(CgroupId { hierarchy: *hierarchy, id: inode }, path);
+                self.known.lock().put(CgroupId { hierarchy: *hierarchy, id: inode }, path);
             }
         }
         tracing::debug!(mount = %mount.display(), "walked the cgroup trees for an id");
-        lock(&self.known).paths.get(&id).map(Arc::clone)
+        self.known.lock().paths.get(&id).map(Arc::clone)
     }
 }
 
@@ -256,10 +257,6 @@ fn nearest_path_above(mut node: OwnedFd) -> Result<String, Errno> {
         }
     }
     Err(Errno::NAMETOOLONG)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `full` relative to `mount`, as the kernel prints cgroup paths.

@@ -10,9 +10,10 @@ mod provider_cache;
 use super::{Host, KernelCgroups, ProcessAttribution, Workload};
 use gpuwho_model::catalog::attributes::AttrSet;
 use gpuwho_model::ids::{ContainerId, PodUid};
+use parking_lot::Mutex;
 use provider_cache::ProviderCache;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{broadcast, watch};
 
@@ -136,30 +137,30 @@ impl Default for MetadataCache {
 impl MetadataCache {
     /// A pod.
     pub fn pod(&self, uid: &PodUid) -> Option<Arc<PodFacts>> {
-        self.lock().pods.get(uid)
+        self.0.index.lock().pods.get(uid)
     }
 
     /// The pod that has a name now: none once it has ended, because the next pod of that name is
     /// another one.
     pub fn pod_named(&self, namespace: &str, name: &str) -> Option<Arc<PodFacts>> {
-        let index = self.lock();
+        let index = self.0.index.lock();
         let uid = index.named.get(&(Arc::from(namespace), Arc::from(name)))?;
         index.pods.get(uid)
     }
 
     /// Whether no provider has described any pod.
     pub(crate) fn has_no_pods(&self) -> bool {
-        self.lock().pods.is_empty()
+        self.0.index.lock().pods.is_empty()
     }
 
     /// A container.
     pub fn container(&self, id: &ContainerId) -> Option<Arc<ContainerFacts>> {
-        self.lock().containers.get(id)
+        self.0.index.lock().containers.get(id)
     }
 
     /// The live container with a name in a pod.
     pub(crate) fn container_named(&self, pod: &PodUid, name: &str) -> Option<Arc<ContainerFacts>> {
-        let index = self.lock();
+        let index = self.0.index.lock();
         let is_it = |facts: &ContainerFacts| {
             facts.pod.as_ref() == Some(pod) && facts.name.as_deref() == Some(name)
         };
@@ -170,7 +171,7 @@ impl MetadataCache {
 
     /// Requests a lookup from the providers, at most once in [`REQUEST_AGAIN`].
     pub fn request(&self, key: LookupKey) {
-        let mut index = self.lock();
+        let mut index = self.0.index.lock();
         if index.requested.get(&key).is_some_and(|at| at.elapsed() < REQUEST_AGAIN) {
             return;
         }
@@ -186,7 +187,7 @@ impl MetadataCache {
     /// Requests everything from the providers, at most once in [`REQUEST_AGAIN`]: a pod with
     /// allocated devices has a name that no provider has reported yet.
     pub(crate) fn request_all(&self) {
-        let mut index = self.lock();
+        let mut index = self.0.index.lock();
         if index.requested_all.is_some_and(|at| at.elapsed() < REQUEST_AGAIN) {
             return;
         }
@@ -238,7 +239,7 @@ impl MetadataCache {
 
     /// Stores a provider's facts about a pod; returns whether that changed anything.
     pub(super) fn put_pod(&self, provider: Provider, facts: PodFacts) -> bool {
-        let mut index = self.lock();
+        let mut index = self.0.index.lock();
         let name = (Arc::clone(&facts.namespace), Arc::clone(&facts.name));
         let uid = facts.uid.clone();
         let is_known = index.pods.has(&uid);
@@ -259,14 +260,14 @@ impl MetadataCache {
 
     /// Stores a provider's facts about a container; returns whether that changed anything.
     pub(super) fn put_container(&self, provider: Provider, facts: ContainerFacts) -> bool {
-        let is_change = self.lock().containers.put(provider, facts.id.clone(), facts);
+        let is_change = self.0.index.lock().containers.put(provider, facts.id.clone(), facts);
         self.changed(is_change)
     }
 
     /// Records that a provider reports the end of a pod or container. It is ignored if a preferred
     /// provider still describes it: a runtime's sandbox may be replaced under a live pod.
     pub(super) fn gone(&self, provider: Provider, what: &LookupKey, now_ns: u64) {
-        let mut index = self.lock();
+        let mut index = self.0.index.lock();
         match what {
             LookupKey::Pod(uid) => {
                 if !index.pods.gone(provider, uid, now_ns) {
@@ -286,17 +287,13 @@ impl MetadataCache {
 
     /// Removes facts about what ended [`KEEP_GONE_NS`] ago or earlier.
     pub(super) fn expire(&self, now_ns: u64) {
-        let mut index = self.lock();
+        let mut index = self.0.index.lock();
         let before_ns = now_ns.saturating_sub(KEEP_GONE_NS);
         index.containers.expire(before_ns);
         for facts in index.pods.expire(before_ns) {
             index.unname(&facts);
         }
         index.requested.retain(|_, at| at.elapsed() < REQUEST_AGAIN);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Index> {
-        self.0.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

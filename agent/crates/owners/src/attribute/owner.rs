@@ -11,9 +11,10 @@ use super::{Method, ProcessAttribution, Workload};
 use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
 use gpuwho_model::ids::OwnerId;
 use gpuwho_model::ids::{ContainerId, PodUid, SlurmJobId};
+use parking_lot::RwLock;
 pub use place::MAX_DEPTH;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// The identity of an owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -113,14 +114,14 @@ impl OwnerRegistry {
         workload: &Workload,
         user: Option<Arc<str>>,
     ) -> OwnerId {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.write();
         known.insert(owner_id, workload, user)
     }
 
     /// The number of an owner of an allocation. Names from its processes stay if they include the
     /// allocator's; otherwise the names would alternate.
     pub(crate) fn allocated(&self, owner_id: Owner, workload: &Workload) -> OwnerId {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.write();
         let allocated = OwnerFacts::new(owner_id.clone(), workload, None);
         let named = known.ids.get(&owner_id).and_then(|id| known.facts.get(id).map(|f| (*id, f)));
         match named {
@@ -131,19 +132,19 @@ impl OwnerRegistry {
 
     /// An owner's facts; the `Arc` changes with the facts.
     pub(crate) fn facts(&self, id: OwnerId) -> Option<Arc<OwnerFacts>> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.read();
         known.facts.get(&id).map(Arc::clone)
     }
 
     /// Changes whenever the names of an owner change.
     pub(crate) fn version(&self) -> u64 {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).version
+        self.0.read().version
     }
 
     /// Removes owners that are unused now and were unused at the last call: an owner numbered a
     /// moment ago may not be in use yet.
     pub(crate) fn retain(&self, in_use: impl Fn(OwnerId) -> bool) {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.write();
         let OwnerIndex { ids, facts, idle, version, .. } = &mut *known;
         let unused = facts.keys().copied().filter(|id| *id > OwnerId::OTHER && !in_use(*id));
         let unused: HashSet<OwnerId> = unused.collect();

@@ -25,9 +25,10 @@ use gpuwho_model::ids::OwnerId;
 use gpuwho_model::ids::ProcKey;
 use gpuwho_model::paths::Paths;
 use gpuwho_model::sample::Histogram;
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The table, shared by the source that fills it and the enrich stage that reads it.
@@ -233,7 +234,7 @@ impl Ownership {
 
     /// Time from a device's open to its known owner, in seconds.
     pub fn latency(&self) -> Histogram {
-        self.0.latency.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.latency.lock().clone()
     }
 
     /// The counts of the table.
@@ -365,11 +366,11 @@ impl Ownership {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Table> {
-        self.0.table.read().unwrap_or_else(PoisonError::into_inner)
+        self.0.table.read()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Table> {
-        self.0.table.write().unwrap_or_else(PoisonError::into_inner)
+        self.0.table.write()
     }
 }
 

@@ -3,8 +3,9 @@
 
 use super::ownership::{Ownership, Version};
 use gpuwho_model::ids::ProcKey;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Driver lists and their processes.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ impl PidCache {
     /// list; unknown PIDs are left out.
     pub fn of(&self, pids: &[u32], seen_at_ns: u64) -> ProcessesByPid {
         self.ownership.catch_up(seen_at_ns);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         // Read before any lookup: a change meanwhile invalidates the cached lists.
         let version = self.ownership.version();
         if known.version != version || known.lists.len() >= MAX_LISTS {
@@ -95,10 +96,10 @@ mod tests {
         host.start(one, "python3", "0::/\n");
         let identities = PidCache::new(&ownership);
         identities.of(&[7, 9], 10 * SECOND);
-        assert_eq!(identities.known.lock().unwrap().lists.len(), 0);
+        assert_eq!(identities.known.lock().lists.len(), 0);
         ownership.observe(Evidence::Exited { process: one, at_ns: 12 * SECOND });
         let seen: BTreeMap<_, _> = [(7, one)].into();
         assert_eq!(*identities.of(&[7], 11 * SECOND), seen);
-        assert_eq!(identities.known.lock().unwrap().lists.len(), 0);
+        assert_eq!(identities.known.lock().lists.len(), 0);
     }
 }

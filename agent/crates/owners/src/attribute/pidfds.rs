@@ -7,11 +7,11 @@
 use crate::process::Living;
 use gpuwho_model::ids::ProcKey;
 use gpuwho_model::paths::Paths;
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Maximum number of pidfds: half of the files that systemd lets a service open by default.
 const MAX_HANDLES: usize = 512;
@@ -27,7 +27,7 @@ impl PidfdSet {
         if live.is_empty() && !all {
             return Vec::new();
         }
-        let mut handles = std::mem::take(&mut *self.lock());
+        let mut handles = std::mem::take(&mut *self.0.lock());
         let ended = ended(&handles);
         if all {
             let live: HashSet<&ProcKey> = live.iter().collect();
@@ -52,12 +52,8 @@ impl PidfdSet {
                 handles.insert(*process, handle);
             }
         }
-        *self.lock() = handles;
+        *self.0.lock() = handles;
         missing
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<ProcKey, OwnedFd>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -105,12 +101,12 @@ mod tests {
         let (mut one, first) = child();
         let (mut other, second) = child();
         assert_eq!(lives.missing(&paths, &[first, second], true), []);
-        assert_eq!(lives.lock().len(), 2);
+        assert_eq!(lives.0.lock().len(), 2);
         one.kill().unwrap();
         one.wait().unwrap();
         assert_eq!(lives.missing(&paths, &[first, second], true), [first]);
         assert_eq!(lives.missing(&paths, &[second], true), []);
-        assert_eq!(lives.lock().keys().copied().collect::<Vec<_>>(), [second]);
+        assert_eq!(lives.0.lock().keys().copied().collect::<Vec<_>>(), [second]);
         other.kill().unwrap();
         other.wait().unwrap();
     }
@@ -121,7 +117,7 @@ mod tests {
         let (mut child, key) = child();
         let earlier = ProcKey { start_ticks: key.start_ticks - 1, ..key };
         assert_eq!(lives.missing(&paths, &[earlier], true), [earlier]);
-        assert_eq!(lives.lock().len(), 0);
+        assert_eq!(lives.0.lock().len(), 0);
         child.kill().unwrap();
         child.wait().unwrap();
     }
@@ -132,9 +128,9 @@ mod tests {
         let (mut child, key) = child();
         assert_eq!(lives.missing(&paths, &[key], true), []);
         assert_eq!(lives.missing(&paths, &[], false), []);
-        assert_eq!(lives.lock().len(), 1);
+        assert_eq!(lives.0.lock().len(), 1);
         assert_eq!(lives.missing(&paths, &[], true), []);
-        assert_eq!(lives.lock().len(), 0);
+        assert_eq!(lives.0.lock().len(), 0);
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -7,10 +7,11 @@
 use super::{Host, KernelCgroups, ProcessAttribution};
 use gpuwho_model::ids::{ContainerId, PodUid};
 use inotify::{EventMask, Inotify, WatchMask};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The node's pods, by their log directories.
@@ -53,24 +54,24 @@ impl PodLogs {
 
     /// A pod's names. Not for the tick path: a miss reads the directory.
     pub(crate) fn pod(&self, uid: &PodUid) -> Option<PodName> {
-        if let Some(name) = self.lock().pods.get(uid) {
+        if let Some(name) = self.index.lock().pods.get(uid) {
             return Some(name.clone());
         }
         self.poll();
-        if let Some(name) = self.lock().pods.get(uid) {
+        if let Some(name) = self.index.lock().pods.get(uid) {
             return Some(name.clone());
         }
-        let due = self.lock().listed.is_none_or(|at| at.elapsed() >= RELIST);
+        let due = self.index.lock().listed.is_none_or(|at| at.elapsed() >= RELIST);
         if due {
             self.list();
         }
-        self.lock().pods.get(uid).cloned()
+        self.index.lock().pods.get(uid).cloned()
     }
 
     /// The pod of a namespace and name, if exactly one directory has them.
     pub(crate) fn named(&self, namespace: &str, name: &str) -> Option<PodUid> {
         self.poll();
-        let index = self.lock();
+        let index = self.index.lock();
         let is_it = |pod: &PodName| &*pod.namespace == namespace && &*pod.name == name;
         let mut found = index.pods.iter().filter(|(_, pod)| is_it(pod));
         let (uid, _) = found.next()?;
@@ -82,7 +83,7 @@ impl PodLogs {
     /// container's.
     pub(crate) fn container(&self, uid: &PodUid, id: &ContainerId) -> Option<Arc<str>> {
         let (known, pod) = {
-            let index = self.lock();
+            let index = self.index.lock();
             (index.containers.get(id).map(Arc::clone), index.pods.get(uid).cloned())
         };
         if known.is_some() {
@@ -90,7 +91,7 @@ impl PodLogs {
         }
         let pod = pod?;
         let only = only_directory(&self.dir.join(format!("{}_{}_{uid}", pod.namespace, pod.name)))?;
-        let mut index = self.lock();
+        let mut index = self.index.lock();
         if index.containers.len() >= MAX_CONTAINERS {
             index.containers.clear();
         }
@@ -100,17 +101,17 @@ impl PodLogs {
 
     /// Reads the inotify events; starts to watch if necessary.
     pub(crate) fn poll(&self) {
-        if self.lock().watch.is_none() {
+        if self.index.lock().watch.is_none() {
             let watch = watch(&self.dir);
             let started = watch.is_some();
-            self.lock().watch = watch;
+            self.index.lock().watch = watch;
             // Listed after the watch started, so that no change is missed.
             if started {
                 self.list();
             }
             return;
         }
-        if self.lock().take_events() == Next::List {
+        if self.index.lock().take_events() == Next::List {
             self.list();
         }
     }
@@ -123,13 +124,9 @@ impl PodLogs {
                 pods.insert(uid, pod);
             }
         }
-        let mut index = self.lock();
+        let mut index = self.index.lock();
         index.pods = pods;
         index.listed = Some(Instant::now());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Index> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -21,13 +21,14 @@ use crate::nodes::Vendors;
 use absent::AbsentSockets;
 use gpuwho_model::paths::Paths;
 use gpuwho_model::status::{Report, StatusRegistry, Turn};
+use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::future::Future;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 use tokio::sync::broadcast;
@@ -220,7 +221,7 @@ fn in_turns(status: &StatusRegistry) -> tokio::runtime::Builder {
     let (status, turn) = (status.clone(), Arc::new(Mutex::new(None)));
     let ended = Arc::clone(&turn);
     let set = |slot: &Mutex<Option<Turn>>, turn| {
-        *slot.lock().unwrap_or_else(PoisonError::into_inner) = turn;
+        *slot.lock() = turn;
     };
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder

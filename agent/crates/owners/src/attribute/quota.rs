@@ -8,10 +8,10 @@
 use super::owner::Owner;
 use gpuwho_model::catalog::agent::OwnerLimit;
 use gpuwho_model::ids::OwnerId;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
-use std::sync::{Mutex, PoisonError};
 
 /// Owners with their own refusal counts: more than share a host, and fewer than one tenant can
 /// pretend to be.
@@ -86,7 +86,7 @@ type Counts = [u64; OwnerLimit::ALL.len()];
 impl Refusals {
     /// Counts what an owner was refused.
     pub(super) fn add(&self, owner_id: OwnerId, limit: OwnerLimit, count: u64) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.0.lock();
         let has_place = counts.len() < MAX_OWNERS || counts.contains_key(&owner_id);
         let owner_id = if has_place { owner_id } else { OwnerId::OTHER };
         if let Some(sum) = counts.entry(owner_id).or_default().get_mut(limit as usize) {
@@ -99,7 +99,7 @@ impl Refusals {
         &self,
         is_known: impl Fn(OwnerId) -> bool,
     ) -> Vec<(OwnerId, OwnerLimit, u64)> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.0.lock();
         let removed: Vec<_> =
             counts.keys().copied().filter(|owner_id| !is_known(*owner_id)).collect();
         let removed: Vec<Counts> =

@@ -38,7 +38,6 @@ use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
 use gpuwho_model::ids::SlurmJobId;
 use gpuwho_model::paths::Paths;
 use inspect::ProcessEvidence;
-use node::lock;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -186,7 +185,7 @@ fn label(host: &Host, owner: &mut ProcessAttribution) {
     let slurm = &host.slurm;
     let Some(task) = &mut owner.workload.slurm else { return };
     let Some((path, _)) = owner.cgroup.as_deref().and_then(job_directory) else { return };
-    if lock(&slurm.jobs).get(path).is_none_or(|job| job.removed_ns.is_some()) {
+    if slurm.jobs.lock().get(path).is_none_or(|job| job.removed_ns.is_some()) {
         slurm.found(&host.hierarchies, path, &task.job);
     }
     let living = match owner.method {
@@ -196,7 +195,7 @@ fn label(host: &Host, owner: &mut ProcessAttribution) {
     let claims = living.as_ref().and_then(|living| slurm.environment(living));
     let source = ProcessEvidence { claims: claims.as_ref(), uid: owner.uid };
     slurm.add_evidence(host, path, &source);
-    let Some(job) = lock(&slurm.jobs).get(path).map(Arc::clone) else { return };
+    let Some(job) = slurm.jobs.lock().get(path).map(Arc::clone) else { return };
     let known = trust::JobIdentity { name: &task.job, facts: &job.facts };
     let trusted =
         claims.as_ref().filter(|claims| trust::labels(claims, known, owner.uid).is_some());

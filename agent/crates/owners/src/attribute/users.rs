@@ -5,6 +5,7 @@
 
 use super::{Host, KernelCgroups, ProcessAttribution};
 use crate::tenant_files::open_place;
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags, fstatfs, open};
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,7 +13,7 @@ use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -78,18 +79,18 @@ impl Users {
     /// A user's name; `None` if the file does not contain the uid or does not answer.
     pub(crate) fn name(&self, uid: u32) -> Option<Arc<str>> {
         self.refresh();
-        self.shared.lock().names.get(&uid).map(Arc::clone)
+        self.shared.known.lock().names.get(&uid).map(Arc::clone)
     }
 
     /// The file and how long it has not answered, if it hangs.
     pub(crate) fn hung(&self) -> Option<(&Path, Duration)> {
-        let since = self.shared.lock().refreshing?.elapsed();
+        let since = self.shared.known.lock().refreshing?.elapsed();
         (since >= HANGS_AFTER).then_some((&self.shared.passwd, since))
     }
 
     /// Starts a refresh on a thread if one is due, and waits for it.
     fn refresh(&self) {
-        let mut known = self.shared.lock();
+        let mut known = self.shared.known.lock();
         if known.refreshing.is_none() {
             if known.refreshed.is_some_and(|at| at.elapsed() < self.refresh_every) {
                 return;
@@ -108,20 +109,20 @@ impl Users {
             known.refreshing.map_or(Duration::ZERO, |at| TIMEOUT.saturating_sub(at.elapsed()));
         let is_running = |known: &mut UserNames| known.refreshing.is_some();
         // After a timeout the lookup uses the known names.
-        drop(self.shared.changed.wait_timeout_while(known, left, is_running));
+        self.shared.changed.wait_while_for(&mut known, is_running, left);
     }
 }
 
 impl Shared {
     /// Reads the file if it has changed. Only this may hang.
     fn refresh(&self) {
-        let before = self.lock().version;
+        let before = self.known.lock().version;
         let found = self.open();
         let version = found.as_ref().ok().map(|(_, version)| *version);
         // Without a readable file there are no names, and the caller shows the uid.
         let names =
             (version != before).then(|| found.and_then(|(file, _)| read(file)).unwrap_or_default());
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         if let Some(names) = names {
             (known.version, known.names) = (version, names);
         }
@@ -142,10 +143,6 @@ impl Shared {
         let stat = file.metadata()?;
         let (modified, len, inode) = (stat.modified().ok(), stat.len(), stat.ino());
         Ok((file, Version { modified, len, inode }))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, UserNames> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -186,7 +183,7 @@ mod tests {
         // The thread may be late.
         let name = |uid, wanted: Option<&str>| loop {
             let name = users.name(uid);
-            if name.as_deref() == wanted && users.shared.lock().refreshing.is_none() {
+            if name.as_deref() == wanted && users.shared.known.lock().refreshing.is_none() {
                 return;
             }
         };
@@ -216,8 +213,8 @@ mod tests {
     fn a_file_that_does_not_answer_is_waited_for_once_and_hangs() {
         let users = Users::new(Path::new("/nonexistent"));
         let long_ago = Instant::now().checked_sub(HANGS_AFTER).unwrap();
-        users.shared.lock().names.insert(7, "ada".into());
-        users.shared.lock().refreshing = Some(long_ago);
+        users.shared.known.lock().names.insert(7, "ada".into());
+        users.shared.known.lock().refreshing = Some(long_ago);
         let began = Instant::now();
         assert_eq!(users.name(7).as_deref(), Some("ada"), "what was read before");
         assert!(began.elapsed() < HANGS_AFTER, "waited for");

@@ -4,7 +4,6 @@
 use super::{CommunicatorHash, Communicators};
 use gpuwho_model::ids::ProcKey;
 use std::collections::HashMap;
-use std::sync::PoisonError;
 
 /// A rank of a process of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +33,11 @@ pub type LocalRanks = HashMap<ProcKey, ReportedRanks>;
 impl Communicators {
     /// Replaces all reported ranks.
     pub fn set_reported(&self, ranks: LocalRanks) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).reported = ranks;
+        self.0.write().reported = ranks;
     }
 
     /// The reported ranks of this node's processes.
     pub fn reported(&self) -> LocalRanks {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).reported.clone()
+        self.0.read().reported.clone()
     }
 }

@@ -9,11 +9,11 @@
 use crate::inventory::GpuInfo;
 use gpuwho_model::ids::{GpuUuid, PciAddress};
 use gpuwho_model::state_file::{self, StateWriter};
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The file's name.
@@ -207,7 +207,7 @@ impl DeviceStore {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -8,10 +8,10 @@ use super::helper::{AskError, Helper};
 use super::tenant::FileOwner;
 use super::wire::{Reply, Request, WireError};
 use super::{IDLE, MAX_HELPERS, ReadError};
+use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A further helper starts only once every running one has been busy with its request for this
@@ -162,7 +162,7 @@ impl Pool {
         tenant: &FileOwner,
         deadline: Instant,
     ) -> Result<(usize, Option<Helper>, Instant), ReadError> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         loop {
             let now = Instant::now();
             inner.sweep(self.deadline, now);
@@ -186,14 +186,13 @@ impl Pool {
                 inner.reported.exhausted += 1;
                 return Err(ReadError::Exhausted);
             }
-            let waited = self.changed.wait_timeout(inner, timeout.min(START_AFTER));
-            (inner, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait_for(&mut inner, timeout.min(START_AFTER));
         }
     }
 
     /// Returns a slot.
     fn put(&self, at: usize, slot: Slot, note: impl FnOnce(&mut Inner)) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if let Some(place) = inner.slots.get_mut(at) {
             *place = slot;
         }
@@ -235,7 +234,7 @@ impl Pool {
 
     /// Ends idle helpers, kills late ones, and returns the status.
     pub(super) fn status(&self) -> PoolStatus {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let now = Instant::now();
         inner.sweep(self.deadline, now);
         let mut idle = Vec::new();
@@ -253,10 +252,6 @@ impl Pool {
         drop(inner);
         idle.into_iter().for_each(end);
         status
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,9 +1,10 @@
 //! The tenant to which reads of a process are charged, before the process is attributed.
 
 use gpuwho_model::ids::ProcKey;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a process's tenant is not looked for again: one search reads some hundred files of a
@@ -62,7 +63,7 @@ impl RecentTenants {
         find: impl FnOnce() -> Option<FileOwner>,
     ) -> Option<FileOwner> {
         // Whole whatever panicked beside it; not held while a tenant is looked for.
-        let all = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = || self.0.lock();
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) < RECENT;
         let known = all().get(&process).filter(|(_, at)| is_recent(at)).cloned();
         if let Some((tenant, _)) = known {
@@ -101,6 +102,6 @@ mod tests {
         for pid in 0..2_000 {
             recent.get_at(later, process(pid), find("many"));
         }
-        assert!(recent.0.lock().unwrap().len() <= MAX_RECENT);
+        assert!(recent.0.lock().len() <= MAX_RECENT);
     }
 }

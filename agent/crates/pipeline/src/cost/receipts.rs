@@ -42,8 +42,9 @@ use gpuwho_owners::attribute::ownership::{Ownership, Version};
 use gpuwho_owners::inventory::GpuInfo;
 use increase::Increases;
 use open::{Open, key};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Open receipts: ten times the containers and jobs of a large node.
@@ -132,7 +133,7 @@ impl Receipts {
         if !self.enabled {
             return;
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = Instant::now();
         state.look_up_again(context.ownership);
         let info = context.inventory.get(gpu);
@@ -148,7 +149,7 @@ impl Receipts {
         if !self.enabled {
             return;
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.look_up_again(context.ownership);
         state.read(batch, context);
         if has_charged {
@@ -170,7 +171,7 @@ impl Receipts {
             return;
         }
         let title = EventView::of(event).title();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         for affected in &event.affected_owners {
             let Some(known) = state.known(affected.owner.owner, ownership) else { continue };
             if let Some(open) = state.open.get_mut(&known.key) {
@@ -185,7 +186,7 @@ impl Receipts {
         if !self.enabled {
             return Vec::new();
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = Instant::now();
         let over: Vec<Arc<str>> = state
             .open
@@ -207,15 +208,15 @@ impl Receipts {
         if !self.enabled {
             return;
         }
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.lock();
         if is_last || files.is_due(now) {
-            let state = self.lock();
+            let state = self.state.lock();
             let open: Vec<&Open> = state.open.values().collect();
             let text = Stored::text(&open, &state.finished);
             drop(state);
             files.store(&text, now);
         }
-        let finished: Vec<Receipt> = self.lock().unwritten.drain(..).collect();
+        let finished: Vec<Receipt> = self.state.lock().unwritten.drain(..).collect();
         for receipt in finished {
             files.queue(&receipt.on(&self.host));
         }
@@ -224,8 +225,8 @@ impl Receipts {
 
     /// How the receipts' files are doing, and what was lost; `None` while all is well.
     pub fn status(&self) -> Option<Report> {
-        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let (lost, trouble) = (files.lost() + self.lock().lost, files.trouble());
+        let files = self.files.lock();
+        let (lost, trouble) = (files.lost() + self.state.lock().lost, files.trouble());
         if lost == 0 && trouble.is_none() {
             return None;
         }
@@ -240,7 +241,7 @@ impl Receipts {
     /// The receipts of a job, pod or unit by its name, as a user may see them; all of them without a
     /// user.
     pub fn report(&self, name: &str, viewer: Option<u32>) -> ReceiptReport {
-        let state = self.lock();
+        let state = self.state.lock();
         let running = state.open.values().rev().filter(|open| open.is_of(name));
         let finished = state.finished.iter().rev().filter(|receipt| receipt.is_of(name));
         let all = running.map(|open| open.receipt(None)).chain(finished.cloned());
@@ -250,10 +251,6 @@ impl Receipts {
         let receipts = visible.map(|receipt| receipt.on(&self.host)).collect();
         let (host, others_hidden) = (self.host.clone(), viewer.is_some());
         ReceiptReport { schema: view::SCHEMA, host, others_hidden, receipts }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

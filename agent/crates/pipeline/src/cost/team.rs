@@ -5,9 +5,10 @@ use gpuwho_model::catalog::attributes::{self as attr, AttrKey, K8S_POD_LABEL};
 use gpuwho_model::config::ConfigError;
 use gpuwho_model::labels::OTHER;
 use gpuwho_owners::attribute::owner::OwnerFacts;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Teams named by pods' labels, which whoever makes a pod writes. Beyond it a team is `other`.
 const MAX_TEAMS: usize = 256;
@@ -92,7 +93,7 @@ impl Teams {
 
     fn named(&self, name: &str, namespace: &str) -> Arc<str> {
         let name = name.get(..name.floor_char_boundary(MAX_TEAM_LEN)).unwrap_or(OTHER);
-        let mut known = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.named.lock();
         if let Some((known, _)) = known.get_key_value(name) {
             return Arc::clone(known);
         }
@@ -169,6 +170,6 @@ mod tests {
         {
             teams.named(&format!("{namespace}-{number}"), &format!("n{namespace}"));
         }
-        assert_eq!(teams.named.lock().unwrap().len(), MAX_TEAMS);
+        assert_eq!(teams.named.lock().len(), MAX_TEAMS);
     }
 }

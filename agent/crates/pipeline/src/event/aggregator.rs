@@ -15,11 +15,12 @@ use gpuwho_model::paths::Paths;
 use gpuwho_owners::attribute::ProcessAttribution;
 use gpuwho_owners::attribute::ownership::Ownership;
 use gpuwho_owners::inventory::{GpuInfo, Inventory};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use waiting::State;
 
@@ -251,8 +252,7 @@ impl EventAggregator {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Every change of counts and queues is complete before anything can panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

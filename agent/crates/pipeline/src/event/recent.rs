@@ -7,9 +7,9 @@ use gpuwho_model::catalog::event::EventKind;
 use gpuwho_model::text::printable;
 use gpuwho_owners::attribute::view::OwnerView;
 use humantime::format_rfc3339_seconds;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 /// Events that are kept: days of a healthy node's, and some minutes of a broken one's.
@@ -140,7 +140,7 @@ impl RecentEvents {
             view,
             bytes,
         };
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         all.bytes += bytes;
         all.events.push_back(stored);
         while all.events.len() > MAX_EVENTS || all.bytes > MAX_BYTES {
@@ -153,14 +153,10 @@ impl RecentEvents {
 
     /// What a user may see of them; everything without one.
     pub fn report(&self, host: String, viewer: Option<u32>) -> EventReport {
-        let all = self.lock();
+        let all = self.0.lock();
         let events: Vec<_> =
             all.events.iter().filter_map(|stored| stored.seen_by(viewer)).collect();
         EventReport { schema: SCHEMA, host, hidden: all.events.len() - events.len(), events }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Stored> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

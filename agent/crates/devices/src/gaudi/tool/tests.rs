@@ -22,7 +22,7 @@ fn script(body: &str) -> (TempDir, Tool) {
 /// Runs it. A program that was just written may be open in a process that another test has forked.
 fn run(tool: &Tool) {
     tool.run();
-    while tool.lock().problem.contains("Text file busy") {
+    while tool.latest.lock().problem.contains("Text file busy") {
         tool.run();
     }
 }
@@ -141,6 +141,6 @@ fn a_program_that_fails_later_keeps_what_it_said_for_a_while_with_its_problem() 
     let (values, note) = said(&tool);
     assert_eq!(values.get("gpu.power"), Some(&226.0));
     assert!(note.contains("exit status: 1"), "{note}");
-    tool.lock().at = Instant::now().checked_sub(MAX_AGE * 2);
+    tool.latest.lock().at = Instant::now().checked_sub(MAX_AGE * 2);
     assert!(said(&tool).0.is_empty(), "too old");
 }

@@ -132,7 +132,7 @@ fn listener() -> TcpListener {
 
 #[test]
 fn what_libtpu_serves_goes_to_the_chips_of_its_process_and_to_no_other() {
-    let _one = PORT.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = PORT.lock();
     let server = Server::grpc_on(listener(), |call| libtpu(call, &[0, 1]));
     let served = asker().answers();
     assert_eq!(served.keys().collect::<Vec<_>>(), ["vfio/3", "vfio/7"]);
@@ -147,7 +147,7 @@ fn what_libtpu_serves_goes_to_the_chips_of_its_process_and_to_no_other() {
 
 #[test]
 fn a_port_that_hangs_or_talks_nonsense_gives_nothing_and_is_left_alone() {
-    let _one = PORT.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = PORT.lock();
     let silent = listener();
     let mut asker = asker();
     assert!(asker.answers().is_empty());
@@ -181,7 +181,7 @@ fn child(user: u32) -> (std::process::Child, ProcKey) {
 
 #[test]
 fn an_owners_processes_without_end_take_no_turn_of_another_owner() {
-    let _one = PORT.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = PORT.lock();
     if !geteuid().is_root() {
         println!("skipped: needs root, to start processes of another user");
         return;

@@ -6,12 +6,13 @@ use hyper::Uri;
 use hyper::http::uri::PathAndQuery;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::TcpStream as StdStream;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -189,7 +190,7 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let stream = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let stream = self.0.lock().take();
         let ended = || io::Error::from(io::ErrorKind::NotConnected);
         Box::pin(async move { stream.map(TokioIo::new).ok_or_else(ended) })
     }

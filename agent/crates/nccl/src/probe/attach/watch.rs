@@ -6,7 +6,7 @@ use super::Attaching;
 use crate::probe::budget::ProbeBudgets;
 use crate::probe::budget::denials::name;
 use crate::probe::libraries::library::VersionAndPath;
-use crate::probe::libraries::rescan::{PendingRescans, RescanHandle, locked};
+use crate::probe::libraries::rescan::{PendingRescans, RescanHandle};
 use crate::probe::libraries::scan::{Candidates, OLD_EVERY, ProcessScan};
 use crate::probe::shared::Shared;
 use crate::probe::state;
@@ -109,7 +109,7 @@ impl Watch {
         loop {
             let now = Instant::now();
             let turn = board.turn(THREAD, OLD_EVERY);
-            let pending = std::mem::take(&mut *locked(&self.pending));
+            let pending = std::mem::take(&mut *self.pending.lock());
             for process in pending {
                 self.scan.request_rescan(process, now);
             }

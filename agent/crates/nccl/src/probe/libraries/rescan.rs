@@ -1,9 +1,10 @@
 //! Wakes the thread that finds libraries after an event of a process.
 
 use gpuwho_model::ids::ProcKey;
+use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// Processes that executed another program or opened another device since the last scan.
 pub(in super::super) type PendingRescans = Arc<Mutex<HashSet<ProcKey>>>;
@@ -21,7 +22,7 @@ impl RescanHandle {
     /// Wakes the thread, unless it is awake or gone. The process will be scanned as often as a new
     /// one.
     pub fn request(&self, process: ProcKey) {
-        let mut pending = locked(&self.pending);
+        let mut pending = self.pending.lock();
         if pending.len() < MAX_PENDING {
             pending.insert(process);
         }
@@ -36,9 +37,4 @@ impl RescanHandle {
             let _ = rustix::io::write(&wake, &[1]);
         }
     }
-}
-
-/// The set is consistent even if a holder of the lock panicked.
-pub(in super::super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -58,7 +58,7 @@ fn a_host_that_makes_cgroups_without_end_costs_bounded_memory() {
         hierarchies.made(v2(id), &path);
         hierarchies.made(v2(id), &path);
     }
-    let known = lock(&hierarchies.known);
+    let known = hierarchies.known.lock();
     assert_eq!((known.paths.len(), known.order.len()), (MAX_PATHS, MAX_PATHS));
     assert!(known.paths.contains_key(&v2(last)) && !known.paths.contains_key(&v2(0)));
 }

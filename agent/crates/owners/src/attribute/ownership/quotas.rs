@@ -16,7 +16,7 @@ impl Ownership {
     /// The same for a caller that may hold the table's lock: [`QuotaKey::UNKNOWN`] while the table
     /// is being written.
     pub fn try_quota_key(&self, process: ProcKey) -> QuotaKey {
-        let table = self.0.table.try_read().ok();
+        let table = self.0.table.try_read();
         self.key_of(table.and_then(|table| table.attribution(process)).as_deref())
     }
 

@@ -5,7 +5,6 @@ use crate::attribute::table::Resolution;
 use crate::attribute::{NAMES, PLACES, ProcessAttribution, names};
 use gpuwho_model::ids::ProcKey;
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 /// Repetitions of a resolution. One thread observes and one provides names, so two are enough;
@@ -23,8 +22,7 @@ impl Ownership {
             processes.values().any(|process| table.is_unresolved(*process))
         };
         let (mutex, resolved) = &self.0.resolved;
-        let guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(resolved.wait_timeout_while(guard, FIRST_RESULT, |()| is_unresolved()));
+        resolved.wait_while_for(&mut mutex.lock(), |()| is_unresolved(), FIRST_RESULT);
     }
 
     /// Finds the owner, and repeats that if a provider delivered facts before the entry was
@@ -55,7 +53,7 @@ impl Ownership {
         self.0.resolved.1.notify_all();
         if let Some(opened_ns) = opened_ns {
             let took_ns = self.0.clock.now().saturating_sub(opened_ns);
-            let mut latency = self.0.latency.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut latency = self.0.latency.lock();
             latency.observe(took_ns as f64 / 1e9);
         }
     }

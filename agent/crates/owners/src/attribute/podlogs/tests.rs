@@ -38,7 +38,7 @@ fn a_pod_that_appears_and_disappears_is_followed_without_listing() {
 
     fs::remove_dir(&pod).unwrap();
     logs.poll();
-    assert_eq!(logs.lock().pods.len(), 0);
+    assert_eq!(logs.index.lock().pods.len(), 0);
 }
 
 #[test]

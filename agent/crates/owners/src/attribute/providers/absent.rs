@@ -8,13 +8,14 @@
 
 use super::next_of;
 use inotify::{Inotify, WatchDescriptor, WatchMask, Watches};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::Notify;
@@ -61,7 +62,7 @@ impl AbsentSockets {
         if let Err(error) = self.0.follow().await {
             tracing::debug!(%error, "sockets are looked for by time: no inotify");
         }
-        self.0.lock().watches = None;
+        self.0.watched.lock().watches = None;
     }
 
     /// Waits until the socket's file exists. Without a watch it is looked for at every multiple of
@@ -88,7 +89,7 @@ impl AbsentSockets {
 impl Shared {
     async fn follow(&self) -> io::Result<()> {
         let mut inotify = Inotify::init()?;
-        self.lock().watches = Some(inotify.watches());
+        self.watched.lock().watches = Some(inotify.watches());
         // Those that wait already set their watches.
         self.changed.notify_waiters();
         let mut names = [0; EVENT_BYTES];
@@ -102,23 +103,18 @@ impl Shared {
             tokio::time::sleep(AT_MOST_EVERY).await;
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Watched> {
-        // Whole whatever panicked beside it.
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<'a> Waiting<'a> {
     fn begin(shared: &'a Shared, socket: &'a Path) -> Self {
-        shared.lock().sockets.entry(socket.to_owned()).or_default().1 += 1;
+        shared.watched.lock().sockets.entry(socket.to_owned()).or_default().1 += 1;
         Self(shared, socket)
     }
 
     /// Watches the nearest existing folder; false if the socket's appearance may not show there.
     fn watch(&self) -> bool {
         let Self(shared, socket) = self;
-        let mut watched = shared.lock();
+        let mut watched = shared.watched.lock();
         let Some(mut watches) = watched.watches.clone() else { return false };
         let found = nearest(&mut watches, socket);
         let is_watched = found.is_some() && socket.symlink_metadata().is_err();
@@ -131,7 +127,7 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let mut watched = self.0.lock();
+        let mut watched = self.0.watched.lock();
         let Some(known) = watched.sockets.get_mut(self.1) else { return };
         known.1 -= 1;
         if known.1 == 0 {
@@ -211,7 +207,7 @@ mod tests {
             () = following => panic!("no inotify"),
             (is_found, ()) = async { tokio::join!(waiting, appears) } => assert!(is_found),
         }
-        assert!(sockets.0.lock().sockets.is_empty());
+        assert!(sockets.0.watched.lock().sockets.is_empty());
     }
 
     #[tokio::test]
@@ -241,11 +237,11 @@ mod tests {
         let (one, other) = (folder.path().join("one"), folder.path().join("other"));
         let shared = Shared::default();
         let inotify = Inotify::init().unwrap();
-        shared.lock().watches = Some(inotify.watches());
+        shared.watched.lock().watches = Some(inotify.watches());
         let waiting = [&one, &other].map(|socket| Waiting::begin(&shared, socket));
         assert!(waiting.iter().all(Waiting::watch));
         let watches: Vec<_> =
-            shared.lock().sockets.values().filter_map(|(watch, _)| watch.clone()).collect();
+            shared.watched.lock().sockets.values().filter_map(|(watch, _)| watch.clone()).collect();
         assert!(watches.len() == 2 && watches[0] == watches[1], "{watches:?}");
         let [first, second] = waiting;
         drop(first);

@@ -10,8 +10,9 @@ use crate::attribute::owner::Owner;
 use crate::attribute::ownership::Ownership;
 use crate::inventory::DeviceName;
 use gpuwho_model::catalog::share::{GrantKind, GrantSource};
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The source's name in the allocation registry.
 const NAME: &str = "slurm";
@@ -33,7 +34,7 @@ impl JobAllocations {
         let mut jobs = ownership.jobs();
         jobs.retain(|job| job.removed_ns.is_none());
         jobs.sort_by(|a, b| a.path.cmp(&b.path));
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if known.len() == jobs.len() && known.iter().zip(&jobs).all(|(a, b)| Arc::ptr_eq(a, b)) {
             return;
         }

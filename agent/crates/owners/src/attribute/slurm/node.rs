@@ -17,11 +17,12 @@ use crate::process::Living;
 use crate::tenant_files::{ProcFile, TenantFiles};
 use gpuwho_model::ids::{CgroupId, Hierarchy, SlurmJobId};
 use gpuwho_model::paths::Paths;
+use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The state of Slurm on this node.
@@ -76,7 +77,7 @@ impl Slurm {
         let Some((job, workload)) = job_directory(path) else { return };
         let Some(task) = workload.slurm else { return };
         self.note_root(job);
-        let mut jobs = lock(&self.jobs);
+        let mut jobs = self.jobs.lock();
         if job == path {
             jobs.appeared(job, &task.job, &[id], now_ns);
         } else {
@@ -87,12 +88,12 @@ impl Slurm {
     /// Records a removed cgroup.
     pub(crate) fn removed(&self, id: CgroupId, now_ns: u64) {
         self.now_ns.store(now_ns, Ordering::Relaxed);
-        lock(&self.jobs).removed(id, now_ns);
+        self.jobs.lock().removed(id, now_ns);
     }
 
     /// All jobs on this node, including those that ended within the last minutes.
     pub(crate) fn jobs(&self) -> Vec<Arc<Job>> {
-        lock(&self.jobs).all()
+        self.jobs.lock().all()
     }
 
     /// Once a tick, off the sampling path: inspects new jobs and removes old ones. Returns the jobs
@@ -109,24 +110,24 @@ impl Slurm {
             self.listed_ns.store(now_ns, Ordering::Relaxed);
             self.list(hierarchies, now_ns);
         }
-        let due = lock(&self.jobs).due(now_ns);
+        let due = self.jobs.lock().due(now_ns);
         for path in due {
             self.inspect(hierarchies, users, &path, None);
         }
-        let mut jobs = lock(&self.jobs);
+        let mut jobs = self.jobs.lock();
         jobs.expire(now_ns);
         jobs.take_changed()
     }
 
     /// Finds unannounced starts and ends of jobs.
     fn list(&self, hierarchies: &Hierarchies, now_ns: u64) {
-        let roots: Vec<String> = lock(&self.roots).iter().cloned().collect();
+        let roots: Vec<String> = self.roots.lock().iter().cloned().collect();
         let there: HashSet<String> =
             roots.iter().flat_map(|root| self.walk(hierarchies, root, ROOT_DEPTH)).collect();
-        let live = lock(&self.jobs).live();
+        let live = self.jobs.lock().live();
         for path in live.into_iter().filter(|path| !there.contains(&**path)) {
             if directories(hierarchies, &path).next().is_none() {
-                lock(&self.jobs).missing(&path, now_ns);
+                self.jobs.lock().missing(&path, now_ns);
             }
         }
     }
@@ -155,7 +156,7 @@ impl Slurm {
                         let id = CgroupId { hierarchy, id: entry.ino() };
                         if let Some(task) = workload.slurm
                             && known.insert(path.clone())
-                            && !lock(&self.jobs).has(id)
+                            && !self.jobs.lock().has(id)
                         {
                             self.found(hierarchies, &path, &task.job);
                         }
@@ -177,7 +178,7 @@ impl Slurm {
         };
         let ids: Vec<CgroupId> = directories(hierarchies, path).filter_map(inode).collect();
         let now_ns = self.now_ns.load(Ordering::Relaxed);
-        let mut jobs = lock(&self.jobs);
+        let mut jobs = self.jobs.lock();
         jobs.appeared(path, name, &ids, now_ns);
         // Only known from a process that outlived it.
         if ids.is_empty() {
@@ -191,7 +192,7 @@ impl Slurm {
         let Some(parent) = above(job) else { return };
         let is_user = parent.rsplit('/').next().is_some_and(|name| name.starts_with("uid_"));
         let root = if is_user { above(&parent).unwrap_or(parent) } else { parent };
-        let mut roots = lock(&self.roots);
+        let mut roots = self.roots.lock();
         if roots.len() < MAX_ROOTS && !roots.contains(&root) {
             roots.insert(root);
         }
@@ -206,7 +207,7 @@ impl Slurm {
         source: Option<&ProcessEvidence<'_>>,
     ) {
         let (before, read) = {
-            let jobs = lock(&self.jobs);
+            let jobs = self.jobs.lock();
             let Some(job) = jobs.get(path) else { return };
             (Arc::clone(&job.facts), jobs.read(path))
         };
@@ -214,7 +215,7 @@ impl Slurm {
         let inspector = JobInspector { slurm: self, users, path, directories, read };
         let ((facts, read), devices) = (inspector.facts(&before, source), inspector.devices());
         let now_ns = self.now_ns.load(Ordering::Relaxed);
-        let mut jobs = lock(&self.jobs);
+        let mut jobs = self.jobs.lock();
         jobs.inspected(path, &facts, devices, now_ns);
         jobs.set_read(path, read);
     }
@@ -235,7 +236,7 @@ impl Slurm {
     pub(super) fn add_evidence(&self, host: &Host, path: &str, source: &ProcessEvidence<'_>) {
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         let (is_due, facts) = {
-            let jobs = lock(&self.jobs);
+            let jobs = self.jobs.lock();
             (jobs.is_due(path, now_ns), jobs.get(path).map(|job| Arc::clone(&job.facts)))
         };
         let Some(facts) = facts else { return };
@@ -247,7 +248,7 @@ impl Slurm {
             let inspector =
                 JobInspector { slurm: self, users: &host.users, path, directories, read };
             let facts = inspector.with_evidence(&facts, source);
-            lock(&self.jobs).add_facts(path, &facts);
+            self.jobs.lock().add_facts(path, &facts);
         }
     }
 }
@@ -261,8 +262,4 @@ fn directories(
         (hierarchy, mount.join(path.trim_start_matches('/')))
     };
     hierarchies.mounts().into_iter().map(below).filter(|(_, place)| place.is_dir())
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

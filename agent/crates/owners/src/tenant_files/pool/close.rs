@@ -4,7 +4,6 @@
 use super::{Helper, Pool, Slot};
 use crate::tenant_files::MAX_HELPERS;
 use crate::tenant_files::tenant::FileOwner;
-use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,7 +26,7 @@ impl Pool {
     /// Takes the helpers out of all slots, and those of requests that end in time.
     fn take_all(&self, deadline: Instant) -> Vec<Helper> {
         let (mut ending, mut taken) = (Vec::new(), 0);
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         loop {
             for slot in &mut inner.slots {
                 if matches!(slot, Slot::Busy(..)) {
@@ -44,8 +43,7 @@ impl Pool {
             if taken >= MAX_HELPERS || left.is_zero() {
                 return ending;
             }
-            let waited = self.changed.wait_timeout(inner, left);
-            (inner, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait_for(&mut inner, left);
         }
     }
 }

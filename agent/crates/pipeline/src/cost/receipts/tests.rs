@@ -282,7 +282,7 @@ fn finished_receipts_that_nobody_takes_are_counted() {
     assert_eq!(receipts.status(), None);
     let job = rig.job("42");
     rig.second(&receipts, job);
-    let mut state = receipts.lock();
+    let mut state = receipts.state.lock();
     let (key, open) =
         state.open.first_key_value().map(|(key, open)| (Arc::clone(key), open.clone())).unwrap();
     for _ in 0..MAX_UNSENT + 5 {
@@ -316,7 +316,7 @@ fn more_open_receipts_than_the_limit_end_the_least_active_ones() {
     };
     let charges: Vec<_> = (0..MAX_OPEN + 3).map(charge).collect();
     rig.take(&receipts, &charges, &mut Batch::new("nvidia", SystemTime::now()));
-    let state = receipts.lock();
+    let state = receipts.state.lock();
     assert_eq!((state.open.len(), state.evicted), (MAX_OPEN, 3));
     assert!(state.unsent[0].unknown[0].contains("too many receipts"), "{:#?}", state.unsent[0]);
 }
