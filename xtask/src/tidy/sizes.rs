@@ -6,21 +6,22 @@ use super::tree::{Source, Tree, is_test_file};
 
 /// Folders with their budget in lines of Rust, tests not counted; a folder's row is the longest that fits.
 const BUDGETS: &[(&str, usize)] = &[
-    ("agent/src/", 6_000),
-    ("agent/crates/sys/", 2_500),
-    ("agent/crates/model/", 8_000),
-    ("agent/crates/owners/", 16_000),
-    ("agent/crates/pipeline/", 9_000),
-    ("agent/crates/collect/", 4_000),
-    ("agent/crates/devices/", 12_000),
-    ("agent/crates/bpf/", 3_000),
-    ("agent/crates/nccl/", 11_000),
-    ("agent/crates/engines/", 5_000),
-    ("agent/crates/export/", 9_000),
-    ("agent-common/", 1_000),
-    ("agent-ebpf/", 2_000),
-    ("xtask/src/", 7_000),
-    ("xtask/release/", 4_500),
+    ("agent/src/", 7_250),
+    ("agent/crates/sys/", 2_750),
+    ("agent/crates/model/", 9_000),
+    ("agent/crates/kubernetes/", 750),
+    ("agent/crates/owners/", 16_750),
+    ("agent/crates/pipeline/", 11_000),
+    ("agent/crates/collect/", 3_750),
+    ("agent/crates/devices/", 14_250),
+    ("agent/crates/bpf/", 2_800),
+    ("agent/crates/nccl/", 12_800),
+    ("agent/crates/engines/", 5_250),
+    ("agent/crates/export/", 11_000),
+    ("agent-common/", 1_400),
+    ("agent-ebpf/", 2_400),
+    ("xtask/src/", 7_500),
+    ("xtask/release/", 3_750),
 ];
 
 /// What a folder has.
@@ -70,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_crate_over_its_budget_is_found_and_tests_do_not_count() {
-        let long = "//\n".repeat(3_001);
+        let long = "//\n".repeat(2_801);
         let tested = format!("fn a() {{}}\n#[cfg(test)]\nmod tests {{\n{long}}}\n");
         let of = |path, text: &str| Tree::of([(path, text)]);
         assert_eq!(budgets(&of("agent/crates/bpf/src/lib.rs", &long)).len(), 1);
@@ -78,7 +79,7 @@ mod tests {
         assert_eq!(budgets(&of("agent/crates/bpf/src/live_tests.rs", &long)), []);
         let shown = table(&of("agent/crates/bpf/src/lib.rs", &tested));
         assert!(
-            shown.contains("agent/crates/bpf/            1 files       1 lines of 3000"),
+            shown.contains("agent/crates/bpf/            1 files       1 lines of 2800"),
             "{shown}"
         );
     }

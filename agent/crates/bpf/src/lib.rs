@@ -2,8 +2,8 @@
 //! its records (`agent-common/src`), and the code that they share. The probe
 //! of NCCL is in the crate `nccl`, beside the other sources of collective communication.
 //!
-//! Rooms, from below: `layout`, `btf`, `load`, `objects`, `probe`, `losses`, `records`, `share`,
-//! `attempts`, `wake`, `watch`, `device_users`, `self_test`.
+//! Rooms, from below: `attempts`, `btf`, `probe`, `layout`, `records`, `objects`, (`load`, `share`,
+//! `losses`, `wake`, `watch`, `device_users`, `self_test`).
 
 mod attempts;
 pub mod btf;

@@ -5,8 +5,8 @@
 //! host, cgroups, events. May use `pipeline`, `owners`, `model` and `sys`. Knows no vendor, no engine and
 //! no sink.
 //!
-//! Rooms, from below: `cpu_limit`, `cgroups`, `events`, `host`, `snapshot`, `source`, `kmsg`,
-//! `schedule`, `self_stats`, `stages`, `tls`.
+//! Rooms, from below: `stages`, `self_stats`, `cpu_limit`, `snapshot`, `source`, `cgroups`,
+//! `events`, `host`, `kmsg`, `schedule`, `tls`.
 
 #![forbid(unsafe_code)]
 

@@ -9,9 +9,9 @@
 //! Owns every vendor's file and table row. May use `collect` and what is below it. Knows no BPF, no NCCL, no
 //! engine and no sink.
 //!
-//! Rooms, from below: `link`, `wire`, `throttle`, `sysfs`, `library`, `files`, `cached`, `fdinfo`,
-//! `plausible`, `in_flight`, `events`, `connection`, `states`, `stuck`, `reader`, `source`, `amd`,
-//! `gaudi`, `intel`, `neuron`, `nvidia`, `tenstorrent`, `tpu`, `child`, `fuzz`.
+//! Rooms, from below: `in_flight`, `wire`, `cached`, `files`, `sysfs`, `states`, `plausible`,
+//! `link`, `events`, `child`, `library`, `connection`, `reader`, `fdinfo`, `intel`, (`nvidia`,
+//! `gaudi`, `throttle`, `amd`), `neuron`, `source`, `stuck`, `tenstorrent`, `tpu`, `fuzz`.
 
 #![forbid(unsafe_code)]
 

@@ -7,9 +7,9 @@
 //! Owns the table of engines, a file each, and how their pages are found, asked for and parsed. May use
 //! `collect` and what is below it. Knows no vendor, no BPF and no sink.
 //!
-//! Rooms, from below: `exposition`, `accounts`, `settings`, `status`, `fetch`, `table`, `page`,
-//! `llamacpp`, `nim`, `sglang`, `tgi`, `triton`, `vllm`, `dcgm`, `recognize`, `find`, `endpoint`,
-//! `finder`, `source`, `fuzz`.
+//! Rooms, from below: `table`, `recognize`, `fetch`, `settings`, `find`, `exposition`, `dcgm`,
+//! `status`, `page`, `endpoint`, `finder`, `accounts`, `llamacpp`, `nim`, `sglang`, `source`,
+//! `tgi`, `triton`, `vllm`, `fuzz`.
 
 #![forbid(unsafe_code)]
 

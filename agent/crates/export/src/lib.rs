@@ -3,6 +3,9 @@
 //!
 //! Owns the queue, the spool, retries and secrets, the spellings of names, and a file for each sink; and the
 //! agent's own log over OTLP. May use `collect` and what is below it. Knows no source.
+//!
+//! Rooms, from below: `def`, `spool`, `file`, `held`, `delivery`, `filter`, `writer`, `stdout`,
+//! `resource`, `naming`, `lines`, `otlp`, `prometheus`, `telemetry`, `webhook`.
 
 #![forbid(unsafe_code)]
 

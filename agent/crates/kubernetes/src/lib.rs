@@ -3,6 +3,8 @@
 //! Owns the types of both, generated from Kubernetes' own `.proto` files: for the agent, and for the tests'
 //! kubelets. What the files in `proto` leave out is skipped when a message is read. Uses no other crate of ours.
 //! `tests/generated.rs` writes them again.
+//!
+//! Rooms, from below: `cri`, `pod_resources`.
 
 #![forbid(unsafe_code)]
 

@@ -4,6 +4,10 @@
 //! Owns ids, subjects, samples, points, the catalogue, the state of sources, the tables of the
 //! configuration, and small helpers for text and files. May use `sys`. Knows no source, no owner and no
 //! sink.
+//!
+//! Rooms, from below: `text`, `attributes`, `metric`, `ids`, `subject`, `labels`, `sample`,
+//! `catalog`, `paths`, `config`, `finding`, `heartbeat`, `point`, `poller`, `screen`, `state_file`,
+//! `status`.
 
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,7 @@
 //! Owns the probes of the collective library, their budget, and what is read of a job's memory and files.
 //! May use `bpf`, `collect` and what is below. Knows no vendor, no engine and no sink.
 //!
-//! Rooms, from below: `known`, `inspector`, `probe`, `ras`.
+//! Rooms, from below: `probe`, `known`, `inspector`, `ras`.
 
 #![forbid(unsafe_code)]
 

@@ -4,6 +4,9 @@
 //! communicators and engines by number, device nodes, and the reading of what tenants own: their files
 //! and sockets. May use `kubernetes`, `model` and `sys`. Knows no vendor: their nodes are passed in
 //! ([`nodes::VendorNodes`]).
+//!
+//! Rooms, from below: `inventory`, `partitions`, `process`, `tenant_files`, `nodes`, `local`,
+//! `host`, `attribute`, `communicators`, `engines`, `proc_scan`, `sockets`.
 
 #![forbid(unsafe_code)]
 

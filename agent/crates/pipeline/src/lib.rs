@@ -3,7 +3,7 @@
 //! Owns shares ([`accounting`]), cost and receipts, events, health, the look-up of identities, and the
 //! series with their limit. May use `owners`, `model` and `sys`. Knows no source and no sink.
 //!
-//! Rooms, from below: `identity`, `event`, `accounting`, `cost`, `health`, `series`.
+//! Rooms, from below: `accounting`, `event`, `identity`, `cost`, `health`, `series`.
 
 #![forbid(unsafe_code)]
 
