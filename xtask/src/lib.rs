@@ -6,6 +6,7 @@
 //! `release`, and the libraries of `dist`'s image, all of which land in one cache folder that every clone on the machine
 //! shares.
 
+mod additions;
 mod alerts;
 pub mod apt;
 pub mod archive;

@@ -3,7 +3,7 @@
 //! compares it, so a change of what a suite tests needs a run of it, once; the CI runs one of them at
 //! each commit, so that another machine's word counts too.
 
-use crate::{compile, place, shell, stamp, vm};
+use crate::{additions, compile, place, shell, stamp, vm};
 use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
 use std::fs;
@@ -142,6 +142,11 @@ pub(crate) const SUITES: &[Suite] = &[
             "tests/e2e/export/delivery",
             "tests/e2e/lifecycle",
         ],
+    },
+    Suite {
+        name: "additions",
+        runs: Runs::Task(additions::compile),
+        sources: &["xtask/additions", "xtask/src/additions.rs"],
     },
     Suite {
         name: "demo",
