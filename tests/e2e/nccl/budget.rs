@@ -1,5 +1,5 @@
-//! What the agent gives up when a rank calls without a pause, and takes back when it is calm: the
-//! events and the coverage, to the receiver.
+//! What the agent gives up when a rank calls without a pause: the event and the coverage, to the
+//! receiver. How all comes back, after minutes, is in the live tests of the probe, whose pauses are short.
 
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::collector::Collector;
@@ -17,8 +17,6 @@ const NODE: &str = "/dev/zero";
 /// Hits a second: a thirtieth of what a rank makes that calls without a pause, where nothing else runs.
 const BUDGET: u64 = 30_000;
 const WITHIN: Duration = Duration::from_mins(1);
-/// Five minutes at the longest, ten turns of some seconds each, then thirty calm ones, on a busy host.
-const BACK_WITHIN: Duration = Duration::from_mins(12);
 
 /// The changes of level reported so far.
 fn steps(collector: &Collector) -> Vec<Record> {
@@ -41,7 +39,7 @@ fn coverage(points: &[ReceivedPoint], metric: &str, part: &str) -> Vec<f64> {
 }
 
 #[test]
-fn a_rank_that_calls_without_a_pause_is_let_go_with_word_of_it_and_counted_again_when_it_is_calm() {
+fn a_rank_that_calls_without_a_pause_is_let_go_with_word_of_it() {
     if !geteuid().is_root() {
         gpuwho_tests::skip!("root, to attach probes");
     }
@@ -82,22 +80,5 @@ fn a_rank_that_calls_without_a_pause_is_let_go_with_word_of_it_and_counted_again
         (host < 0.9 && own < 0.9).then_some((host, own))
     };
     let fallen = until(WITHIN, fallen).expect("coverage that falls");
-    // From here on nobody calls.
-    let is_full = |record: &Record| attr(record, "nccl.probe.level") == "full";
-    let back = || Some(steps(&collector)).filter(|steps| steps.last().is_some_and(is_full));
-    let steps = until(BACK_WITHIN, back).expect("everything to come back");
-    // Each begins where the one before has ended.
-    let levels = |name| steps.iter().map(|step| attr(step, name)).collect::<Vec<_>>();
-    let (before, after) = (levels("nccl.probe.level.before"), levels("nccl.probe.level"));
-    assert_eq!(before.get(1..), after.get(..after.len() - 1), "{steps:?}");
-    println!("{fallen:?} covered at least, {after:?}");
-    let whole = || {
-        let points = collector.points().unwrap();
-        let is_whole = |metric| {
-            let last = coverage(&points, metric, "return").last().copied();
-            last.filter(|part| *part > 0.999)
-        };
-        is_whole("nccl.probe.coverage").and(is_whole("nccl.communicator.coverage"))
-    };
-    until(WITHIN, whole).expect("calls to be covered whole again");
+    println!("{fallen:?} covered at least");
 }

@@ -197,7 +197,8 @@ fn an_engine_that_is_started_again_has_no_names_again() {
     // Of the first one all are known.
     host.wait_until("pages", || again.count("page") >= 2);
     host.wait(&["gpuwho.engine.up", "again"], |(up, _)| up > 0.5);
-    assert_eq!(host.received.of(&["gpuwho.owner.refused", "\"series\"", "again"]), None);
+    let refused = host.received.of(&["gpuwho.owner.refused", "\"series\"", "again"]);
+    assert!(refused.is_none() || again.count("ended") > 0, "{refused:?}");
     // The next one has the rest of the hour.
     host.wait_until("another process", || again.count("ended") >= 1 && again.count("page") >= 4);
     host.wait(&["gpuwho.owner.refused", "\"series\"", "again"], |(count, _)| count > 0.0);
