@@ -55,7 +55,10 @@ impl Runner {
             let mut words: Vec<OsString> =
                 self.selected.words(&program.name).into_iter().map(OsString::from).collect();
             words.extend_from_slice(&self.arguments);
-            if is_first && !words.iter().any(|word| is_threads(word)) {
+            if is_first
+                && matches!(self.selected, Selected::Fast)
+                && !words.iter().any(|word| is_threads(word))
+            {
                 words.push(format!("--test-threads={}", FIRST_AT_A_TIME * processors()).into());
             }
             self.run(program, &words, is_first)
