@@ -16,14 +16,14 @@ mod ci;
 pub mod collector;
 pub mod compile;
 pub mod containerd;
-pub mod cross;
+mod cross;
 mod docs;
 mod engines;
 mod fleet;
 mod fuzz;
 mod gpu_check;
-pub mod parallel;
-pub mod peers;
+mod parallel;
+mod peers;
 mod picture;
 pub mod place;
 mod run;
@@ -34,7 +34,7 @@ mod stamp;
 mod test;
 mod tidy;
 pub mod unpacked;
-pub mod vm;
+mod vm;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
@@ -112,7 +112,12 @@ struct PassedOn {
 
 /// The program `xtask`.
 pub fn main() -> ExitCode {
-    match perform(Cli::parse().task) {
+    exit_code(perform(Cli::parse().task))
+}
+
+/// How a task ends; says why one failed.
+pub fn exit_code(performed: Result<()>) -> ExitCode {
+    match performed {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

@@ -67,8 +67,10 @@ pub(crate) fn slow(request: &Request, suites: &[&'static Suite]) -> Result<()> {
         println!("== suite {}", suite.name);
         let passed = match suite.runs {
             Runs::Task(run) => run(),
-            Runs::Tests(program, tests) => perform(request, Selected::Only(program, tests))
-                .and_then(|tally| tally.has_any_passed()),
+            Runs::Tests(program, tests, more) => {
+                perform(request, Selected::Only(program, tests, more))
+                    .and_then(|tally| tally.has_any_passed())
+            }
         };
         match passed {
             Ok(()) => suite.note()?,

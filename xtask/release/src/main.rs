@@ -34,13 +34,7 @@ enum Task {
 }
 
 fn main() -> ExitCode {
-    match perform(&Cli::parse().task) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    xtask::exit_code(perform(&Cli::parse().task))
 }
 
 fn perform(task: &Task) -> Result<()> {

@@ -6,7 +6,7 @@ use super::suites::Selected;
 use crate::compile::TestProgram;
 use crate::{parallel, shell};
 use anyhow::{Context as _, Result};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader};
 use std::num::NonZero;
 use std::process::{ExitStatus, Stdio};
@@ -18,14 +18,6 @@ const SIDE_BY_SIDE: usize = 2;
 
 /// Tests at a time of the first program, for each processor: those mostly wait for other processes.
 const FIRST_AT_A_TIME: usize = 2;
-
-fn processors() -> usize {
-    thread::available_parallelism().map_or(1, NonZero::get)
-}
-
-fn is_threads(word: &OsStr) -> bool {
-    word.to_string_lossy().starts_with("--test-threads")
-}
 
 /// What each program is run with.
 pub(super) struct Runner {
@@ -55,12 +47,6 @@ impl Runner {
             let mut words: Vec<OsString> =
                 self.selected.words(&program.name).into_iter().map(OsString::from).collect();
             words.extend_from_slice(&self.arguments);
-            if is_first
-                && matches!(self.selected, Selected::Fast)
-                && !words.iter().any(|word| is_threads(word))
-            {
-                words.push(format!("--test-threads={}", FIRST_AT_A_TIME * processors()).into());
-            }
             self.run(program, &words, is_first)
         })
     }
@@ -83,6 +69,10 @@ impl Runner {
             // How long each test takes: libtest tells it only who says that he knows that the option
             // may change. Not through cargo, which would build everything again.
             command.args(["-Zunstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
+        }
+        if as_it_comes && matches!(self.selected, Selected::Fast) {
+            let processors = thread::available_parallelism().map_or(1, NonZero::get);
+            command.env("RUST_TEST_THREADS", (FIRST_AT_A_TIME * processors).to_string());
         }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         let line = shell::line(&command);

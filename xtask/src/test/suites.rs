@@ -30,8 +30,9 @@ pub(crate) struct Suite {
 /// What a suite runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Runs {
-    /// Tests of a test program, as it is called in the list of times, whose names begin so.
-    Tests(&'static str, &'static [&'static str]),
+    /// Tests of a test program, as it is called in the list of times, whose names begin so; and
+    /// further words for libtest.
+    Tests(&'static str, &'static [&'static str], &'static [&'static str]),
     /// Something else.
     Task(fn() -> Result<()>),
 }
@@ -40,7 +41,7 @@ pub(super) enum Runs {
 pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "probes",
-        runs: Runs::Tests("gpuwho_nccl (lib)", &["probe::live_tests::"]),
+        runs: Runs::Tests("gpuwho_nccl (lib)", &["probe::live_tests::"], &[]),
         sources: &[
             "agent-common",
             "agent-ebpf",
@@ -55,7 +56,6 @@ pub(crate) const SUITES: &[Suite] = &[
         runs: Runs::Tests(
             "e2e",
             &[
-                "attribution::short_processes::",
                 "security::descriptors::",
                 "security::fairness::",
                 "security::hang::",
@@ -64,9 +64,22 @@ pub(crate) const SUITES: &[Suite] = &[
                 "security::probes::",
                 "security::ring::",
             ],
+            // A storm is felt by every agent on the machine.
+            &["--test-threads=1"],
         ),
-        // Not yet: three of its tests are flaky on two cores.
-        sources: &[],
+        sources: &[
+            "agent/crates/bpf",
+            "agent/crates/nccl/src/probe",
+            "agent/crates/owners/src",
+            "tests/e2e/security/descriptors.rs",
+            "tests/e2e/security/fairness.rs",
+            "tests/e2e/security/hang.rs",
+            "tests/e2e/security/libraries.rs",
+            "tests/e2e/security/memory.rs",
+            "tests/e2e/security/probes.rs",
+            "tests/e2e/security/ring.rs",
+            "tests/src/attacker",
+        ],
     },
     Suite {
         name: "attacks",
@@ -85,6 +98,7 @@ pub(crate) const SUITES: &[Suite] = &[
                 "security::teams::",
                 "security::tpu::",
             ],
+            &[],
         ),
         sources: &[
             "agent/crates/engines/src",
@@ -100,7 +114,11 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         name: "runtimes",
-        runs: Runs::Tests("e2e", &["docker::", "harness::containerd::", "kubernetes::", "slurm::"]),
+        runs: Runs::Tests(
+            "e2e",
+            &["docker::", "harness::containerd::", "kubernetes::", "slurm::"],
+            &[],
+        ),
         sources: &[
             "agent/crates/owners/src/attribute",
             "deploy/slurm",
@@ -117,6 +135,7 @@ pub(crate) const SUITES: &[Suite] = &[
             "e2e",
             &[
                 "attribution::cadence::",
+                "attribution::short_processes::",
                 "device::sick::",
                 "device::soak::",
                 "device::upgrade::",
@@ -124,11 +143,13 @@ pub(crate) const SUITES: &[Suite] = &[
                 "export::delivery::",
                 "lifecycle::reload::",
             ],
+            &[],
         ),
         sources: &[
             "agent/crates/collect/src",
             "agent/crates/devices/src",
             "agent/crates/export/src",
+            "tests/e2e/attribution/short_processes.rs",
             "tests/e2e/device",
             "tests/e2e/events",
             "tests/e2e/export/delivery",
@@ -155,24 +176,24 @@ pub(crate) enum Selected {
     All,
     /// All that are of no suite.
     Fast,
-    /// Those of one suite.
-    Only(&'static str, &'static [&'static str]),
+    /// Those of one suite: program, tests, further words.
+    Only(&'static str, &'static [&'static str], &'static [&'static str]),
 }
 
 impl Selected {
     /// Whether any of a program's tests are meant.
     pub(super) fn has(self, program: &str) -> bool {
-        !matches!(self, Self::Only(of, _) if of != program)
+        !matches!(self, Self::Only(of, ..) if of != program)
     }
 
     /// What says that to libtest.
     pub(super) fn words(self, program: &str) -> Vec<&'static str> {
         match self {
             Self::All => Vec::new(),
-            Self::Only(_, tests) => tests.to_vec(),
+            Self::Only(_, tests, more) => [tests, more].concat(),
             Self::Fast => {
                 let of = |suite: &Suite| match suite.runs {
-                    Runs::Tests(of, tests) if of == program => tests,
+                    Runs::Tests(of, tests, _) if of == program => tests,
                     _ => &[],
                 };
                 SUITES.iter().flat_map(of).flat_map(|test| ["--skip", test]).collect()
@@ -243,7 +264,7 @@ mod tests {
     #[test]
     fn a_suites_tests_are_left_out_of_the_others_and_its_sources_exist() {
         for suite in SUITES {
-            if let Runs::Tests(program, tests) = suite.runs {
+            if let Runs::Tests(program, tests, _) = suite.runs {
                 let fast = Selected::Fast.words(program);
                 let is_left_out = |tests| fast.windows(2).any(|pair| pair == ["--skip", tests]);
                 assert!(tests.iter().all(|tests| is_left_out(*tests)), "{}", suite.name);
@@ -266,8 +287,8 @@ mod tests {
 
     #[test]
     fn a_suite_is_of_one_program() {
-        let suite = Selected::Only("e2e", &["slurm::"]);
+        let suite = Selected::Only("e2e", &["slurm::"], &["--test-threads=1"]);
         assert!(suite.has("e2e") && !suite.has("nccl (lib)") && Selected::Fast.has("e2e"));
-        assert_eq!(suite.words("e2e"), ["slurm::"]);
+        assert_eq!(suite.words("e2e"), ["slurm::", "--test-threads=1"]);
     }
 }

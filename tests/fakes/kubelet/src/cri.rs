@@ -2,7 +2,7 @@
 //! same pods: Kubernetes' own messages as containerd 2 fills them for a kubelet.
 
 use crate::model;
-use crate::route::{Answers, streaming, unary, unimplemented};
+use crate::route::{Answers, service, streaming, unary, unimplemented};
 use crate::state::State;
 use gpuwho_kubernetes::cri::{
     Container, ContainerEventResponse, ContainerEventType, ContainerMetadata, ContainerState,
@@ -12,14 +12,11 @@ use gpuwho_kubernetes::cri::{
     VersionResponse,
 };
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::{BoxFuture, Service, http};
-use tonic::server::NamedService;
+use tonic::codegen::http;
 
 /// When everything was made, in nanoseconds since 1970.
 const CREATED_AT: i64 = 1_795_000_000_000_000_000;
@@ -113,44 +110,14 @@ pub(crate) fn deleted(pod: &model::Pod) -> Vec<ContainerEventResponse> {
     .collect()
 }
 
-/// The runtime's service.
-#[derive(Clone, Debug)]
-pub(crate) struct Runtime(pub(crate) Arc<State>);
-
-/// Its service of images.
-#[derive(Clone, Debug)]
-pub(crate) struct Images(pub(crate) Arc<State>);
-
-impl NamedService for Runtime {
-    const NAME: &'static str = "runtime.v1.RuntimeService";
+service! {
+    /// The runtime's service.
+    Runtime, "runtime.v1.RuntimeService", answer
 }
-
-impl NamedService for Images {
-    const NAME: &'static str = "runtime.v1.ImageService";
+service! {
+    /// Its service of images.
+    Images, "runtime.v1.ImageService", answer
 }
-
-/// Both are called alike.
-macro_rules! service {
-    ($name:ident) => {
-        impl Service<http::Request<Body>> for $name {
-            type Response = http::Response<Body>;
-            type Error = Infallible;
-            type Future = BoxFuture<Self::Response, Infallible>;
-
-            fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-                Poll::Ready(Ok(()))
-            }
-
-            fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-                let state = Arc::clone(&self.0);
-                Box::pin(async move { Ok(answer(request, state).await) })
-            }
-        }
-    };
-}
-
-service!(Runtime);
-service!(Images);
 
 async fn answer(request: http::Request<Body>, state: Arc<State>) -> http::Response<Body> {
     let path = request.uri().path().to_owned();

@@ -1,7 +1,7 @@
 //! `v1.PodResourcesLister`, with the messages of Kubernetes' own `.proto`.
 
 use crate::model::{self, ContainerKind};
-use crate::route::{unary, unimplemented};
+use crate::route::{service, unary, unimplemented};
 use crate::state::State;
 use gpuwho_kubernetes::pod_resources::{
     AllocatableResourcesRequest, AllocatableResourcesResponse, CdiDevice, ClaimResource,
@@ -9,44 +9,25 @@ use gpuwho_kubernetes::pod_resources::{
     GetPodResourcesResponse, ListPodResourcesRequest, ListPodResourcesResponse, NumaNode,
     PodResources, TopologyInfo,
 };
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::{BoxFuture, Service, http};
-use tonic::server::NamedService;
+use tonic::codegen::http;
 
-/// The service.
-#[derive(Clone, Debug)]
-pub(crate) struct PodResourcesLister(pub(crate) Arc<State>);
-
-impl NamedService for PodResourcesLister {
-    const NAME: &'static str = "v1.PodResourcesLister";
+service! {
+    /// The service.
+    PodResourcesLister, "v1.PodResourcesLister", answer
 }
 
-impl Service<http::Request<Body>> for PodResourcesLister {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Infallible>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let state = Arc::clone(&self.0);
-        Box::pin(async move {
-            let path = request.uri().path().to_owned();
-            Ok(match path.as_str() {
-                "/v1.PodResourcesLister/List" => unary(request, state, list).await,
-                "/v1.PodResourcesLister/Get" => unary(request, state, get).await,
-                "/v1.PodResourcesLister/GetAllocatableResources" => {
-                    unary(request, state, allocatable).await
-                }
-                _ => unimplemented(),
-            })
-        })
+async fn answer(request: http::Request<Body>, state: Arc<State>) -> http::Response<Body> {
+    let path = request.uri().path().to_owned();
+    match path.as_str() {
+        "/v1.PodResourcesLister/List" => unary(request, state, list).await,
+        "/v1.PodResourcesLister/Get" => unary(request, state, get).await,
+        "/v1.PodResourcesLister/GetAllocatableResources" => {
+            unary(request, state, allocatable).await
+        }
+        _ => unimplemented(),
     }
 }
 

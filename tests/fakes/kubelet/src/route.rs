@@ -11,6 +11,38 @@ use tonic::server::Grpc;
 use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 
+/// A service under its name, whose requests this function answers.
+macro_rules! service {
+    ($(#[$doc:meta])* $service:ident, $name:literal, $answer:path) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub(crate) struct $service(pub(crate) Arc<State>);
+
+        impl tonic::server::NamedService for $service {
+            const NAME: &'static str = $name;
+        }
+
+        impl tonic::codegen::Service<http::Request<Body>> for $service {
+            type Response = http::Response<Body>;
+            type Error = std::convert::Infallible;
+            type Future = tonic::codegen::BoxFuture<Self::Response, Self::Error>;
+
+            fn poll_ready(
+                &mut self,
+                _: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<Result<(), Self::Error>> {
+                std::task::Poll::Ready(Ok(()))
+            }
+
+            fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+                let state = Arc::clone(&self.0);
+                Box::pin(async move { Ok($answer(request, state).await) })
+            }
+        }
+    };
+}
+pub(crate) use service;
+
 /// What a stream of answers is made of.
 pub(crate) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
 
