@@ -57,7 +57,7 @@ enum Task {
     Build(compile::Request),
     /// Run the agent: on this machine's GPUs, or on simulated ones where there is none
     Run(run::Request),
-    /// Run every test
+    /// Run the tests: all but the slow suites, or those
     Test(test::Request),
     /// Write METRICS.md and the sample configuration from the program, and the alerts from their table
     Docs(docs::Request),
