@@ -2,7 +2,7 @@
 
 use super::Finding;
 use super::rust::is;
-use super::tree::{Source, Tree, is_test_file};
+use super::tree::{Tree, is_test_file};
 use std::collections::BTreeSet;
 
 /// The folder that declares every metric.
@@ -41,10 +41,8 @@ const SUFFIXES: &[&str] = &[
 /// A metric made anywhere else would miss the documents and the checks.
 pub(super) fn metric_declarations(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (path, text) in
-        tree.ending(".rs").filter(|(path, _)| ![METRIC, CATALOG_ROOT].contains(path))
-    {
-        let source = Source::parse(text);
+    for (path, _) in tree.ending(".rs").filter(|(path, _)| ![METRIC, CATALOG_ROOT].contains(path)) {
+        let source = tree.source(path);
         let tokens: Vec<_> = source.tokens().iter().collect();
         for (pair, next) in tokens.iter().zip(tokens.iter().skip(1)) {
             if pair.text == "MetricDef" && next.text == "{" {
@@ -65,11 +63,11 @@ pub(super) fn name_literals(tree: &Tree) -> Vec<Finding> {
     let names = declared(tree);
     let mut findings = Vec::new();
     let sources = tree.ending(".rs").filter(|(path, _)| is_shipped(path));
-    for (path, text) in sources {
+    for (path, _) in sources {
         if path == CATALOG_ROOT || declares(path) || is_test_file(path) {
             continue;
         }
-        for token in Source::parse(text).shipped() {
+        for token in tree.source(path).shipped() {
             let Some(literal) = token.string() else { continue };
             if names.contains(literal) || (is_name(literal) && literal.starts_with("gpu.")) {
                 findings.push(Finding {
@@ -127,8 +125,8 @@ pub(super) fn dashboards(tree: &Tree) -> Vec<Finding> {
 pub(super) fn declared(tree: &Tree) -> BTreeSet<String> {
     let sources = tree.ending(".rs").filter(|(path, _)| declares(path));
     let mut names = BTreeSet::new();
-    for (_, text) in sources {
-        let source = Source::parse(text);
+    for (path, _) in sources {
+        let source = tree.source(path);
         let tokens = source.tokens();
         for (at, token) in tokens.iter().enumerate() {
             let is_declared = at > 0 && is(tokens, at - 1, "=");

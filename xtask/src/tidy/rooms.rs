@@ -3,7 +3,7 @@
 
 use super::Finding;
 use super::crates::FOLDER;
-use super::tree::{Source, Token, Tree, is_test_file};
+use super::tree::{Token, Tree, is_test_file};
 
 /// How the list begins in the documentation of a `lib.rs`; it ends with a full stop.
 const BEGINS: &str = "Rooms, from below: ";
@@ -30,12 +30,12 @@ fn of_library(tree: &Tree, path: &str, text: &str) -> Vec<Finding> {
     }
     let folder = path.trim_end_matches("lib.rs");
     let is_of_tests = |file: &str| is_test_file(file) || file.contains("/fixture");
-    for (file, text) in tree.ending(".rs").filter(|(file, _)| !is_of_tests(file)) {
+    for (file, _) in tree.ending(".rs").filter(|(file, _)| !is_of_tests(file)) {
         let Some(inside) = file.strip_prefix(folder) else { continue };
         let Some(own) = inside.split(['/', '.']).next().filter(|own| floor(own).is_some()) else {
             continue;
         };
-        let source = Source::parse(text);
+        let source = tree.source(file);
         let shipped: Vec<_> = source.shipped().collect();
         for (line, other) in imports(&shipped, inside.matches('/').count() + 1) {
             if other != own && floor(other) > floor(own) {

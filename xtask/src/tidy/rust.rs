@@ -1,7 +1,7 @@
 //! Rules about the text of Rust sources.
 
 use super::Finding;
-use super::tree::{Source, Token, Tree, is_test_file};
+use super::tree::{Token, Tree, is_test_file};
 
 /// Most lines a source may have without its tests.
 const MAX_LINES: usize = 400;
@@ -36,9 +36,8 @@ pub(super) fn file_length(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.ending(".rs") {
         let lines = text.lines().count();
-        let is_long = lines > MAX_LINES && {
-            lines - Source::parse(text).test_lines().min(lines) > MAX_LINES
-        };
+        let is_long =
+            lines > MAX_LINES && { lines - tree.source(path).test_lines().min(lines) > MAX_LINES };
         if is_long
             && !is_test_file(path)
             && !LONG_FILES.iter().any(|(place, _)| path.starts_with(place))
@@ -100,8 +99,8 @@ fn find(
     finding: impl Fn(&str, usize) -> Finding,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (path, text) in tree.ending(".rs").filter(|(path, _)| in_file(path)) {
-        let source = Source::parse(text);
+    for (path, _) in tree.ending(".rs").filter(|(path, _)| in_file(path)) {
+        let source = tree.source(path);
         let tokens = source.tokens();
         let picked = tokens.iter().enumerate().filter(|(at, _)| picks(tokens, *at));
         findings.extend(picked.map(|(_, token)| finding(path, token.line)));

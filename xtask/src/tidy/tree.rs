@@ -3,14 +3,31 @@
 use crate::shell;
 use anyhow::{Context as _, Result};
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
 /// Path from the top folder, and text; files that are not text are there with an empty one.
+#[derive(Default)]
 pub(super) struct Tree {
-    files: BTreeMap<String, String>,
+    files: BTreeMap<String, File>,
+    /// What a file has that is not there.
+    nothing: Source,
+}
+
+/// A file, read as Rust when the first rule asks for that.
+#[derive(Default)]
+struct File {
+    text: String,
+    source: OnceCell<Source>,
+}
+
+impl File {
+    fn of(text: String) -> Self {
+        Self { text, source: OnceCell::new() }
+    }
 }
 
 impl Tree {
@@ -26,21 +43,21 @@ impl Tree {
                 continue;
             }
             let bytes = fs::read(&path).with_context(|| format!("reading {name}"))?;
-            files.insert(name.to_owned(), String::from_utf8(bytes).unwrap_or_default());
+            files.insert(name.to_owned(), File::of(String::from_utf8(bytes).unwrap_or_default()));
         }
-        Ok(Self { files })
+        Ok(Self { files, ..Self::default() })
     }
 
     /// A tree made up by a test.
     #[cfg(test)]
     pub(super) fn of<const N: usize>(files: [(&str, &str); N]) -> Self {
-        let owned = files.map(|(path, text)| (path.to_owned(), text.to_owned()));
-        Self { files: owned.into_iter().collect() }
+        let owned = files.map(|(path, text)| (path.to_owned(), File::of(text.to_owned())));
+        Self { files: owned.into_iter().collect(), ..Self::default() }
     }
 
     /// Path and text of every file.
     pub(super) fn files(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()))
+        self.files.iter().map(|(path, file)| (path.as_str(), file.text.as_str()))
     }
 
     /// Path and text of the files whose name ends so.
@@ -50,7 +67,13 @@ impl Tree {
 
     /// The text of a file.
     pub(super) fn text(&self, path: &str) -> Option<&str> {
-        self.files.get(path).map(String::as_str)
+        self.files.get(path).map(|file| file.text.as_str())
+    }
+
+    /// A file as Rust.
+    pub(super) fn source(&self, path: &str) -> &Source {
+        let parsed = |file: &File| Source::parse(&file.text);
+        self.files.get(path).map_or(&self.nothing, |file| file.source.get_or_init(|| parsed(file)))
     }
 }
 
@@ -61,6 +84,7 @@ pub(super) fn is_test_file(path: &str) -> bool {
 }
 
 /// A Rust source without comments, documentation and, on demand, its tests.
+#[derive(Default)]
 pub(super) struct Source {
     tokens: Vec<Token>,
     /// Lines of the modules marked `#[cfg(test)]`.
@@ -78,8 +102,8 @@ pub(super) struct Token {
 
 impl Source {
     /// Reads a source; one that is not Rust has no tokens, and does not compile either.
-    pub(super) fn parse(text: &str) -> Self {
-        let mut source = Self { tokens: Vec::new(), tests: Vec::new() };
+    fn parse(text: &str) -> Self {
+        let mut source = Self::default();
         if let Ok(stream) = text.parse() {
             source.walk(stream);
         }

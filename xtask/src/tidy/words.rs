@@ -2,7 +2,7 @@
 //! `agent/docs/glossary.md` has the words in use.
 
 use super::Finding;
-use super::tree::{Source, Tree};
+use super::tree::Tree;
 
 /// Whole identifiers that were retired, and their successors. A word is on the list once it is gone
 /// from the code.
@@ -93,8 +93,8 @@ const RETIRED_PREFIXES: &[(&str, &str)] = &[("MOST_", "MAX_"), ("LONGEST_", "MAX
 /// An old word that comes back is a second word for one thing. Strings and comments may hold it.
 pub(super) fn retired(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (path, text) in tree.ending(".rs") {
-        for token in Source::parse(text).tokens() {
+    for (path, _) in tree.ending(".rs") {
+        for token in tree.source(path).tokens() {
             if let Some(successor) = successor(&token.text) {
                 findings.push(Finding {
                     file: path.to_owned(),
