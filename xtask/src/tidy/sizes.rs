@@ -16,7 +16,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("agent/crates/devices/", 14_250),
     ("agent/crates/bpf/", 2_800),
     ("agent/crates/nccl/", 12_800),
-    ("agent/crates/engines/", 5_250),
+    ("agent/crates/engines/", 5_450),
     ("agent/crates/export/", 11_000),
     ("agent-common/", 1_400),
     ("agent-ebpf/", 2_400),

@@ -82,6 +82,9 @@ impl Collector for EventCounters {
             }
             out.push(event::XID_ERRORS.sample(xid, how, number(count)));
         }
+        for (gpu, code) in tally.last_xids {
+            out.push(event::XID_LAST.sample(gpu, (), code.into()));
+        }
         self.before = out.time;
     }
 

@@ -163,6 +163,14 @@ fn place(
     Some((gpu, On::Instance(first.0)))
 }
 
+/// A field's name without what DCGM 4.7 changed of it: `PIPE_TENSOR_HMMA_ACTIVE` is `HMMA_UTIL_RATIO` there,
+/// the same field of the same unit (NVIDIA/go-dcgm `pkg/dcgm/const_fields.go`).
+fn plain(field: &str) -> &str {
+    let field = field.strip_prefix("PIPE_").unwrap_or(field);
+    let ends = ["_ACTIVE", "_UTIL_RATIO", "_RATIO"];
+    ends.iter().find_map(|end| field.strip_suffix(end)).unwrap_or(field)
+}
+
 /// A field as a sample. DCGM's fractions are from 0 to 1; its bytes are those of a second.
 fn value(sample: &SampleLine<'_>, on: On) -> Option<Sample> {
     use Direction::{Receive, Transmit};
@@ -171,28 +179,29 @@ fn value(sample: &SampleLine<'_>, on: On) -> Option<Sample> {
         return None;
     }
     let field = sample.name.strip_prefix("DCGM_FI_PROF_")?;
-    let is_fraction = field.ends_with("_ACTIVE") || field == "SM_OCCUPANCY";
-    if value > if is_fraction { 1.0 } else { MAX_RATE } {
+    let field = plain(field);
+    let is_rate = field.ends_with("_BYTES");
+    if value > if is_rate { MAX_RATE } else { 1.0 } {
         return None;
     }
     let pipe = match field {
-        "PIPE_TENSOR_ACTIVE" => Some(Pipe::Tensor),
-        "PIPE_TENSOR_HMMA_ACTIVE" => Some(Pipe::TensorHmma),
-        "PIPE_TENSOR_IMMA_ACTIVE" => Some(Pipe::TensorImma),
-        "PIPE_TENSOR_DFMA_ACTIVE" => Some(Pipe::TensorDfma),
-        "PIPE_FP64_ACTIVE" => Some(Pipe::Fp64),
-        "PIPE_FP32_ACTIVE" => Some(Pipe::Fp32),
-        "PIPE_FP16_ACTIVE" => Some(Pipe::Fp16),
-        "PIPE_INT_ACTIVE" => Some(Pipe::Int),
+        "TENSOR" => Some(Pipe::Tensor),
+        "HMMA" | "TENSOR_HMMA" => Some(Pipe::TensorHmma),
+        "IMMA" | "TENSOR_IMMA" => Some(Pipe::TensorImma),
+        "DFMA" | "TENSOR_DFMA" => Some(Pipe::TensorDfma),
+        "FP64" => Some(Pipe::Fp64),
+        "FP32" => Some(Pipe::Fp32),
+        "FP16" => Some(Pipe::Fp16),
+        "INT" => Some(Pipe::Int),
         _ => None,
     };
     Some(match (on, field, pipe) {
         (On::Gpu(gpu), _, Some(pipe)) => metric::PIPE_ACTIVE.sample(gpu, pipe, value),
         (On::Instance(one), _, Some(pipe)) => metric::INSTANCE_PIPE_ACTIVE.sample(one, pipe, value),
-        (On::Gpu(gpu), "GR_ENGINE_ACTIVE", _) => metric::GR_ENGINE_ACTIVE.sample(gpu, (), value),
-        (On::Gpu(gpu), "SM_ACTIVE", _) => metric::SM_ACTIVE.sample(gpu, (), value),
+        (On::Gpu(gpu), "GR_ENGINE", _) => metric::GR_ENGINE_ACTIVE.sample(gpu, (), value),
+        (On::Gpu(gpu), "SM", _) => metric::SM_ACTIVE.sample(gpu, (), value),
         (On::Gpu(gpu), "SM_OCCUPANCY", _) => metric::SM_OCCUPANCY.sample(gpu, (), value),
-        (On::Gpu(gpu), "DRAM_ACTIVE", _) => metric::DRAM_ACTIVE.sample(gpu, (), value),
+        (On::Gpu(gpu), "DRAM", _) => metric::DRAM_ACTIVE.sample(gpu, (), value),
         (On::Gpu(gpu), "PCIE_TX_BYTES", _) => metric::PCIE_THROUGHPUT.sample(gpu, Transmit, value),
         (On::Gpu(gpu), "PCIE_RX_BYTES", _) => metric::PCIE_THROUGHPUT.sample(gpu, Receive, value),
         (On::Gpu(gpu), "NVLINK_TX_BYTES", _) => {
@@ -201,16 +210,14 @@ fn value(sample: &SampleLine<'_>, on: On) -> Option<Sample> {
         (On::Gpu(gpu), "NVLINK_RX_BYTES", _) => {
             metric::NVLINK_THROUGHPUT.sample(gpu, Receive, value)
         }
-        (On::Instance(one), "GR_ENGINE_ACTIVE", _) => {
+        (On::Instance(one), "GR_ENGINE", _) => {
             metric::INSTANCE_GR_ENGINE_ACTIVE.sample(one, (), value)
         }
-        (On::Instance(one), "SM_ACTIVE", _) => metric::INSTANCE_SM_ACTIVE.sample(one, (), value),
+        (On::Instance(one), "SM", _) => metric::INSTANCE_SM_ACTIVE.sample(one, (), value),
         (On::Instance(one), "SM_OCCUPANCY", _) => {
             metric::INSTANCE_SM_OCCUPANCY.sample(one, (), value)
         }
-        (On::Instance(one), "DRAM_ACTIVE", _) => {
-            metric::INSTANCE_DRAM_ACTIVE.sample(one, (), value)
-        }
+        (On::Instance(one), "DRAM", _) => metric::INSTANCE_DRAM_ACTIVE.sample(one, (), value),
         (On::Instance(one), "PCIE_TX_BYTES", _) => {
             metric::INSTANCE_PCIE_THROUGHPUT.sample(one, Transmit, value)
         }

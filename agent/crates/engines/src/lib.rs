@@ -8,13 +8,14 @@
 //! `collect` and what is below it. Knows no vendor, no BPF and no sink.
 //!
 //! Rooms, from below: `table`, `recognize`, `fetch`, `settings`, `find`, `exposition`, `dcgm`,
-//! `status`, `page`, `endpoint`, `finder`, `accounts`, `llamacpp`, `nim`, `sglang`, `source`,
-//! `tgi`, `triton`, `vllm`, `fuzz`.
+//! `status`, `page`, `endpoint`, `finder`, `accounts`, `dynamo`, `llamacpp`, `nim`, `sglang`, `source`,
+//! `tgi`, `triton`, `trtllm`, `vllm`, `fuzz`.
 
 #![forbid(unsafe_code)]
 
 mod accounts;
 mod dcgm;
+mod dynamo;
 mod endpoint;
 pub mod exposition;
 mod fetch;
@@ -33,6 +34,7 @@ mod status;
 pub mod table;
 mod tgi;
 mod triton;
+mod trtllm;
 mod vllm;
 
 pub use source::SOURCE;
@@ -58,12 +60,15 @@ use table::Engine;
 pub const NAME: &str = "engines";
 
 /// Every engine that is read. To add one: its file here, its `mod` and its row. Of several on one
-/// page the first row is the page's engine: Triton is before the back ends that it serves, and what
+/// page the first row is the page's engine: Triton and Dynamo are before the back ends that they
+/// serve, and what
 /// has no prefix comes last.
 pub static ENGINES: &[&Engine] = &[
     &triton::TRITON,
+    &dynamo::DYNAMO,
     &vllm::VLLM,
     &sglang::SGLANG,
+    &trtllm::TRTLLM,
     &tgi::TGI,
     &llamacpp::LLAMACPP,
     &dcgm::DCGM,

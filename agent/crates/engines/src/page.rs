@@ -7,6 +7,7 @@ mod buckets;
 mod draft;
 mod names;
 mod series;
+mod totals;
 
 use super::exposition::LineError;
 use super::table::Version;

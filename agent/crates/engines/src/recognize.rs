@@ -122,6 +122,18 @@ mod tests {
                 ("sglang", 30001),
             ),
             (
+                "python3",
+                "python3",
+                &["python3", "-m", "dynamo.vllm", "--model", "m"],
+                ("dynamo", 8081),
+            ),
+            (
+                "python3",
+                "trtllm-serve",
+                &["/usr/bin/python3", "/usr/local/bin/trtllm-serve", "m", "--port", "8001"],
+                ("tensorrt-llm", 8001),
+            ),
+            (
                 "tritonserver",
                 "tritonserver",
                 &["tritonserver", "--http-port", "8000"],

@@ -22,7 +22,8 @@ const NAME: &str = "engines";
 /// The section.
 pub(super) const SECTION: Section = Section::of::<RawEngines>(
     NAME,
-    r#"# Read the pages of metrics of inference engines (vLLM, SGLang, Triton, TGI, llama.cpp, NIM). An engine is found
+    r#"# Read the pages of metrics of inference engines (vLLM, SGLang, TensorRT-LLM, Triton,
+# TGI, llama.cpp, NIM, Dynamo's workers; Ray Serve by its endpoint; LMDeploy is not read). An engine is found
 # where a process that holds a device, or another one of its cgroup, is an engine's by its program, title
 # or arguments, and listens on the port that it was given or has by default. Nothing else is asked.
 #: enabled = true

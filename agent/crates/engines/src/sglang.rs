@@ -22,6 +22,8 @@ pub(super) static SGLANG: Engine = Engine {
     },
     labels: &[
         ("model_name", &attr::GEN_AI_MODEL),
+        // Until 0.4.
+        ("name", &attr::GEN_AI_MODEL),
         ("engine_type", &attr::INFERENCE_ROLE),
         ("dp_rank", &attr::INFERENCE_DATA_RANK),
         ("tp_rank", &attr::INFERENCE_TENSOR_RANK),
@@ -53,6 +55,8 @@ pub(super) static SGLANG: Engine = Engine {
         "sglang:full_token_usage",
         "sglang:func_latency_seconds",
         "sglang:fwd_occupancy",
+        // The last batch's, also when nothing runs: tokens are counted.
+        "sglang:gen_throughput",
         "sglang:get_loads_duration_seconds",
         "sglang:grammar_*",
         "sglang:hicache_*",
@@ -130,8 +134,6 @@ static FAMILIES: &[Family] = &[
     histogram("sglang:queue_time_seconds", &to::QUEUE_DURATION),
     histogram("sglang:per_stage_req_latency_seconds", &to::PREFILL_DURATION)
         .total("stage", &["prefill_forward"]),
-    histogram("sglang:per_stage_req_latency_seconds", &to::DECODE_DURATION)
-        .total("stage", &["decode_forward"]),
     histogram("sglang:per_stage_req_latency_seconds", &to::SGLANG_STAGE_DURATION),
     histogram("sglang:prompt_tokens_histogram", &to::REQUEST_PROMPT_TOKENS),
     histogram("sglang:generation_tokens_histogram", &to::REQUEST_GENERATED_TOKENS),
@@ -193,7 +195,6 @@ static FAMILIES: &[Family] = &[
     level("sglang:spec_accept_length", &to::SGLANG_ACCEPT_LENGTH),
     level("sglang:spec_accept_rate", &to::SGLANG_ACCEPT_RATE),
     level("sglang:cache_hit_rate", &to::SGLANG_HIT_RATE),
-    level("sglang:gen_throughput", &to::SGLANG_THROUGHPUT),
     level("sglang:weight_memory_usage_gb", &to::SGLANG_WEIGHT_MEMORY).scaled(GIB),
     level("sglang:kv_cache_memory_usage_gb", &to::SGLANG_KV_MEMORY).scaled(GIB),
     level("sglang:graph_memory_usage_gb", &to::SGLANG_GRAPH_MEMORY).scaled(GIB),

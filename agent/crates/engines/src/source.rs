@@ -24,7 +24,7 @@ use std::time::{Duration, Instant, SystemTime};
 /// The row.
 pub const SOURCE: SourceDef = SourceDef {
     name: NAME,
-    about: "inference engines: vLLM, SGLang, Triton, TGI, llama.cpp, NIM",
+    about: "inference engines: vLLM, SGLang, TensorRT-LLM, Triton, TGI, llama.cpp, NIM, Dynamo",
     section: Some(SECTION),
     after: &[],
     alone: Alone::Named,

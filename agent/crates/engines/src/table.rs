@@ -17,7 +17,8 @@ pub struct Engine {
     /// How its processes are recognised before a byte is sent.
     pub signs: Signs,
     /// Labels that are kept, and what they become. Series that differ in others only are added up
-    /// (levels that do not add up: the greatest).
+    /// (levels that do not add up: the greatest), unless one of them is their total: it has such a
+    /// label too, and empty.
     pub labels: &'static [(&'static str, &'static AttrKey)],
     /// Which series become which metric.
     pub families: &'static [Family],
@@ -29,6 +30,12 @@ impl Engine {
     /// Whether a family's name, `:` replaced by `_`, begins as this engine's do.
     pub(super) fn is_prefix_of(&self, family: &str) -> bool {
         self.prefixes.iter().any(|prefix| begins(family, prefix))
+    }
+
+    /// Whether a label is kept, or decides what a series becomes.
+    pub(super) fn keeps(&self, label: &str) -> bool {
+        let decides = |family: &Family| family.only.is_some_and(|(name, _)| name == label);
+        self.labels.iter().any(|(name, _)| *name == label) || self.families.iter().any(decides)
     }
 
     /// Whether a family of that name is known and not read.
@@ -96,8 +103,8 @@ pub enum Read {
     Histogram,
     /// The sum of a histogram or a summary.
     Sum,
-    /// A number in a label of an info series.
-    Label(&'static str),
+    /// A number in a label of an info series; where it has no such label, the product of two others.
+    Label(&'static str, [&'static str; 2]),
     /// A number in a label of the newest of several info series, whose values are their times.
     NewestLabel(&'static str),
     /// How many names there are in a label of the newest of several info series.

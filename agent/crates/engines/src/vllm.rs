@@ -112,7 +112,13 @@ static FAMILIES: &[Family] = &[
         .renamed("vllm:kv_cache_usage_perc")
         .until(Version(0, 11, 0)),
     level("vllm:cpu_cache_usage_perc", &to::VLLM_CPU_CACHE).until(Version(0, 9, 0)),
-    info("vllm:cache_config_info", Read::Label("kv_cache_size_tokens"), &to::KV_CACHE_CAPACITY),
+    // Versions without the label have the product; where it is there, several kinds of layers may
+    // share the blocks.
+    info(
+        "vllm:cache_config_info",
+        Read::Label("kv_cache_size_tokens", ["num_gpu_blocks", "block_size"]),
+        &to::KV_CACHE_CAPACITY,
+    ),
     counter("vllm:prefix_cache_queries", &to::PREFIX_QUERIES).since(Version(0, 9, 0)).expected(),
     counter("vllm:prefix_cache_hits", &to::PREFIX_HITS).since(Version(0, 9, 0)).expected(),
     counter("vllm:gpu_prefix_cache_queries", &to::PREFIX_QUERIES)

@@ -12,6 +12,7 @@ mod window;
 use super::resource::{Resource, attributes};
 use super::{Report, Sink};
 use gpuwho_model::catalog::attributes::AttrSet;
+use gpuwho_model::catalog::dcgm::Vocabulary;
 use gpuwho_model::catalog::{profile, share};
 use gpuwho_model::config::{ConfigError, Resolving, checks};
 use gpuwho_model::point::EnrichedBatch;
@@ -31,12 +32,18 @@ pub enum Profile {
     L9gpu,
     /// The names and labels of NVIDIA's dcgm-exporter, for its dashboards and rules; only on the
     /// Prometheus endpoint.
-    Dcgm,
+    Dcgm(Vocabulary),
 }
 
 impl Profile {
     /// Every profile, in the order of the documents.
-    const ALL: [Self; 4] = [Self::Native, Self::Semconv, Self::L9gpu, Self::Dcgm];
+    const ALL: [Self; 5] = [
+        Self::Native,
+        Self::Semconv,
+        Self::L9gpu,
+        Self::Dcgm(Vocabulary::Old),
+        Self::Dcgm(Vocabulary::New),
+    ];
 
     /// The word in the configuration.
     fn as_str(self) -> &'static str {
@@ -44,7 +51,8 @@ impl Profile {
             Self::Native => "native",
             Self::Semconv => "semconv",
             Self::L9gpu => "l9gpu",
-            Self::Dcgm => "dcgm",
+            Self::Dcgm(Vocabulary::Old) => "dcgm",
+            Self::Dcgm(Vocabulary::New) => "dcgm-4.9",
         }
     }
 
@@ -52,7 +60,7 @@ impl Profile {
         match self {
             Self::Semconv => Some(&profile::SEMCONV),
             Self::L9gpu => Some(&profile::L9GPU),
-            Self::Native | Self::Dcgm => None,
+            Self::Native | Self::Dcgm(_) => None,
         }
     }
 }
@@ -126,7 +134,8 @@ impl Naming {
         if self.is_native() {
             return sink;
         }
-        let keeps_native = self.has(Profile::Native) || self.has(Profile::Dcgm);
+        let is_kept = |profile: &Profile| matches!(profile, Profile::Native | Profile::Dcgm(_));
+        let keeps_native = self.profiles.iter().any(is_kept);
         let tables = self.profiles.iter().filter_map(|profile| profile.table());
         let has_native = self.has(Profile::Native);
         let host = Resource::new(host, &self.resource);
@@ -145,15 +154,15 @@ const PROMETHEUS: &str = "prometheus";
 
 fn profiles(key: &str, words: &[String], is_endpoint: bool) -> Result<Vec<Profile>, ConfigError> {
     let known = || {
-        let all =
-            Profile::ALL.into_iter().filter(|profile| is_endpoint || *profile != Profile::Dcgm);
+        let is_there = |one: &Profile| is_endpoint || !matches!(one, Profile::Dcgm(_));
+        let all = Profile::ALL.into_iter().filter(is_there);
         let all: Vec<_> = all.map(Profile::as_str).collect();
         format!("use {}", all.join(", "))
     };
     let one = |word: &String| {
         let profile = Profile::ALL.into_iter().find(|profile| profile.as_str() == word);
         match profile {
-            Some(Profile::Dcgm) if !is_endpoint => {
+            Some(Profile::Dcgm(_)) if !is_endpoint => {
                 let problem = "dcgm-exporter's names are Prometheus' own".to_owned();
                 Err(checks::wrong(key, problem, "choose them in [prometheus] names"))
             }
@@ -268,9 +277,12 @@ mod tests {
     #[test]
     fn profiles_come_once_and_in_order() {
         let of = |names: &[&str]| resolve("prometheus", names).unwrap().profiles;
-        assert_eq!(of(&["dcgm", "native", "dcgm"]), [Profile::Native, Profile::Dcgm]);
+        assert_eq!(
+            of(&["dcgm", "native", "dcgm"]),
+            [Profile::Native, Profile::Dcgm(Vocabulary::Old)]
+        );
         assert_eq!(of(&["semconv", "native"]), [Profile::Native, Profile::Semconv]);
-        assert_eq!(of(&["dcgm", "l9gpu"]), [Profile::L9gpu, Profile::Dcgm]);
+        assert_eq!(of(&["dcgm", "l9gpu"]), [Profile::L9gpu, Profile::Dcgm(Vocabulary::Old)]);
         let none = resolve_with("otlp", RawNaming::default(), &Selection::all()).unwrap();
         assert_eq!(none, Naming::default());
     }
@@ -281,7 +293,7 @@ mod tests {
             ("otlp", &["dcgm"][..], "[prometheus] names"),
             ("otlp", &["native", "l9gpu"], "another sink"),
             ("prometheus", &["semconv", "l9gpu"], "another sink"),
-            ("prometheus", &["datadog"], "use native, semconv, l9gpu, dcgm"),
+            ("prometheus", &["datadog"], "use native, semconv, l9gpu, dcgm, dcgm-4.9"),
             ("otlp", &["datadog"], "use native, semconv, l9gpu"),
             ("otlp", &[], "without a naming profile"),
         ] {

@@ -86,6 +86,31 @@ fn fields_are_about_our_devices_and_instances() {
     assert_eq!(samples.len(), 12 * 2 + 10 * 2);
 }
 
+/// The page as exporter 4.9 has it: names of DCGM 4.7 (NVIDIA/go-dcgm `pkg/dcgm/const_fields.go`), other labels.
+fn newer(page: &str) -> String {
+    let mut page = page.replace("PIPE_", "").replace("TENSOR_HMMA", "HMMA");
+    for (old, new) in [
+        ("_ACTIVE", "_UTIL_RATIO"),
+        ("SM_OCCUPANCY", "SM_OCCUPANCY_RATIO"),
+        ("Hostname", "hostname"),
+        ("DCGM_FI_DRIVER", "DCGM_FI_SYSTEM_DRIVER"),
+    ] {
+        page = page.replace(old, new);
+    }
+    page
+}
+
+#[test]
+fn the_names_of_dcgm_4_7_are_the_same_fields() {
+    let (inventory, ..) = inventory();
+    let page = newer(PAGE);
+    assert!(page.contains("DCGM_FI_PROF_TENSOR_UTIL_RATIO{") && !page.contains("_ACTIVE{"));
+    assert_eq!(read_page(&page, &inventory, &[]), read_page(PAGE, &inventory, &[]));
+    // Percent, as field 203 has it under a name of the newer ones: no fraction.
+    let line = "DCGM_FI_PROF_SM_UTIL_RATIO{UUID=\"GPU-6d5c0ac5-74d7-3130-46f1-e93ed57f469a\"} 61\n";
+    assert_eq!(read_page(line, &inventory, &[]), []);
+}
+
 #[test]
 fn what_the_agent_reads_itself_is_not_there_twice() {
     let (inventory, [t4, a800, h100], _) = inventory();

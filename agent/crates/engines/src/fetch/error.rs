@@ -117,11 +117,30 @@ impl FetchError {
             Self::Redirect { .. } | Self::MediaType(_) => {
                 "name the page's own address in engines.endpoints"
             }
-            Self::Status(_) => {
-                "switch the engine's metrics on (SGLang: --enable-metrics, llama.cpp: --metrics)"
-            }
+            Self::Status(status) => of_status(*status),
             Self::Compressed(_) => "switch compression of the metrics off in the server or proxy",
             Self::TooLarge(_) => "see why the engine writes so much: real ones write 0.1 MB",
         }
+    }
+}
+
+/// What can be done where a server answers so.
+fn of_status(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        400 | 422 => {
+            "name the page in engines.endpoints with what the server wants to be asked (llama.cpp as a router: \
+             /metrics?model=NAME)"
+        }
+        401 | 403 => {
+            "name the endpoint in engines.endpoints by https:// with its `bearer_token_file`"
+        }
+        404 | 501 => {
+            "switch the engine's metrics on (SGLang: --enable-metrics, llama.cpp: --metrics, TensorRT-LLM: \
+             return_perf_metrics: true)"
+        }
+        500.. => {
+            "see the engine's log for why its metrics fail (vLLM: PROMETHEUS_MULTIPROC_DIR must be a local folder)"
+        }
+        _ => "name the page's own address in engines.endpoints",
     }
 }

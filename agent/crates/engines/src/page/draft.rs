@@ -6,6 +6,7 @@ use super::super::table::{Engine, Family, Read, Version};
 use super::buckets::{self, Upstream};
 use super::names::{Part, Place, Types, fits, plain};
 use super::series::{Notes, NumberSeries, PageSeries};
+use super::totals::Totals;
 use super::{MAX_LABELS, MAX_LINES, MAX_SERIES, MAX_UNKNOWN, PageError};
 use gpuwho_model::catalog::MetricDef;
 use gpuwho_model::catalog::attributes as attr;
@@ -87,10 +88,13 @@ impl<'p> Draft<'p> {
         let present: HashSet<String> = present.map(|place| plain(place.family)).collect();
         let engines = engines(&present);
         let Some(engine) = engines.first() else { return Err(PageError::UnknownEngine) };
+        let totals = Totals::of(&samples, &engines);
         let mut filling = Filling::new(&engines, &present, sets, notes);
         filling.page.notes.engine = engine.name;
         for ((line, sample), place) in samples.iter().zip(&places) {
-            filling.take(*line, sample, *place);
+            if !totals.have(sample) {
+                filling.take(*line, sample, *place);
+            }
         }
         filling.note_missing(engine, version);
         let Filling { mut page, upstream, .. } = filling;
@@ -199,10 +203,10 @@ impl<'a> Filling<'a> {
                     number.take(sample.value);
                 }
             }
-            (Read::Label(_) | Read::NewestLabel(_) | Read::NewestNames(_), Part::Value) => {
+            (Read::Label(..) | Read::NewestLabel(_) | Read::NewestNames(_), Part::Value) => {
                 let Some(value) = in_label(family.read, sample) else { return };
                 match self.number(sample, engine, family) {
-                    Some(number) if !matches!(family.read, Read::Label(_)) => {
+                    Some(number) if !matches!(family.read, Read::Label(..)) => {
                         number.take_newest(value, sample.value);
                     }
                     Some(number) if sample.value != 0.0 => number.take(value),
@@ -332,9 +336,13 @@ impl<'a> Filling<'a> {
 /// What a label of an info series says; `None` for what is no number.
 fn in_label(read: Read, sample: &SampleLine<'_>) -> Option<f64> {
     match read {
-        Read::Label(label) | Read::NewestLabel(label) => {
-            exposition::number(sample.label(label)?.as_bytes())
-        }
+        Read::Label(label, factors) => match sample.label(label) {
+            Some(number) => exposition::number(number.as_bytes()),
+            None => factors.into_iter().try_fold(1.0, |product, factor| {
+                Some(product * exposition::number(sample.label(factor)?.as_bytes())?)
+            }),
+        },
+        Read::NewestLabel(label) => exposition::number(sample.label(label)?.as_bytes()),
         Read::NewestNames(label) => {
             let names = sample.label(label)?.split(',');
             Some(names.filter(|name| !name.trim().is_empty()).count() as f64)

@@ -86,9 +86,13 @@ impl<'p> Types<'p> {
     }
 }
 
-/// Names are the same whether `:` was replaced or not.
+/// Names are the same whether `:` was replaced or not, and whether Ray Serve has put its own word
+/// before the families of the engines that it runs.
 pub(super) fn plain(name: &str) -> String {
-    name.replace(':', "_")
+    let plain = name.replace(':', "_");
+    let of_ray = plain.strip_prefix("ray_");
+    let of_ray = of_ray.filter(|name| name.starts_with("vllm_") || name.starts_with("sglang_"));
+    of_ray.map(str::to_owned).unwrap_or(plain)
 }
 
 /// Whether a table reads families of a type so.
@@ -101,7 +105,7 @@ pub(super) fn fits(read: Read, of: FamilyType) -> bool {
         Read::Level => matches!(of, FamilyType::Gauge | FamilyType::Unknown),
         Read::Histogram => of == FamilyType::Histogram,
         Read::Sum => matches!(of, FamilyType::Histogram | FamilyType::Summary),
-        Read::Label(_) | Read::NewestLabel(_) | Read::NewestNames(_) => {
+        Read::Label(..) | Read::NewestLabel(_) | Read::NewestNames(_) => {
             matches!(of, FamilyType::Gauge | FamilyType::Unknown | FamilyType::Other)
         }
     }

@@ -82,10 +82,10 @@ impl NumberSeries {
         Self { metric, labels, whole, scale, value: None, newest: f64::NEG_INFINITY }
     }
 
-    /// Takes the value of one of the page's series. What cannot be is left out.
+    /// Takes the value of one of the page's series. What cannot be is left out: nothing that an engine
+    /// says is below 0, and -1 is some engines' word for what they do not know.
     pub(super) fn take(&mut self, value: f64) {
-        let can_fall = matches!(self.metric.kind, Kind::Gauge | Kind::UpDownCounter);
-        if !value.is_finite() || (value < 0.0 && !can_fall) {
+        if !value.is_finite() || value < 0.0 {
             return;
         }
         let value = self.scale.of(value);

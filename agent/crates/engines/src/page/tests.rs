@@ -604,6 +604,96 @@ fn an_engine_that_starts_again_or_loads_another_model_begins_its_counters_again(
     assert_eq!(tick(50, "b", 3, 1), [(3, 50), (1, 20)]);
 }
 
+/// The families of sgl-project/sglang #24248: with priority scheduling `priority=""` is the total.
+#[test]
+fn a_total_beside_its_parts_counts_alone() {
+    let samples = read(&fixture("sglang-priority-issue-24248.prom"));
+    let value = |name| {
+        let all = of(&samples, name);
+        assert_eq!(all.len(), 1, "{all:?}");
+        all[0].rsplit_once(' ').unwrap().1.to_owned()
+    };
+    assert_eq!([value("requests.running"), value("requests.waiting")], ["7", "40"]);
+    assert_eq!(value("sglang.requests.queued"), "3");
+    // Without a total, and where the label is missing on some (Triton's instances of a model), all count.
+    let running = |lines: &[&str]| {
+        let page: String = lines
+            .iter()
+            .map(|labels| format!("vllm:num_requests_running{{{labels}}} 5\n"))
+            .collect();
+        of(&read(&page), "requests.running")
+            .iter()
+            .map(|one| one.rsplit_once(' ').unwrap().1.to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(running(&["priority=\"1\"", "priority=\"2\""]), ["10"]);
+    assert_eq!(running(&["", "gpu_uuid=\"GPU-1\""]), ["10"]);
+    // The total of another engine or model is none of these.
+    assert_eq!(running(&["priority=\"\",tier=\"a\"", "priority=\"1\",tier=\"b\""]), ["10"]);
+    assert_eq!(
+        running(&[
+            "tier=\"b\",priority=\"\"",
+            "priority=\"1\",tier=\"b\"",
+            "priority=\"2\",tier=\"b\""
+        ]),
+        ["5"]
+    );
+    // An empty label that is kept is a series like any other.
+    assert_eq!(running(&["model_name=\"\"", "model_name=\"m\""]).len(), 2);
+}
+
+#[test]
+fn trtllm_serve_is_an_engine() {
+    let samples = read(&fixture("trtllm-serve-issue-4926.prom"));
+    let with = "gen_ai.request.model=m";
+    assert_eq!(of(&samples, "requests.running"), [format!("{with}}} 1")]);
+    assert_eq!(of(&samples, "kv_cache.utilization"), [format!("{with}}} 0.12")]);
+    let finished = format!("{with},inference.finish_reason=stop}} 2");
+    assert_eq!(of(&samples, "requests.finished"), [finished]);
+    assert_eq!(of(&samples, "server.request.duration").len(), 1);
+}
+
+/// Ray's own metrics agent has the families of its replicas' engines behind its own word, with a colon or
+/// not (DataDog/integrations-core `vllm` has the first, netdata's tests the second).
+#[test]
+fn under_ray_an_engine_is_the_same() {
+    for name in ["ray_vllm:num_requests_running", "ray_vllm_num_requests_running"] {
+        let line = |replica| {
+            format!("{name}{{ReplicaId=\"{replica}\",engine=\"0\",model_name=\"m\"}} 2\n")
+        };
+        let page = format!("# TYPE {name} gauge\n{}{}", line("a"), line("b"));
+        let expected = "gen_ai.request.model=m,inference.data_parallel.rank=0} 4";
+        assert_eq!(of(&read(&page), "requests.running"), [expected]);
+    }
+}
+
+#[test]
+fn minus_one_is_an_engine_s_word_for_nothing() {
+    let page = "vllm:gpu_prefix_cache_hit_rate{model_name=\"m\"} -1.0\n\
+                vllm:num_requests_running -1\nvllm:num_requests_waiting 3\n";
+    assert_eq!(read(page).len(), 1, "{:?}", read(page));
+}
+
+#[test]
+fn room_for_tokens_is_blocks_by_their_size_where_nobody_says_it() {
+    let capacity = |labels| {
+        let samples = read(&format!("vllm:cache_config_info{{{labels}}} 1.0\n"));
+        of(&samples, "kv_cache.capacity").first().map(|one| (*one).to_owned())
+    };
+    let blocks = "block_size=\"16\",num_gpu_blocks=\"7281\"";
+    assert_eq!(capacity(blocks).as_deref(), Some("} 116496"));
+    // Layers of several kinds share the blocks.
+    let said = "block_size=\"1568\",kv_cache_size_tokens=\"66901\",num_gpu_blocks=\"49\"";
+    assert_eq!(capacity(said).as_deref(), Some("} 66901"));
+    for unknown in [
+        "block_size=\"16\"",
+        "block_size=\"16\",num_gpu_blocks=\"None\"",
+        "block_size=\"16\",kv_cache_size_tokens=\"None\",num_gpu_blocks=\"9\"",
+    ] {
+        assert_eq!(capacity(unknown), None, "{unknown}");
+    }
+}
+
 #[test]
 fn tables_are_sound() {
     for engine in super::super::ENGINES {

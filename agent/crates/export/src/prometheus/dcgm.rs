@@ -3,7 +3,7 @@
 use super::store::{Live, Store};
 use super::text::{Format, Number, Page, put_label};
 use gpuwho_model::catalog::attributes::{self as attr, AttrKey};
-use gpuwho_model::catalog::dcgm::{ALL, DcgmMetric, DcgmOrigin};
+use gpuwho_model::catalog::dcgm::{ALL, DcgmMetric, DcgmOrigin, Vocabulary};
 use gpuwho_model::catalog::device::INFO;
 use gpuwho_model::point::Labels;
 use gpuwho_model::sample::Value;
@@ -23,18 +23,18 @@ const OWNER: [(&str, &AttrKey); 4] = [
 ];
 
 /// Writes every metric that has series; returns how many series.
-pub(super) fn render(store: &Store, page: &mut Page, now: Instant) -> u64 {
-    let labels = devices(store, now);
+pub(super) fn render(store: &Store, of: Vocabulary, page: &mut Page, now: Instant) -> u64 {
+    let labels = devices(store, of, now);
     let mut points = 0;
     for metric in ALL {
-        let Ok(origin) = &metric.from else { continue };
+        let (Some(name), Ok(origin)) = (metric.name(of), &metric.from) else { continue };
         let series = series(store, origin, &labels, now);
         if series.is_empty() {
             continue;
         }
-        head(page, metric);
+        head(page, (name, metric.help(of)), metric);
         for (labels, value) in series {
-            page.line([metric.name, ""], [&labels, ""], Number::Double(value * origin.scale));
+            page.line([name, ""], [&labels, ""], Number::Double(value * origin.scale(of)));
             points += 1;
         }
     }
@@ -42,13 +42,12 @@ pub(super) fn render(store: &Store, page: &mut Page, now: Instant) -> u64 {
 }
 
 /// A counter's name has no `_total`, which OpenMetrics does not allow, so it has no type there.
-fn head(page: &mut Page, metric: &DcgmMetric) {
+fn head(page: &mut Page, (name, help): (&str, &str), metric: &DcgmMetric) {
     let kind = match (metric.is_counter, page.format) {
         (false, _) => "gauge",
         (true, Format::Text) => "counter",
         (true, Format::OpenMetrics) => "unknown",
     };
-    let DcgmMetric { name, help, .. } = metric;
     // Writing to a String cannot fail.
     let _ = writeln!(page.text, "# TYPE {name} {kind}\n# HELP {name} {help}");
 }
@@ -61,6 +60,9 @@ fn series(
     now: Instant,
 ) -> BTreeMap<String, f64> {
     let mut sums = BTreeMap::new();
+    if origin.or_zero {
+        sums.extend(devices.values().map(|labels| (labels.clone(), 0.0)));
+    }
     let metrics = [Some(origin.device), origin.instance];
     for Live { labels, value, .. } in metrics.into_iter().flatten().flat_map(|m| store.of(m, now)) {
         let set = &**labels;
@@ -85,7 +87,11 @@ fn series(
 }
 
 /// The labels of each device of the vendor, by its UUID.
-fn devices(store: &Store, now: Instant) -> HashMap<&str, String> {
+fn devices(store: &Store, of: Vocabulary, now: Instant) -> HashMap<&str, String> {
+    let (host, driver) = match of {
+        Vocabulary::Old => ("Hostname", "DCGM_FI_DRIVER_VERSION"),
+        Vocabulary::New => ("hostname", "DCGM_FI_SYSTEM_DRIVER_VERSION"),
+    };
     let info = store.of(INFO.def(), now).map(|live| &*live.labels);
     let ours = info.filter(|set| text(set, &attr::GPU_VENDOR) == Some(VENDOR));
     ours.filter_map(|set| {
@@ -99,14 +105,14 @@ fn devices(store: &Store, now: Instant) -> HashMap<&str, String> {
         }
         put_label(&mut labels, "device", &format!("{VENDOR}{index}"));
         put_label(&mut labels, "modelName", text(set, &attr::GPU_MODEL).unwrap_or_default());
-        put_label(&mut labels, "Hostname", store.host());
+        put_label(&mut labels, host, store.host());
         for (label, key) in OWNER {
             if let Some(name) = text(set, key) {
                 put_label(&mut labels, label, name);
             }
         }
         if let Some(version) = text(set, &attr::GPU_DRIVER_VERSION) {
-            put_label(&mut labels, "DCGM_FI_DRIVER_VERSION", version);
+            put_label(&mut labels, driver, version);
         }
         Some((uuid, labels))
     })

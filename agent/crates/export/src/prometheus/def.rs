@@ -43,7 +43,8 @@ const SECTION: Section = Section::of::<RawPrometheus>(
 # names and passwords are set.
 #: listen = "127.0.0.1:9464"
 # The names of the metrics: "native" are those of METRICS.md as Prometheus' OTLP receiver translates
-# them; "semconv" OpenTelemetry's hw.*; "l9gpu" those of l9gpu; "dcgm" those of NVIDIA's dcgm-exporter.
+# them; "semconv" OpenTelemetry's hw.*; "l9gpu" those of l9gpu; "dcgm" those of NVIDIA's dcgm-exporter until
+# 4.8, "dcgm-4.9" those it has since.
 # Several add up; "l9gpu" stands alone or with "dcgm". METRICS.md has the tables.
 #: names = ["native"]
 # Put the attributes of a device's owner on the device's own points, while it has one owner alone. A
@@ -267,7 +268,7 @@ mod tests {
         let wrong = [
             ("listen = \"node\"", "prometheus.listen"),
             ("names = []", "prometheus.names"),
-            ("names = [\"datadog\"]", "use native, semconv, l9gpu, dcgm"),
+            ("names = [\"datadog\"]", "use native, semconv, l9gpu, dcgm, dcgm-4.9"),
             ("basic_auth_users = { a = \"plain\" }", "prometheus.basic_auth_users"),
             ("tls_server_config = { cert_file = \"a\", key_file = \"/b\" }", "cert_file"),
             ("tls_server_config = { cert_file = \"/a\" }", "key_file"),

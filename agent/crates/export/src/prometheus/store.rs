@@ -154,7 +154,7 @@ impl Store {
                     points += written;
                     left_out += rest;
                 }
-                Profile::Dcgm => points += super::dcgm::render(self, &mut page, now),
+                Profile::Dcgm(of) => points += super::dcgm::render(self, *of, &mut page, now),
             }
         }
         if left_out > 0 {

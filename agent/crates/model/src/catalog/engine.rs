@@ -12,7 +12,7 @@ use crate::sample::Histogram;
 metrics! {
     /// Time from a request's arrival to the end of its answer.
     REQUEST_DURATION: Histogram<Histogram> of EngineId = "gen_ai.server.request.duration" ["s"]
-        from "vLLM and SGLang e2e_request_latency_seconds, TGI tgi_request_duration, NIM e2e_request_latency_seconds";
+        from "vLLM, SGLang and TensorRT-LLM e2e_request_latency_seconds, TGI tgi_request_duration, NIM e2e_request_latency_seconds";
     /// Time from a request's arrival to its first token. SGLang counts requests that are not
     /// streamed too: their first token comes with the last.
     TIME_TO_FIRST_TOKEN: Histogram<Histogram> of EngineId = "gen_ai.server.time_to_first_token" ["s"]
@@ -20,7 +20,7 @@ metrics! {
     /// Mean time of a request's tokens after the first one, one observation a request.
     TIME_PER_OUTPUT_TOKEN: Histogram<Histogram> of EngineId =
         "gen_ai.server.time_per_output_token" ["s"]
-        from "request_time_per_output_token_seconds, TGI tgi_request_mean_time_per_token_duration";
+        from "request_time_per_output_token_seconds, TensorRT-LLM time_per_output_token_seconds, TGI tgi_request_mean_time_per_token_duration";
     /// Time between two tokens, one observation a token (SGLang: a chunk).
     INTER_TOKEN: Histogram<Histogram> of EngineId = "inference.inter_token.duration" ["s"]
         from "inter_token_latency_seconds, in older versions and NIM time_per_output_token_seconds";
@@ -35,13 +35,13 @@ metrics! {
         from "vLLM num_requests_swapped";
     /// Most requests that the engine computes at once.
     MAX_RUNNING: UpDownCounter<i64> of EngineId = "inference.requests.limit" ["{request}"]
-        from "NIM num_request_max";
+        from "NIM num_request_max, TensorRT-LLM max_num_active_requests";
     /// Requests that ended, by the engine's own reason (`inference.finish_reason`): `stop`,
     /// `length`, `abort`, `error`, …. An engine that tells no reason has `finished`, one that tells
     /// only success and failure `success` and `error`. SGLang's `finished` may include requests
     /// that it counts as `abort` too.
     FINISHED: Counter<i64> of EngineId = "inference.requests.finished" ["{request}"]
-        from "vLLM request_success, SGLang num_requests and num_aborted_requests, Triton nv_inference_request_success and _failure, TGI tgi_request_success and _failure, NIM request_finish and request_failure";
+        from "vLLM and TensorRT-LLM request_success, SGLang num_requests and num_aborted_requests, Triton nv_inference_request_success and _failure, TGI tgi_request_success and _failure, NIM request_finish and request_failure";
     /// Requests refused at admission.
     REJECTED: Counter<i64> of EngineId = "inference.requests.rejected" ["{request}"]
         from "vLLM admission_rejections";
@@ -50,23 +50,23 @@ metrics! {
         from "prompt_tokens, TGI sum of tgi_request_input_length";
     /// Tokens of the prompts that came from a cache and were not computed.
     CACHED_TOKENS: Counter<i64> of EngineId = "inference.tokens.cached" ["{token}"]
-        from "vLLM prompt_tokens_cached, SGLang cached_tokens, llama.cpp prompt_tokens_cached";
+        from "vLLM prompt_tokens_cached, SGLang cached_tokens, TensorRT-LLM prompt_cached_tokens, llama.cpp prompt_tokens_cached";
     /// Tokens generated. vLLM counts each step; SGLang and TGI count a request's tokens when it
     /// ends (`sglang.tokens.realtime` moves meanwhile).
     GENERATED_TOKENS: Counter<i64> of EngineId = "inference.tokens.generated" ["{token}"]
         from "generation_tokens, TGI sum of tgi_request_generated_tokens, llama.cpp tokens_predicted";
     /// Time a request waited before it was computed first.
     QUEUE_DURATION: Histogram<Histogram> of EngineId = "inference.request.queue.duration" ["s"]
-        from "vLLM request_queue_time_seconds, SGLang queue_time_seconds, TGI tgi_request_queue_duration";
+        from "vLLM and TensorRT-LLM request_queue_time_seconds, SGLang queue_time_seconds, TGI tgi_request_queue_duration";
     /// Time a request's prompt was computed.
     PREFILL_DURATION: Histogram<Histogram> of EngineId = "inference.request.prefill.duration" ["s"]
-        from "vLLM request_prefill_time_seconds, SGLang per_stage_req_latency_seconds of prefill_forward";
+        from "vLLM and TensorRT-LLM request_prefill_time_seconds, SGLang per_stage_req_latency_seconds of prefill_forward";
     /// Time a request's tokens were generated after the first.
     DECODE_DURATION: Histogram<Histogram> of EngineId = "inference.request.decode.duration" ["s"]
-        from "vLLM request_decode_time_seconds, SGLang per_stage_req_latency_seconds of decode_forward";
+        from "vLLM and TensorRT-LLM request_decode_time_seconds";
     /// Time a request was computed, from the end of its waiting to its end.
     INFERENCE_DURATION: Histogram<Histogram> of EngineId = "inference.request.inference.duration" ["s"]
-        from "vLLM request_inference_time_seconds, TGI tgi_request_inference_duration";
+        from "vLLM and TensorRT-LLM request_inference_time_seconds, TGI tgi_request_inference_duration";
     /// Prompts' lengths.
     REQUEST_PROMPT_TOKENS: Histogram<Histogram> of EngineId = "inference.request.prompt.size" ["{token}"]
         from "vLLM and NIM request_prompt_tokens, SGLang prompt_tokens_histogram, TGI tgi_request_input_length";
@@ -80,10 +80,10 @@ metrics! {
     /// Part of the KV cache that requests hold, from 0 to 1. SGLang's does not count what may be
     /// evicted; TGI's is absent (`tgi.batch.tokens` by `tgi.batch.token.limit`).
     KV_CACHE_UTILIZATION: Gauge<f64> of EngineId = "inference.kv_cache.utilization" ["1"]
-        from "vLLM kv_cache_usage_perc, before 0.9 and NIM gpu_cache_usage_perc, SGLang token_usage, Triton nv_trt_llm_kv_cache_block_metrics, llama.cpp before mid-2025 kv_cache_usage_ratio";
+        from "vLLM kv_cache_usage_perc, before 0.9 and NIM gpu_cache_usage_perc, SGLang token_usage, TensorRT-LLM kv_cache_utilization, Triton nv_trt_llm_kv_cache_block_metrics, llama.cpp before mid-2025 kv_cache_usage_ratio";
     /// Tokens that the KV cache has room for.
     KV_CACHE_CAPACITY: UpDownCounter<i64> of EngineId = "inference.kv_cache.capacity" ["{token}"]
-        from "vLLM cache_config_info, SGLang max_total_num_tokens";
+        from "vLLM cache_config_info (kv_cache_size_tokens, else num_gpu_blocks × block_size), SGLang max_total_num_tokens";
     /// Tokens looked up in the prefix cache. Hits divided by queries is the hit rate.
     PREFIX_QUERIES: Counter<i64> of EngineId = "inference.prefix_cache.queries" ["{token}"]
         from "vLLM prefix_cache_queries, SGLang all modes of prefill_effective_tokens";
@@ -98,11 +98,11 @@ metrics! {
         from "vLLM and llama.cpp spec_decode_num_drafts";
     /// Tokens drafted.
     DRAFTED_TOKENS: Counter<i64> of EngineId = "inference.speculation.tokens.drafted" ["{token}"]
-        from "vLLM and llama.cpp spec_decode_num_draft_tokens";
+        from "spec_decode_num_draft_tokens";
     /// Tokens drafted that the model accepted. By position where the engine tells it
     /// (`vllm.speculation.tokens.accepted`).
     ACCEPTED_TOKENS: Counter<i64> of EngineId = "inference.speculation.tokens.accepted" ["{token}"]
-        from "vLLM and llama.cpp spec_decode_num_accepted_tokens";
+        from "spec_decode_num_accepted_tokens";
     /// LoRA adapters that running requests use.
     LORA_RUNNING: Gauge<i64> of EngineId = "inference.lora.running" ["{adapter}"]
         from "running_lora_adapters of the newest vLLM lora_requests_info, SGLang lora_pool_slots_used";
@@ -252,9 +252,6 @@ metrics! {
     /// The engine's own hit rate of the prefix cache, of its last batch.
     SGLANG_HIT_RATE: Gauge<f64> of EngineId = "sglang.prefix_cache.hit_rate" ["1"]
         from "sglang:cache_hit_rate";
-    /// Tokens a second as the engine says; it stays where it was when there are no requests.
-    SGLANG_THROUGHPUT: Gauge<f64> of EngineId = "sglang.tokens.rate" ["{token}/s"]
-        from "sglang:gen_throughput";
     /// Device memory of the model's weights.
     SGLANG_WEIGHT_MEMORY: UpDownCounter<i64> of EngineId = "sglang.memory.weights" ["By"]
         from "sglang:weight_memory_usage_gb";

@@ -2,6 +2,7 @@
 
 use super::attributes as attr;
 use super::{dims, metrics};
+use crate::ids::GpuId;
 use crate::sample::{Agent, GpuXid};
 
 dims! {
@@ -184,6 +185,10 @@ metrics! {
     /// XID, so that the first one is an increase too.
     XID_ERRORS: Counter<i64> of GpuXid, by EventSeverity = "gpu.xid.errors" ["{error}"]
         from "NVRM: Xid lines of /dev/kmsg; nvmlEventSetWait_v2 (nvmlEventTypeXidCriticalError)";
+    /// The code of a device's last XID since the agent's start, for rules that are made for
+    /// dcgm-exporter; it says neither when nor how often.
+    XID_LAST: Gauge<i64> of GpuId = "gpu.xid.last" ["{code}"]
+        from "as gpu.xid.errors";
     /// Events by name, each counted once, including those that were folded into a summary.
     EVENTS: Counter<i64> of Agent, by EventKind = "gpuwho.events" ["{event}"]
         from "the log records the agent makes, before folding";

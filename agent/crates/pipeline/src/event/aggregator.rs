@@ -70,6 +70,8 @@ pub struct Tally {
     pub kinds: Vec<(EventKind, u64)>,
     /// XIDs by device, code and severity.
     pub xids: Vec<(GpuId, u16, Severity, u64)>,
+    /// The last code of each device that had one.
+    pub last_xids: Vec<(GpuId, u16)>,
     /// Events that were counted but not exported.
     pub lost: u64,
 }
@@ -199,14 +201,18 @@ impl EventAggregator {
         let lost = state.lost;
         drop(state);
         let mut known: BTreeMap<(GpuId, u16, Severity), u64> = BTreeMap::new();
-        for ((place, code, severity), count) in xids {
+        let mut latest: BTreeMap<GpuId, (u64, u16)> = BTreeMap::new();
+        for ((place, code, severity), (count, last)) in xids {
             if let Some((gpu, _)) = self.device(place) {
                 *known.entry((gpu, code, severity)).or_default() += count;
+                let latest = latest.entry(gpu).or_default();
+                *latest = (*latest).max((last, code));
             }
         }
         let counted = known.into_iter();
         let xids = counted.map(|((gpu, code, how), count)| (gpu, code, how, count)).collect();
-        Tally { kinds, xids, lost }
+        let last_xids = latest.into_iter().map(|(gpu, (_, code))| (gpu, code)).collect();
+        Tally { kinds, xids, last_xids, lost }
     }
 
     /// The device at a place; for a port, the only device below it.

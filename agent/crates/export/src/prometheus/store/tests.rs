@@ -2,7 +2,8 @@ use super::super::fixture::{labels, point, power, store};
 use super::*;
 use crate::naming::Profile::{Dcgm, Native};
 use gpuwho_model::catalog::attributes::{self as attr, AttrSet};
-use gpuwho_model::catalog::{device, engine, gpm, instance};
+use gpuwho_model::catalog::dcgm::Vocabulary::{New, Old};
+use gpuwho_model::catalog::{device, engine, event, gpm, instance};
 use std::io::Read as _;
 
 fn text(store: &mut Store, format: Format, now: Instant) -> String {
@@ -48,7 +49,7 @@ fn a_series_that_ended_or_is_not_finite_is_absent() {
 
 #[test]
 fn a_series_that_is_not_read_for_five_minutes_is_absent_until_it_is() {
-    let mut store = store(&[Native, Dcgm], power(1.0).points);
+    let mut store = store(&[Native, Dcgm(Old)], power(1.0).points);
     let later = Instant::now() + Duration::from_mins(6);
     assert_eq!(
         sample(&text(&mut store, Format::Text, later)),
@@ -168,13 +169,14 @@ fn mig_device() -> Vec<Point> {
 
 #[test]
 fn dcgm_s_names_have_its_labels_units_and_instances() {
-    let mut store = store(&[Dcgm], mig_device());
+    let mut store = store(&[Dcgm(Old)], mig_device());
     let device = "gpu=\"0\",UUID=\"GPU-1\",pci_bus_id=\"00000000:3B:00.0\",device=\"nvidia0\",\
                   modelName=\"H100\",Hostname=\"node\",DCGM_FI_DRIVER_VERSION=\"580.1\"";
     let part = format!("{device},GPU_I_PROFILE=\"1g.10gb\",GPU_I_ID=\"7\"");
     let expected = [
         format!("DCGM_FI_DEV_SM_CLOCK{{{device}}} 1980"),
         format!("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{{device}}} 2000"),
+        format!("DCGM_FI_DEV_XID_ERRORS{{{device}}} 0"),
         format!("DCGM_FI_DEV_FB_USED{{{part}}} 3"),
         format!("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{{{part}}} 0.5"),
         "target_info{host_name=\"node\"} 1".to_owned(),
@@ -187,11 +189,38 @@ fn dcgm_s_names_have_its_labels_units_and_instances() {
 }
 
 #[test]
+fn dcgm_s_newer_names_have_base_units_and_the_last_xid() {
+    let mut points = mig_device();
+    points.push(point(event::XID_LAST.def(), &labels(None), Some(Value::Int(79))));
+    points.push(point(
+        device::UTILIZATION.def(),
+        &labels(Some((&attr::GPU_TASK, "general"))),
+        Some(Value::Double(0.5)),
+    ));
+    let mut store = store(&[Dcgm(New)], points);
+    let device = "gpu=\"0\",UUID=\"GPU-1\",pci_bus_id=\"00000000:3B:00.0\",device=\"nvidia0\",\
+                  modelName=\"H100\",hostname=\"node\",DCGM_FI_SYSTEM_DRIVER_VERSION=\"580.1\"";
+    let part = format!("{device},GPU_I_PROFILE=\"1g.10gb\",GPU_I_ID=\"7\"");
+    let expected = [
+        format!("DCGM_FI_DEV_SM_CLOCK_HERTZ{{{device}}} 1980000000"),
+        format!("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL{{{device}}} 2"),
+        format!("DCGM_FI_DEV_GPU_UTIL_RATIO{{{device}}} 0.5"),
+        format!("DCGM_FI_DEV_XID_ERROR{{{device}}} 79"),
+        format!("DCGM_FI_DEV_FB_USED_BYTES{{{part}}} 3145728"),
+        format!("DCGM_FI_PROF_TENSOR_UTIL_RATIO{{{part}}} 0.5"),
+        "target_info{host_name=\"node\"} 1".to_owned(),
+    ];
+    let plain = text(&mut store, Format::Text, Instant::now());
+    assert_eq!(sample(&plain), expected);
+    assert!(plain.contains("# HELP DCGM_FI_DEV_SM_CLOCK_HERTZ SM clock frequency\n"), "{plain}");
+}
+
+#[test]
 fn another_vendor_s_device_has_no_dcgm_names() {
     let mut points = mig_device();
     let mut info = points[0].labels.to_set();
     info.set(&attr::GPU_VENDOR, "amd");
     points[0].labels = Arc::new(Labels::new(info));
-    let mut store = store(&[Dcgm], points);
+    let mut store = store(&[Dcgm(Old)], points);
     assert_eq!(sample(&text(&mut store, Format::Text, Instant::now())).len(), 1);
 }

@@ -551,6 +551,7 @@ fn a_burst_is_exported_as_ten_events_and_a_summary_and_counted_whole() {
     room.aggregator.apply_due(room.at(60));
     assert_eq!(counts(room.aggregator.drain()), [(Some(63), 490)]);
     assert_eq!(room.xids(), [(63, 500), (64, 1)]);
+    assert!(matches!(room.aggregator.tally().last_xids[..], [(_, 63 | 64)]));
     room.take(xid(63), EventSource::Kmsg, 61);
     assert_eq!(counts(room.aggregator.drain()), [(Some(63), 1)], "the next minute begins anew");
 }

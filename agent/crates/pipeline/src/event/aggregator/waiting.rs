@@ -54,7 +54,8 @@ pub(super) struct State {
     folds: HashMap<FoldKey, Fold>,
     pub(super) out: VecDeque<Event>,
     pub(super) kinds: HashMap<EventKind, u64>,
-    pub(super) xids: BTreeMap<(Place, u16, Severity), u64>,
+    /// XIDs: how many, and which of all was the last.
+    pub(super) xids: BTreeMap<(Place, u16, Severity), (u64, u64)>,
     pub(super) lost: u64,
     /// Ended peers that an event told of, and which source was the first: NCCL gives a process up a minute
     /// after the probes have missed it.
@@ -142,12 +143,15 @@ impl State {
     }
 
     fn count(&mut self, what: &Observation) {
-        *self.kinds.entry(what.kind).or_default() += 1;
+        let of_kind = self.kinds.entry(what.kind).or_default();
+        *of_kind += 1;
+        let place = *of_kind;
         let code = what.code.filter(|_| what.kind == EventKind::Xid);
         let Some(code) = code.and_then(|code| u16::try_from(code).ok()) else { return };
         let key = (what.place, code, what.severity);
         if self.xids.len() < MAX_KEYS || self.xids.contains_key(&key) {
-            *self.xids.entry(key).or_default() += 1;
+            let (count, last) = self.xids.entry(key).or_default();
+            (*count, *last) = (*count + 1, place);
         } else {
             self.lost += 1;
         }
