@@ -617,14 +617,11 @@ fn a_total_beside_its_parts_counts_alone() {
     assert_eq!(value("sglang.requests.queued"), "3");
     // Without a total, and where the label is missing on some (Triton's instances of a model), all count.
     let running = |lines: &[&str]| {
-        let page: String = lines
-            .iter()
-            .map(|labels| format!("vllm:num_requests_running{{{labels}}} 5\n"))
-            .collect();
-        of(&read(&page), "requests.running")
-            .iter()
-            .map(|one| one.rsplit_once(' ').unwrap().1.to_owned())
-            .collect::<Vec<_>>()
+        let line = |labels: &&str| format!("vllm:num_requests_running{{{labels}}} 5\n");
+        let page: Vec<_> = lines.iter().map(line).collect();
+        let samples = read(&page.concat());
+        let samples = of(&samples, "requests.running").into_iter();
+        samples.map(|one| one.rsplit_once(' ').unwrap().1.to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(running(&["priority=\"1\"", "priority=\"2\""]), ["10"]);
     assert_eq!(running(&["", "gpu_uuid=\"GPU-1\""]), ["10"]);
