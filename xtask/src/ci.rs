@@ -3,9 +3,15 @@
 use crate::compile::{self, Profile};
 use crate::{chart, docs, place, setup, shell, test, tidy, vm};
 use anyhow::{Context as _, Result, bail};
+use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// The lints while they run, and what they say.
+static LINTS: Mutex<Option<Child>> = Mutex::new(None);
+const LINTS_LOG: &str = "clippy.log";
 
 /// How a step ended, if it did not fail.
 enum Outcome {
@@ -19,18 +25,18 @@ struct Step {
     perform: fn() -> Result<Outcome>,
 }
 
-/// The steps, quickest answer first; those after `build` find built what they need.
+/// The steps; those after `build` find built what they need. Lints run beside the tests, which mostly wait.
 const STEPS: &[Step] = &[
     Step { name: "setup", perform: prepare },
     Step { name: "fmt", perform: fmt },
     Step { name: "deny", perform: deny },
     Step { name: "advisories", perform: advisories },
-    Step { name: "clippy", perform: clippy },
     Step { name: "build", perform: build },
     Step { name: "tidy", perform: || tidy::tidy(&agent()).map(passed) },
     Step { name: "docs", perform: || docs::check(&agent()).map(passed) },
     Step { name: "chart", perform: chart },
     Step { name: "test", perform: tests },
+    Step { name: "clippy", perform: clippy },
     Step { name: "slow", perform: slow },
     Step { name: "vm", perform: kernels },
 ];
@@ -77,11 +83,29 @@ fn fmt() -> Result<Outcome> {
     shell::run(&mut shell::cargo(["fmt", "--all", "--check"])).map(passed)
 }
 
-/// Everything, the fuzz targets too; agent/crates/bpf/build.rs checks the BPF programs.
+/// Everything, the fuzz targets too, with what the tests leave of the machine.
+fn start_lints() -> Result<()> {
+    let mut command = shell::program("nice", ["-n", "19"]);
+    let clippy = shell::cargo(["clippy", "--all-targets"]);
+    command.arg(clippy.get_program()).args(clippy.get_args()).args(compile::EVERYTHING);
+    command.args(["--", "-D", "warnings"]);
+    let log = File::create(place::target(LINTS_LOG)).context("the log of the lints")?;
+    command.stdout(Stdio::null()).stderr(log);
+    let child = command.spawn().context("starting clippy")?;
+    *LINTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+    Ok(())
+}
+
+/// What the lints have found.
 fn clippy() -> Result<Outcome> {
-    let mut command = shell::cargo(["clippy", "--all-targets"]);
-    command.args(compile::EVERYTHING).args(["--", "-D", "warnings"]);
-    shell::run(&mut command).map(passed)
+    let lints = LINTS.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let status = lints.context("clippy has not been started")?.wait()?;
+    let said = fs::read_to_string(place::target(LINTS_LOG)).unwrap_or_default();
+    if !status.success() {
+        print!("{said}");
+        bail!("clippy ended with {status}");
+    }
+    Ok(Outcome::Passed("beside the tests".to_owned()))
 }
 
 fn build() -> Result<Outcome> {
@@ -105,7 +129,8 @@ fn chart() -> Result<Outcome> {
 
 fn tests() -> Result<Outcome> {
     let request = test::Request::everything();
-    let tally = test::perform(&request, test::Selected::Fast)?;
+    // The examples in comments, which cargo builds, wait for the lints.
+    let tally = test::perform_beside(&request, test::Selected::Fast, start_lints)?;
     Ok(Outcome::Passed(tally.to_string()))
 }
 

@@ -88,6 +88,15 @@ pub(crate) fn slow(request: &Request, suites: &[&'static Suite]) -> Result<()> {
 
 /// Builds and runs.
 pub(crate) fn perform(request: &Request, selected: Selected) -> Result<Tally> {
+    perform_beside(request, selected, || Ok(()))
+}
+
+/// The same; `once_built` starts what runs beside the tests.
+pub(crate) fn perform_beside(
+    request: &Request,
+    selected: Selected,
+    once_built: impl FnOnce() -> Result<()>,
+) -> Result<Tally> {
     compile::setup_toolchain()?;
     setup::ensure(&["test", "containerd", "systemd", "slurm", "nccl"], Want::Optional)?;
     let (environment, arguments) = (environment(), request.arguments.clone());
@@ -102,6 +111,7 @@ pub(crate) fn perform(request: &Request, selected: Selected) -> Result<Tally> {
     let place = |program: &TestProgram| START_FIRST.iter().position(|name| *name == program.name);
     programs.sort_by_key(|program| place(program).unwrap_or(START_FIRST.len()));
     let built = began.elapsed();
+    once_built()?;
     let runs = runner.run_all(&programs)?;
     let mut tally = Tally::of(runs, &runner)?;
     tally.times = (built, began.elapsed().saturating_sub(built));
