@@ -163,3 +163,107 @@ pub(super) fn table(out: &mut String) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::catalog::{self, Kind, attributes, profile};
+    use std::collections::HashMap;
+
+    const REGISTRY: &str = include_str!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../../tests/fixtures/semconv/registry-1.44.0.tsv"
+    ));
+
+    /// The namespaces of which every name must be the registry's.
+    const THEIRS: [&str; 11] = [
+        "hw.",
+        "gen_ai.",
+        "k8s.",
+        "host.",
+        "process.",
+        "container.",
+        "service.",
+        "error.",
+        "cloud.",
+        "os.",
+        "system.",
+    ];
+
+    /// Names that the registry lacks and the Collector's receivers have: `hostmetrics`, `k8s_cluster`.
+    const COLLECTOR: [&str; 4] = [
+        "system.cpu.load_average.1m",
+        "system.cpu.load_average.5m",
+        "system.cpu.load_average.15m",
+        "k8s.pod.qos_class",
+    ];
+
+    /// The registry's word for each name: an attribute's type, a metric's instrument and unit.
+    fn registry(kind: &str) -> HashMap<&'static str, (&'static str, &'static str)> {
+        let rows = REGISTRY.lines().filter(|line| !line.starts_with('#'));
+        let rows = rows.map(|line| line.split('\t').collect::<Vec<_>>());
+        let of_kind = rows.filter(|row| row[0] == kind);
+        of_kind.map(|row| (row[1], (row[2], row[3]))).collect()
+    }
+
+    fn is_theirs(name: &str) -> bool {
+        THEIRS.iter().any(|theirs| name.starts_with(theirs)) && !COLLECTOR.contains(&name)
+    }
+
+    /// Whether the conventions still have it: `gen_ai.*` has moved, whole.
+    fn is_current(name: &str, stability: &str) -> bool {
+        stability != "deprecated" || name.starts_with("gen_ai.")
+    }
+
+    #[test]
+    fn every_attribute_of_a_common_namespace_is_the_registry_s() {
+        let registry = registry("attribute");
+        let ours = attributes::ALL.iter().map(|key| key.name);
+        let renamed = super::RENAMES.iter().filter_map(|rename| rename.to).map(|key| key.name);
+        let with = super::ROWS.iter().flat_map(|row| row.with).map(|(key, _)| key.name);
+        let is_one = |name: &str| {
+            let mut of_template =
+                registry.iter().filter(|(_, (kind, _))| kind.starts_with("template"));
+            of_template.any(|(template, _)| name.starts_with(&format!("{template}.")))
+                || registry.get(name).is_some_and(|(_, stability)| is_current(name, stability))
+        };
+        let findings: Vec<_> = ours
+            .chain(renamed)
+            .chain(with)
+            .filter(|name| is_theirs(name) && !is_one(name))
+            .collect();
+        assert!(findings.is_empty(), "not in the registry, or deprecated: {findings:#?}");
+    }
+
+    #[test]
+    fn every_metric_of_a_common_namespace_has_the_registry_s_kind_and_unit() {
+        let registry = registry("metric");
+        let metrics = catalog::all().chain(profile::SEMCONV.metrics());
+        let mut findings = Vec::new();
+        for metric in metrics.filter(|metric| is_theirs(metric.name)) {
+            let instrument = match metric.kind {
+                Kind::Counter => "counter",
+                Kind::UpDownCounter => "updowncounter",
+                Kind::Gauge => "gauge",
+                Kind::Histogram => "histogram",
+            };
+            let ours = format!("{instrument} {}", metric.unit);
+            match registry.get(metric.name) {
+                Some((theirs, stability))
+                    if *theirs == ours && is_current(metric.name, stability) => {}
+                other => findings.push((metric.name, ours, other.copied())),
+            }
+        }
+        assert!(findings.is_empty(), "{findings:#?}");
+    }
+
+    #[test]
+    fn a_constant_value_of_an_enumeration_is_one_of_it() {
+        let registry = registry("attribute");
+        for (key, value) in super::ROWS.iter().flat_map(|row| row.with) {
+            let values = registry.get(key.name).and_then(|(kind, _)| kind.strip_prefix("enum:"));
+            let is_one = values.is_none_or(|values| values.split(',').any(|one| one == *value));
+            // The class of an error may be one's own.
+            assert!(is_one || key.name == "error.type", "{}={value}: {values:?}", key.name);
+        }
+    }
+}
