@@ -45,6 +45,11 @@ static TURN: Mutex<()> = Mutex::new(());
 
 impl Scene {
     fn new(hook: Option<&'static str>) -> Result<Self, &'static str> {
+        Self::limited(hook, None)
+    }
+
+    /// With `agent.cpu_limit`.
+    fn limited(hook: Option<&'static str>, cpu_limit: Option<f64>) -> Result<Self, &'static str> {
         if !geteuid().is_root() {
             return Err("root, to attach programs");
         }
@@ -65,6 +70,7 @@ impl Scene {
             nodes: Some([&device, &refusing].map(|node| node.display().to_string()).to_vec()),
             file: Some(folder.path().join(FILE)),
             hook,
+            cpu_limit,
             more: "[nvidia]\nenabled = false\n".to_owned(),
             ..Config::default()
         };
@@ -103,9 +109,13 @@ impl Scene {
     }
 
     fn source(&self) -> Value {
+        self.source_named("device_users").unwrap()
+    }
+
+    fn source_named(&self, name: &str) -> Option<Value> {
         let who = self.agent.who().unwrap();
         let sources = who["sources"].as_array().unwrap();
-        sources.iter().find(|source| source["name"] == "device_users").unwrap().clone()
+        sources.iter().find(|source| source["name"] == name).cloned()
     }
 
     /// What nobody was refused of a limit.
@@ -193,6 +203,25 @@ fn processes_that_fork_without_a_pause_hide_nobodys_opening_and_are_named() {
     // Once nothing is lost any more the source is whole.
     let whole = until(WITHIN, || (scene.source()["state"] == "ready").then_some(()));
     assert!(whole.is_some(), "{:#}", scene.source());
+}
+
+/// `agent.cpu_limit` looks at the agent's use every 30 seconds.
+#[test]
+fn under_a_limit_of_cpu_who_floods_is_heard_less_before_anybody_is_read_less_often() {
+    let scene = or_skip!(Scene::limited(None, Some(5.0)));
+    let attack = scene.attack("fork-flood", &["4"]);
+    let degraded = || {
+        let limit = scene.source_named("cpu_limit")?;
+        (limit["state"] == "degraded").then_some(limit)
+    };
+    let limit = until(2 * WITHIN, degraded).unwrap_or_else(|| panic!("{:#}", scene.source()));
+    let reason = limit["reason"].as_str().unwrap();
+    assert!(reason.starts_with("owners' processes that fork and end cost much"), "{reason}");
+    // He is named, and an opening of another's is told as before.
+    scene.see_all_beside(&attack);
+    assert!(
+        until(WITHIN, || scene.refused("process_records")).is_some_and(|refused| refused > 0.0)
+    );
 }
 
 #[test]

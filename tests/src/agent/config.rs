@@ -25,6 +25,8 @@ pub struct Config {
     pub log_file: Option<PathBuf>,
     /// `agent.series_limit`.
     pub series_limit: Option<u32>,
+    /// `agent.cpu_limit`, in percent of a core.
+    pub cpu_limit: Option<f64>,
     /// `agent.show_others`.
     pub show_others: Option<bool>,
     /// `paths.pod_logs`.
@@ -69,6 +71,7 @@ impl Config {
         let keys = [
             ("interval", Some(interval.into())),
             ("series_limit", self.series_limit.map(Value::from)),
+            ("cpu_limit", self.cpu_limit.map(Value::from)),
             ("show_others", self.show_others.map(Value::from)),
         ];
         section(&mut text, "agent", &keys);
