@@ -2,12 +2,16 @@
 //! user would call wrong.
 
 mod agreement;
+mod binding;
+mod copies;
 mod cost;
 mod counters;
 mod events;
 mod latency;
 mod load;
 mod nccl;
+mod ownership;
+mod products;
 mod release;
 mod split;
 mod start;
@@ -36,6 +40,8 @@ pub struct Bench<'a> {
     options: &'a Options,
     /// UUIDs of the GPUs that the agent reads, in its order.
     gpus: Vec<String>,
+    /// Multiprocessors of the first, as CUDA says.
+    multiprocessors: u32,
 }
 
 /// Why a check could not be tried or came to nothing.
@@ -55,9 +61,13 @@ type Check = fn(&Bench<'_>) -> Checked;
 /// The checks that need a running agent, with the names of their rows where they come to nothing.
 const CHECKS: &[(&str, Check)] = &[
     ("agreement", agreement::check),
+    ("agrees with NVIDIA's binding", binding::check),
     ("load", load::check),
     ("performance counters", counters::check),
+    ("copies over PCIe", copies::check),
+    ("matrix products", products::check),
     ("split", split::check),
+    ("ownership", ownership::check),
     ("release", release::check),
     ("events", events::check),
     ("nccl", nccl::check),
@@ -81,7 +91,9 @@ pub fn run(options: &Options, folder: &Path, mut report: impl FnMut(&Row)) -> Ve
     };
     let (gpus, started) = start::check(&watched);
     add(started);
-    let bench = Bench { watched: &watched, options, gpus };
+    let multiprocessors =
+        Running::start(&["idle", "--memory", "64"]).map_or(0, |load| load.ready.multiprocessors);
+    let bench = Bench { watched: &watched, options, gpus, multiprocessors };
     if bench.gpus.is_empty() {
         return rows;
     }

@@ -83,6 +83,8 @@ functions! {
     cuCtxSynchronize();
     cuMemAlloc_v2(*mut Address, usize);
     cuMemsetD8_v2(Address, u8, usize);
+    cuMemAllocHost_v2(*mut *mut c_void, usize);
+    cuMemcpyHtoD_v2(Address, *const c_void, usize);
     cuModuleLoadData(*mut Handle, *const c_char);
     cuModuleGetFunction(*mut Handle, Handle, *const c_char);
     cuLaunchKernel(
@@ -136,6 +138,13 @@ pub struct Memory {
     pub bytes: usize,
 }
 
+/// Memory of the host, locked; given back when the process ends.
+#[derive(Debug)]
+pub struct HostMemory {
+    address: *mut c_void,
+    bytes: usize,
+}
+
 /// A kernel of `(pointer, rounds)`.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel(Handle);
@@ -175,6 +184,23 @@ impl Device {
         self.check("cuMemsetD8", code)?;
         self.wait()?;
         Ok(Memory { address, bytes })
+    }
+
+    /// Takes memory of the host that the device can read by itself.
+    pub fn host_memory(&self, bytes: usize) -> Result<HostMemory, CudaError> {
+        let mut address = ptr::null_mut();
+        // SAFETY: `address` is where the answer goes.
+        let code = unsafe { (self.functions.cuMemAllocHost_v2)(&raw mut address, bytes) };
+        self.check("cuMemAllocHost", code)?;
+        Ok(HostMemory { address, bytes })
+    }
+
+    /// Copies all of it to the device; returns when it is there.
+    pub fn copy(&self, from: &HostMemory, to: Memory) -> Result<(), CudaError> {
+        let bytes = from.bytes.min(to.bytes);
+        // SAFETY: both are memory of the library's that is that long and never given back.
+        let code = unsafe { (self.functions.cuMemcpyHtoD_v2)(to.address, from.address, bytes) };
+        self.check("cuMemcpyHtoD", code)
     }
 
     /// Compiles a program in PTX and finds a kernel in it.

@@ -1,7 +1,9 @@
 //! What came of the checks: one row each.
 
 use serde::Serialize;
-use std::fmt::{self, Display};
+use std::fmt::{self, Display, Write as _};
+use std::fs;
+use std::time::SystemTime;
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -13,6 +15,16 @@ pub enum Verdict {
     Fail,
     /// It could not be tried here.
     Skip,
+}
+
+impl Display for Verdict {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Pass => "pass",
+            Self::Fail => "FAIL",
+            Self::Skip => "skip",
+        })
+    }
 }
 
 /// One row.
@@ -50,15 +62,29 @@ impl Row {
 
 impl Display for Row {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdict = match self.verdict {
-            Verdict::Pass => "pass",
-            Verdict::Fail => "FAIL",
-            Verdict::Skip => "skip",
-        };
+        let verdict = self.verdict;
         let mut lines = self.seen.lines();
         write!(out, "{verdict}  {:<22}  {}", self.check, lines.next().unwrap_or_default())?;
         lines.try_for_each(|line| write!(out, "\n{:30}{line}", ""))
     }
+}
+
+/// The rows as a page that can be published: what was checked, where and when.
+pub fn page(rows: &[Row]) -> String {
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let day = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let mut page = format!(
+        "# gpuwho on a real driver\n\n{}, kernel {}; {}.\n\n| check | verdict | seen |\n|---|---|---|\n",
+        day.split('T').next().unwrap_or_default(),
+        kernel.trim(),
+        summary(rows)
+    );
+    for Row { check, verdict, seen } in rows {
+        let seen = seen.trim().replace('|', "\\|").replace('\n', "<br>");
+        // Writing to a string cannot fail.
+        let _ = writeln!(page, "| {check} | {verdict} | {seen} |");
+    }
+    page
 }
 
 /// The last line: how many ended how.
@@ -74,7 +100,7 @@ pub fn summary(rows: &[Row]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Row, Verdict, summary};
+    use super::{Row, Verdict, page, summary};
 
     #[test]
     fn a_rows_details_stand_below_what_was_seen() {
@@ -83,5 +109,8 @@ mod tests {
         assert_eq!(row.to_string(), text);
         let rows = [row, Row::new("driver", Verdict::Pass, ""), Row::skip("load", "no libcuda")];
         assert_eq!(summary(&rows), "1 passed, 1 failed, 1 could not be tried");
+        let page = page(&rows);
+        let line = "| identity | FAIL | 1 of 2 agree<br>serial: smi 7, gpuwho 8 |";
+        assert!(page.lines().any(|one| one == line), "{page}");
     }
 }

@@ -1,7 +1,7 @@
 //! What `gpu-load` does: a kernel of known kind, on a known part of the device, for a known part of
 //! the time. Ends when its standard input does, so it never outlives whoever asked for it.
 
-use crate::cuda::{CudaError, Device, Kernel, Memory};
+use crate::cuda::{CudaError, Device, HostMemory, Kernel, Memory};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +34,8 @@ pub enum Kind {
     Tensor,
     /// Read and write all of the memory taken.
     Stream,
+    /// Copy from the host to all of the memory taken.
+    Copy,
     /// Write where nothing is: the driver ends it and tells XID 31.
     Fault,
 }
@@ -80,6 +82,8 @@ pub struct Load {
     share: Share,
     kernel: Option<Kernel>,
     memory: Memory,
+    /// What is copied.
+    host: Option<HostMemory>,
     rounds: u32,
 }
 
@@ -102,7 +106,8 @@ impl Load {
             Some(name) => Some(device.kernel(source, name)?),
             None => None,
         };
-        let mut load = Self { device, kind, share, kernel, memory, rounds: 1 };
+        let host = (kind == Kind::Copy).then(|| device.host_memory(bytes)).transpose()?;
+        let mut load = Self { device, kind, share, kernel, memory, host, rounds: 1 };
         load.calibrate()?;
         Ok(load)
     }
@@ -122,10 +127,10 @@ impl Load {
         let mut done = Done::default();
         loop {
             let period = Instant::now();
-            if let Some(kernel) = self.kernel {
+            if self.kernel.is_some() || self.host.is_some() {
                 while period.elapsed() < PERIOD * self.share.duty / 100 {
                     let launched = Instant::now();
-                    self.launch(kernel)?;
+                    self.once()?;
                     done.busy += launched.elapsed().as_secs_f64();
                     done.launches += 1;
                     done.bytes += self.moved();
@@ -140,6 +145,14 @@ impl Load {
         Ok(done)
     }
 
+    /// One launch, or one copy.
+    fn once(&self) -> Result<(), CudaError> {
+        if let Some(host) = &self.host {
+            return self.device.copy(host, self.memory);
+        }
+        self.kernel.map_or(Ok(()), |kernel| self.launch(kernel))
+    }
+
     /// Sets the rounds so that a launch takes [`LAUNCH`]; all of the memory once for a stream.
     fn calibrate(&mut self) -> Result<(), CudaError> {
         let Some(kernel) = self.kernel else { return Ok(()) };
@@ -148,7 +161,7 @@ impl Load {
                 let chunk = CHUNK * self.threads();
                 self.rounds = u32::try_from(self.memory.bytes / chunk).unwrap_or(u32::MAX).max(1);
             }
-            Kind::Fault | Kind::Idle => {}
+            Kind::Copy | Kind::Fault | Kind::Idle => {}
             Kind::Fma32 | Kind::Fma64 | Kind::Tensor => {
                 self.rounds = FIRST_ROUNDS;
                 // The first launch pays for what is loaded late.
@@ -177,8 +190,11 @@ impl Load {
         self.blocks() as usize * THREADS as usize
     }
 
-    /// Bytes that one launch reads and writes.
+    /// Bytes that one launch reads and writes, or one copy moves.
     fn moved(&self) -> u64 {
+        if self.host.is_some() {
+            return self.memory.bytes as u64;
+        }
         if self.kind != Kind::Stream {
             return 0;
         }
@@ -189,7 +205,7 @@ impl Load {
 impl Kind {
     fn kernel(self) -> Option<&'static str> {
         match self {
-            Self::Idle => None,
+            Self::Copy | Self::Idle => None,
             Self::Fma32 => Some("fma32"),
             Self::Fma64 => Some("fma64"),
             Self::Tensor => Some("tensor"),

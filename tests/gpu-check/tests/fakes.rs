@@ -39,13 +39,24 @@ done
 echo "$line"
 "#;
 
+/// As NVIDIA's binding answers, by the program that asks it; PyTorch is not there.
+const PYTHON: &str = r#"#!/bin/sh
+case $2 in
+*pynvml*) echo '[{"uuid": "GPU-c0da0000-0000-4000-8000-000000000000", "name": "NVIDIA H200",
+"memory.total": "150754820096", "temperature": "WARMTH", "power.enforced": "700.0", "clock.memory": "3201"}]' |
+  tr -d '\n'; echo;;
+esac
+"#;
+
 fn check(folder: &Path, warmth: &str) -> BTreeMap<String, (String, String)> {
     let nvml = FakeNvml::install(folder, "gpu-check").unwrap();
     let tools = folder.join("tools");
     fs::create_dir(&tools).unwrap();
-    let smi = tools.join("nvidia-smi");
-    fs::write(&smi, SMI.replace("WARMTH", warmth)).unwrap();
-    fs::set_permissions(&smi, fs::Permissions::from_mode(0o755)).unwrap();
+    for (name, text) in [("nvidia-smi", SMI), ("python3", PYTHON)] {
+        let program = tools.join(name);
+        fs::write(&program, text.replace("WARMTH", warmth)).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    }
     let built = Path::new(env!("CARGO_BIN_EXE_gpu-check"));
     let library = built.with_file_name("libcuda.so");
     assert!(library.exists(), "cargo build -p gpuwho-fake-cuda");
@@ -80,6 +91,13 @@ fn every_row_says_what_is_so() {
         ("time in the driver", "pass"),
         ("devices", "pass"),
         ("agrees with nvidia-smi", "pass"),
+        ("agrees with NVIDIA's binding", "pass"),
+        // The fake's counters know nothing of copies, and there is no PyTorch.
+        ("copies over PCIe", "skip"),
+        ("matrix products", "skip"),
+        ("owner after a fork", "skip"),
+        ("NCCL calls of PyTorch", "skip"),
+        ("two ranks on one device", "skip"),
         ("memory of a process", "pass"),
         ("busy device", "pass"),
         ("split of two processes", "pass"),
@@ -104,7 +122,12 @@ fn every_row_says_what_is_so() {
 fn a_reading_that_differs_from_the_vendors_is_a_failure() {
     let folder = tempfile::tempdir().unwrap();
     let rows = check(folder.path(), "55");
-    let (verdict, seen) = &rows["agrees with nvidia-smi"];
-    assert_eq!(verdict, "fail");
-    assert!(seen.contains("temperature.gpu: nvidia-smi 55, gpuwho 45"), "{seen}");
+    for (check, field) in [
+        ("agrees with nvidia-smi", "temperature.gpu"),
+        ("agrees with NVIDIA's binding", "temperature"),
+    ] {
+        let (verdict, seen) = &rows[check];
+        assert_eq!(verdict, "fail");
+        assert!(seen.contains(&format!("{field}: the tool 55, gpuwho 45")), "{seen}");
+    }
 }

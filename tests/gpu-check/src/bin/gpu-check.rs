@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use gpu_check::checks::{Options, run};
-use gpu_check::report::{Row, Verdict, summary};
+use gpu_check::report::{Row, Verdict, page, summary};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,10 +24,13 @@ struct Arguments {
     /// Write the rows as JSON to this file, too.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write them as a page in Markdown to this file, too.
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    let Arguments { library, window, readings, json } = Arguments::parse();
+    let Arguments { library, window, readings, json, page: on_page } = Arguments::parse();
     if library.is_none() && !Path::new("/dev/nvidiactl").exists() {
         println!("No GPU here: there is no /dev/nvidiactl. Nothing was checked.");
         return ExitCode::SUCCESS;
@@ -42,11 +45,12 @@ fn main() -> ExitCode {
     let options = Options { library, window: Duration::from_secs(window), readings };
     let rows = run(&options, folder.path(), |row| println!("{row}"));
     println!("{}", summary(&rows));
-    let written =
-        json.map(|file| fs::write(file, serde_json::to_string_pretty(&rows).unwrap_or_default()));
-    if let Some(Err(error)) = written {
-        eprintln!("gpu-check: --json: {error}");
-        return ExitCode::FAILURE;
+    let json = json.map(|file| (file, serde_json::to_string_pretty(&rows).unwrap_or_default()));
+    for (file, text) in json.into_iter().chain(on_page.map(|file| (file, page(&rows)))) {
+        if let Err(error) = fs::write(&file, text) {
+            eprintln!("gpu-check: {}: {error}", file.display());
+            return ExitCode::FAILURE;
+        }
     }
     let failed = |row: &Row| row.verdict == Verdict::Fail;
     if rows.iter().any(failed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }

@@ -14,7 +14,7 @@ const MIB: f64 = 1_048_576.0;
 const MHZ: f64 = 1e6;
 
 /// How a field of nvidia-smi is to be found among the points.
-enum Ours {
+pub(super) enum Ours {
     /// As an attribute of `gpu.info`.
     Word(&'static str),
     /// As a value, which divided by the number may be that far off.
@@ -67,10 +67,19 @@ pub(super) fn check(bench: &Bench<'_>) -> Checked {
     let mut fields = vec!["uuid"];
     fields.extend(table.iter().map(|(field, _)| *field));
     let before = SystemTime::now();
-    let reported = match smi::gpus(&fields) {
-        Ok(reported) => reported,
-        Err(why) => return Ok(vec![Row::skip(CHECK, why)]),
-    };
+    match smi::gpus(&fields) {
+        Ok(reported) => rows(bench, CHECK, (&reported, &table), before),
+        Err(why) => Ok(vec![Row::skip(CHECK, why)]),
+    }
+}
+
+/// What another tool has told of every GPU, against readings since `before`.
+pub(super) fn rows(
+    bench: &Bench<'_>,
+    check: &'static str,
+    (reported, table): (&[Fields], &[(&'static str, Ours)]),
+    before: SystemTime,
+) -> Checked {
     let enough = |points: &[Point]| {
         let seen = values(points, metric::MEMORY_LIMIT.def().name, &[]).len();
         (seen >= bench.gpus.len()).then_some(())
@@ -81,8 +90,8 @@ pub(super) fn check(bench: &Bench<'_>) -> Checked {
         .ok_or(CheckError::NoReading(metric::MEMORY_LIMIT.def().name))?;
     let points = bench.watched.since(SystemTime::UNIX_EPOCH)?;
     let (mut agree, mut differ) = (0, Vec::new());
-    for gpu in &reported {
-        for (field, ours) in &table {
+    for gpu in reported {
+        for (field, ours) in table {
             match compare(gpu, field, ours, &points) {
                 Some(Ok(())) => agree += 1,
                 Some(Err(difference)) => differ.push(difference),
@@ -97,7 +106,7 @@ pub(super) fn check(bench: &Bench<'_>) -> Checked {
             .gpus
             .iter()
             .filter(|gpu| !listed.contains(&gpu.as_str()))
-            .map(|gpu| format!("{gpu} is not nvidia-smi's")),
+            .map(|gpu| format!("{gpu} is not the tool's")),
     );
     differ.extend(
         listed
@@ -112,10 +121,10 @@ pub(super) fn check(bench: &Bench<'_>) -> Checked {
         differ.len(),
         differ.join("\n")
     );
-    Ok(vec![Row::new(CHECK, verdict, seen.trim_end())])
+    Ok(vec![Row::new(check, verdict, seen.trim_end())])
 }
 
-/// `None` where nvidia-smi does not tell.
+/// `None` where the tool does not tell.
 fn compare(
     gpu: &Fields,
     field: &'static str,
@@ -144,7 +153,7 @@ fn compare(
     Some(if agree {
         Ok(())
     } else {
-        Err(format!("{uuid} {field}: nvidia-smi {theirs}, gpuwho {seen}"))
+        Err(format!("{uuid} {field}: the tool {theirs}, gpuwho {seen}"))
     })
 }
 
@@ -173,7 +182,7 @@ mod tests {
         assert_eq!(compare(&gpu, "name", &word, &points), Some(Ok(())));
         let memory = Ours::Value(metric::MEMORY_LIMIT.def().name, &[], super::MIB, 1.0);
         let differs = compare(&gpu, "memory.total", &memory, &points).unwrap().unwrap_err();
-        assert_eq!(differs, "GPU-1 memory.total: nvidia-smi 1024, gpuwho 953.67431640625");
+        assert_eq!(differs, "GPU-1 memory.total: the tool 1024, gpuwho 953.67431640625");
         assert_eq!(compare(&gpu, "serial", &word, &points), None);
     }
 }

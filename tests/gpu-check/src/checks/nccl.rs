@@ -2,17 +2,17 @@
 //! probes counted of it.
 
 use super::{Bench, CheckError, Checked};
-use crate::report::Row;
+use crate::python::Python;
+use crate::report::{Row, Verdict};
 use crate::watch::Point;
 use gpuwho_model::catalog::attributes as attr;
 use gpuwho_model::catalog::nccl as metric;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 const CHECK: &str = "NCCL calls of PyTorch";
+const TWO_RANKS: &str = "two ranks on one device";
 /// The rank, as a program for Python.
 const RANK: &str = include_str!("rank.py");
 /// A batch of the agent and some.
@@ -28,30 +28,33 @@ struct RankReport {
 }
 
 pub(super) fn check(bench: &Bench<'_>) -> Checked {
+    Ok(vec![ranks(bench, CHECK, "1")?, ranks(bench, TWO_RANKS, "2")?])
+}
+
+/// That many ranks on one device; the last comes late to its first collective.
+fn ranks(bench: &Bench<'_>, check: &'static str, count: &str) -> Result<Row, CheckError> {
     let begun = SystemTime::now();
-    let child = Command::new("python3")
-        .args(["-c", RANK])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn();
-    let mut child = match child {
-        Ok(child) => child,
-        Err(why) => return Ok(vec![Row::skip(CHECK, format!("no python3: {why}"))]),
-    };
-    let mut line = String::new();
-    if let Some(out) = child.stdout.take() {
-        // A rank that says nothing has no PyTorch with NCCL.
-        let _read = BufReader::new(out).read_line(&mut line);
+    // Of NCCL 2.30 on: more than one rank on a device, with fewer blocks each.
+    let variables = [("NCCL_MULTI_RANK_GPU_ENABLE", "1"), ("NCCL_MAX_CTAS", "8")];
+    let mut ranks = Vec::new();
+    for rank in ["0", "1"].into_iter().take(count.parse().unwrap_or(1)) {
+        match Python::start(RANK, &[rank, count], &variables) {
+            Ok(python) => ranks.push(python),
+            Err(why) => return Ok(Row::skip(check, why)),
+        }
     }
-    let row = match serde_json::from_str::<RankReport>(&line) {
-        Ok(reported) => compare(bench, begun, &reported)?,
-        Err(_) => Row::skip(CHECK, "python3 has no PyTorch that can use NCCL here"),
+    // They wait for the end of their standard input, so that they are there while they are counted.
+    let reported: Vec<_> = ranks.iter_mut().map(Python::says::<RankReport>).collect();
+    let Some(reported) = reported.into_iter().collect::<Option<Vec<_>>>() else {
+        let why = "python3 has no PyTorch with an NCCL that makes these ranks here";
+        return Ok(Row::skip(check, why));
     };
-    // It waits for the end of its standard input, so that it is there while it is counted.
-    drop(child.stdin.take());
-    let _ended = child.wait();
-    Ok(vec![row])
+    let rows = reported.iter().map(|rank| compare(bench, check, begun, rank));
+    let rows = rows.collect::<Result<Vec<_>, _>>()?;
+    let failed = rows.iter().find(|row| row.verdict != Verdict::Pass);
+    let seen: Vec<_> = rows.iter().map(|row| row.seen.as_str()).collect();
+    let verdict = failed.map_or(Verdict::Pass, |row| row.verdict);
+    Ok(Row::new(check, verdict, seen.join("\n")))
 }
 
 /// The last values of the rank's series of the counted operation, added up.
@@ -66,7 +69,12 @@ fn counted(points: &[Point], pid: u32, name: &str) -> u64 {
     sum
 }
 
-fn compare(bench: &Bench<'_>, begun: SystemTime, reported: &RankReport) -> Result<Row, CheckError> {
+fn compare(
+    bench: &Bench<'_>,
+    check: &'static str,
+    begun: SystemTime,
+    reported: &RankReport,
+) -> Result<Row, CheckError> {
     let calls = metric::CALLS.def().name;
     let all =
         |points: &[Point]| (counted(points, reported.pid, calls) >= reported.calls).then_some(());
@@ -79,7 +87,7 @@ fn compare(bench: &Bench<'_>, begun: SystemTime, reported: &RankReport) -> Resul
         reported.version, reported.calls, reported.bytes
     );
     if arrived.is_none() && seen == 0 {
-        return Ok(Row::skip(CHECK, format!("{text}; `gpuwho doctor` says why")));
+        return Ok(Row::skip(check, format!("{text}; `gpuwho doctor` says why")));
     }
-    Ok(Row::judged(CHECK, seen == reported.calls && bytes == reported.bytes, text))
+    Ok(Row::judged(check, seen == reported.calls && bytes == reported.bytes, text))
 }
