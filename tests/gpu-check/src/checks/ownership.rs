@@ -36,7 +36,7 @@ fn forked(bench: &Bench<'_>) -> Row {
     let Some(pid) = first_line(&mut child).and_then(|line| line.trim().parse::<u64>().ok()) else {
         return Row::skip(CHECK, "no /dev/nvidia0");
     };
-    let told = until(TOLD_WITHIN, || {
+    let reported = until(TOLD_WITHIN, || {
         let who = bench.watched.agent.who().ok()?;
         let mut holders = who["holders"].as_array()?.iter();
         holders.find(|holder| holder["pid"] == pid).cloned()
@@ -46,12 +46,12 @@ fn forked(bench: &Bench<'_>) -> Row {
     let _ended = child.wait();
     let seen = format!(
         "PID {pid} has /dev/nvidia0 from its parent; {}",
-        match &told {
-            Some(holder) => format!("told as a holder of {}", holder["nodes"]),
-            None => format!("not told within {TOLD_WITHIN:?}"),
+        match &reported {
+            Some(holder) => format!("reported as a holder of {}", holder["nodes"]),
+            None => format!("not reported within {TOLD_WITHIN:?}"),
         }
     );
-    Row::judged(CHECK, told.is_some(), seen)
+    Row::judged(CHECK, reported.is_some(), seen)
 }
 
 fn first_line(child: &mut Child) -> Option<String> {

@@ -40,9 +40,9 @@ pub(super) fn check(bench: &Bench<'_>) -> Checked {
     };
     let (mut lines, mut parts) = (Vec::new(), Vec::new());
     while let Some(done) = python.says::<Products>() {
-        let Some((told, line)) = compare(bench, &done)? else { continue };
+        let Some((counted, line)) = compare(bench, &done)? else { continue };
         if done.size >= 4096 {
-            parts.push(told);
+            parts.push(counted);
         }
         lines.push(line);
     }
@@ -71,16 +71,16 @@ fn compare(bench: &Bench<'_>, done: &Products) -> Result<Option<(f64, String)>, 
         return Ok(None);
     };
     let multiprocessors = f64::from(bench.multiprocessors);
-    let told = active * clock * multiprocessors * in_a_cycle;
+    let counted = active * clock * multiprocessors * in_a_cycle;
     let computed = done.flop / (done.ended - done.began);
     let line = format!(
         "{} {}: {:.0} TFLOP/s, counters {:.0} (tensor {:.1} %, {:.0} MHz)",
         done.of,
         done.size,
         computed / 1e12,
-        told / 1e12,
+        counted / 1e12,
         100.0 * active,
         clock / 1e6
     );
-    Ok(Some((told / computed, line)))
+    Ok(Some((counted / computed, line)))
 }
