@@ -88,8 +88,11 @@ fn identity(mut device: &[u8]) -> Option<Vec<u8>> {
     Some(identity)
 }
 
-/// Takes a field off a message: its number, the whole of it, and what is in it if that has a length.
-fn field<'a>(message: &mut &'a [u8]) -> Option<(u32, &'a [u8], Option<&'a [u8]>)> {
+/// A field's number, the whole of it, and what is in it if that has a length.
+type Field<'a> = (u32, &'a [u8], Option<&'a [u8]>);
+
+/// Takes a field off a message.
+fn field<'a>(message: &mut &'a [u8]) -> Option<Field<'a>> {
     let whole = *message;
     let (tag, wire_type) = encoding::decode_key(message).ok()?;
     let inner = *message;
@@ -187,7 +190,7 @@ mod tests {
             field
         };
         let claim = pod(&["gpu-0", "gpu-1"]).containers[0].dynamic_resources[0].clone();
-        let devices = claim.claim_resources.iter().map(|device| device.encode_to_vec());
+        let devices = claim.claim_resources.iter().map(Message::encode_to_vec);
         let devices: Vec<u8> = devices.flat_map(|device| wrap(DEVICES[2], &device)).collect();
         let list = devices.repeat(150_000 / 2);
         let list = wrap(PODS, &wrap(DEVICES[0], &wrap(DEVICES[1], &list)));

@@ -12,6 +12,7 @@
 mod accounts;
 mod allocations;
 mod device;
+mod disputes;
 mod divide;
 #[cfg(any(test, feature = "fixtures"))]
 #[allow(
@@ -167,7 +168,8 @@ impl Accounting {
             } else {
                 device.mark_missed();
             }
-            self.allocations.account(reading, &self.openers, ownership, batch);
+            self.division.members =
+                self.allocations.account(reading, &self.openers, ownership, batch);
             let since = now.saturating_sub(self.last.insert(reading.gpu, now).unwrap_or(now));
             let elapsed_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
             let (gpu, granted) = (reading.gpu, self.allocations.on(reading.gpu));
