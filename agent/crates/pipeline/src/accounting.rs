@@ -155,6 +155,9 @@ impl Accounting {
         // One growth of the batch, not one after another.
         let read = batch.samples.len();
         batch.samples.reserve_exact(self.added);
+        for reading in self.readings.iter_mut() {
+            self.allocations.note_instances(reading);
+        }
         self.allocations.bind(ownership.allocations(), inventory);
         self.openers.update(ownership, inventory);
         for reading in self.readings.iter_mut() {

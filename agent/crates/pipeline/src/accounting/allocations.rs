@@ -66,6 +66,8 @@ pub(super) struct Allocations {
     lists: Vec<Arc<[Allocation]>>,
     devices: Vec<(GpuId, Arc<GpuInfo>)>,
     instances: Vec<(InstanceId, Arc<InstanceInfo>)>,
+    /// The instances that each device had when it was last read; the inventory keeps destroyed ones.
+    live: BTreeMap<GpuId, Vec<InstanceId>>,
     bound: BTreeMap<GpuId, Vec<Bound>>,
     unbound: i64,
     offered: Arc<[(DeviceName, i64)]>,
@@ -87,6 +89,17 @@ impl Allocations {
     pub(super) fn new(max_gap: Duration) -> Self {
         Self { max_gap, ..Self::default() }
     }
+
+    /// Notes the instances of a device; what is allocated is bound anew if they changed.
+    pub(super) fn note_instances(&mut self, reading: &Reading) {
+        let now = || reading.instances.iter().map(|slice| slice.instance);
+        let known = self.live.entry(reading.gpu).or_default();
+        if reading.at.is_some() && !now().eq(known.iter().copied()) {
+            *known = now().collect();
+            self.lists.clear();
+        }
+    }
+
     /// Binds the current allocations to the devices, if either changed.
     pub(super) fn bind(&mut self, registry: &AllocationRegistry, inventory: &Inventory) {
         let (lists, devices) = (registry.all(), inventory.all());
@@ -116,7 +129,14 @@ impl Allocations {
         for allocation in all() {
             let device = &allocation.device;
             if all().all(|other| are_one_place(device, &other.device)) {
-                let found = find(device, &self.devices, &self.instances);
+                let found = match device {
+                    DeviceName::Placed { .. } => {
+                        let live = |id| self.live.values().any(|on_gpu| on_gpu.contains(id));
+                        let live = self.instances.iter().filter(|(instance, _)| live(instance));
+                        find(device, &self.devices, &live.cloned().collect::<Vec<_>>())
+                    }
+                    _ => find(device, &self.devices, &self.instances),
+                };
                 placed.extend(found.map(|(gpu, instance)| (gpu, instance, allocation)));
             }
         }

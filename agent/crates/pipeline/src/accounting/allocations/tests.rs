@@ -58,9 +58,6 @@ fn an_allocation_binds_by_every_name_of_a_device() {
         (instance(7, 1, Some(1)), false),
         (instance(7, 2, Some(0)), false),
         (instance(6, 1, Some(0)), false),
-        (placed(7, "1g10gb-me", 0), true),
-        (placed(7, "1g10gb", 0), false),
-        (placed(0, "1g10gb-me", 0), false),
     ] {
         let mut rig = Rig::new();
         rig.instance("MIG-0", rig.gpu(0), 1);
@@ -257,12 +254,29 @@ fn a_device_by_two_of_its_names_is_one_allocation() {
 }
 
 #[test]
-fn instances_of_one_profile_on_a_device_are_not_told_apart_by_their_places() {
-    for (second, bound) in [(placed(7, "1g10gb-me", 0), 1), (placed(7, "1g10gb-me", 1), 0)] {
+fn an_instance_s_place_names_the_only_one_of_its_profile_that_is_on_the_device() {
+    for (names, live, bound) in [
+        (vec![placed(7, "1g10gb-me", 0)], 1, 1),
+        // No such profile, no such device.
+        (vec![placed(7, "1g10gb", 0)], 1, 0),
+        (vec![placed(0, "1g10gb-me", 0)], 1, 0),
+        // Several of it: on the device, or by what is allocated there.
+        (vec![placed(7, "1g10gb-me", 0)], 2, 0),
+        (vec![placed(7, "1g10gb-me", 0), placed(7, "1g10gb-me", 1)], 1, 0),
+        (vec![placed(7, "1g10gb-me", 0), placed(7, "1g10gb-me", 0)], 1, 2),
+        // Not read yet.
+        (vec![placed(7, "1g10gb-me", 0)], 0, 0),
+    ] {
         let mut rig = Rig::new();
-        rig.instance("MIG-0", rig.gpu(0), 1);
-        rig.allocation(&[(placed(7, "1g10gb-me", 0), 7), (second, 8)]);
-        let batch = rig.read(0, &quiet());
-        assert_eq!(rig.reported(&batch, "gpu.allocation.info").len(), 2 * bound);
+        let all = ["MIG-0", "MIG-1"].map(|uuid| rig.instance(uuid, rig.gpu(0), 1));
+        let named: Vec<_> = names.iter().cloned().zip(7..).collect();
+        rig.allocation(&named);
+        // The other one was destroyed.
+        rig.read(0, &Read { instances: all.to_vec(), ..quiet() });
+        let batch = rig.read(10, &Read { instances: all[..live].to_vec(), ..quiet() });
+        let info = rig.reported(&batch, "gpu.allocation.info");
+        assert_eq!(info.len(), bound, "{names:?} {live}: {info:?}");
+        let unbound = rig.ownership.allocations().disputes().unbound;
+        assert_eq!(unbound, names.len() - bound, "{names:?} {live}");
     }
 }
