@@ -271,14 +271,32 @@ fn a_mig_instance_is_granted_to_its_pod_and_a_pod_that_is_gone_has_nothing() {
         &[
             ("sliced", devices("nvidia.com/mig-3g.20gb", &[instance]), Some((0, 1))),
             ("whole", devices("nvidia.com/gpu", &[whole]), Some((3, 0))),
+            // GKE's plugin, and NVIDIA's driver of claims: by minor and GPU instance, or profile.
+            ("gke", devices("nvidia.com/gpu", &["nvidia0/gi1"]), None),
+            ("placed", claim("gpu.nvidia.com", "gpu-1-mig-2g10gb-14-2"), None),
         ],
     );
-    node.wait_for_grants([["0", "sliced", "instance"], ["3", "whole", "exclusive"]]);
+    let mut wanted = node.wait_for_grants([
+        ["0", "sliced", "instance"],
+        ["3", "whole", "exclusive"],
+        ["0", "gke", "instance"],
+        ["1", "placed", "claim"],
+    ]);
+    let instances = ["gke", "placed"].map(|pod| {
+        let mut points = node.reported.points().iter();
+        let point = points.rfind(|point| is_grant(point, ALLOCATION, &[pod])).unwrap();
+        let id = point["attributes"]["gpu.mig.gpu_instance.id"].as_i64();
+        (id, point["attributes"]["gpu.mig.profile"].as_str())
+    });
+    assert_eq!(instances, [(Some(1), Some("3g.20gb")), (Some(3), Some("2g.10gb"))]);
     let who = node.reported.who();
     let uid = who["holders"].as_array().unwrap().iter().find(|holder| holder["pod"] == "whole");
     let uid = uid.unwrap()["pod_uid"].as_str().unwrap().to_owned();
     node.kubelet.remove_pod(&uid).unwrap();
-    node.wait_for_grants([["0", "sliced", "instance"]]);
+    wanted.remove(&grant(["3", "whole", "exclusive"]));
+    node.reported.wait("all but the grant of the pod that is gone", |points| {
+        (granted_still(points, &PODS) == wanted).then_some(())
+    });
 }
 
 /// The DaemonSet's labels (`apps/v1.ControllerRevisionHashLabelKey`, `extensions`'

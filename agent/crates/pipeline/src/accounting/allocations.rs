@@ -7,7 +7,7 @@ mod find;
 
 use super::accounts::NANO;
 use super::disputes::{Administrative, Placed};
-use super::instances::GpuInstance;
+use super::instances::{GpuInstance, Slice};
 use super::presence::DeviceOpeners;
 use super::reading::{Occupancy, Reading};
 use find::{are_one_place, find};
@@ -67,7 +67,7 @@ pub(super) struct Allocations {
     devices: Vec<(GpuId, Arc<GpuInfo>)>,
     instances: Vec<(InstanceId, Arc<InstanceInfo>)>,
     /// The instances that each device had when it was last read; the inventory keeps destroyed ones.
-    live: BTreeMap<GpuId, Vec<InstanceId>>,
+    live: BTreeMap<GpuId, Vec<Slice>>,
     bound: BTreeMap<GpuId, Vec<Bound>>,
     unbound: i64,
     offered: Arc<[(DeviceName, i64)]>,
@@ -90,14 +90,19 @@ impl Allocations {
         Self { max_gap, ..Self::default() }
     }
 
-    /// Notes the instances of a device; what is allocated is bound anew if they changed.
-    pub(super) fn note_instances(&mut self, reading: &Reading) {
-        let now = || reading.instances.iter().map(|slice| slice.instance);
+    /// Notes the instances of a device: what is allocated is bound anew if they changed. A device that was
+    /// not read has those of its last reading.
+    pub(super) fn note_instances(&mut self, reading: &mut Reading) {
         let known = self.live.entry(reading.gpu).or_default();
-        if reading.at.is_some() && !now().eq(known.iter().copied()) {
-            *known = now().collect();
+        if reading.at.is_none() {
+            return reading.instances.clone_from(known);
+        }
+        if known.len() != reading.instances.len()
+            || known.iter().zip(&reading.instances).any(|(a, b)| a.instance != b.instance)
+        {
             self.lists.clear();
         }
+        known.clone_from(&reading.instances);
     }
 
     /// Binds the current allocations to the devices, if either changed.
@@ -131,8 +136,8 @@ impl Allocations {
             if all().all(|other| are_one_place(device, &other.device)) {
                 let found = match device {
                     DeviceName::Placed { .. } => {
-                        let live = |id| self.live.values().any(|on_gpu| on_gpu.contains(id));
-                        let live = self.instances.iter().filter(|(instance, _)| live(instance));
+                        let live = |id| self.live.values().flatten().any(|of| of.instance == id);
+                        let live = self.instances.iter().filter(|(instance, _)| live(*instance));
                         find(device, &self.devices, &live.cloned().collect::<Vec<_>>())
                     }
                     _ => find(device, &self.devices, &self.instances),

@@ -7,7 +7,7 @@
 //! allocation of any device, as long as it is listed. Where that does not decide, a device with several
 //! claims has no owner.
 
-use gpuwho_model::catalog::share::GrantKind;
+use gpuwho_model::catalog::share::{GrantKind, GrantSource};
 use gpuwho_model::ids::{GpuId, InstanceId};
 use gpuwho_owners::attribute::allocations::{Allocation, Disputes};
 use gpuwho_owners::inventory::GpuInfo;
@@ -34,11 +34,15 @@ impl Administrative {
         let listed: BTreeSet<_> = placed.iter().filter_map(|(.., one)| title(one)?).collect();
         self.0.retain(|claim| listed.contains(claim.as_str()));
         let suspects = suspects(placed, devices);
-        for titles in titles(placed).into_values() {
-            let mut others =
-                titles.iter().filter(|title| !title.is_some_and(|c| suspects.contains(c)));
-            if titles.len() > 1 && others.next().is_some() && others.next().is_none() {
-                let found = titles.into_iter().flatten().filter(|claim| suspects.contains(claim));
+        let held = titles(placed);
+        for ((gpu, _), on) in &held {
+            // A device that is divided is nobody's as a whole.
+            let whole = held.get(&(*gpu, None)).into_iter().flatten();
+            let titles: BTreeSet<_> = on.iter().chain(whole).collect();
+            let is_suspect = |title: &Title<'_>| title.is_some_and(|of| suspects.contains(of));
+            let others = titles.iter().filter(|title| !is_suspect(title)).count();
+            if titles.len() > 1 && others == 1 {
+                let found = titles.into_iter().filter(|title| is_suspect(title)).copied().flatten();
                 self.0.extend(found.map(str::to_owned));
             }
         }
@@ -64,8 +68,12 @@ fn titles<'a>(placed: &[Placed<'a>]) -> BTreeMap<(GpuId, Option<InstanceId>), BT
     titles
 }
 
-/// By what an allocation is the only one of its device; `None` for a part of it.
+/// By what an allocation of the kubelet's is the only one of its device; `None` for a part of it. (A job
+/// of Slurm may be in the pod that has the device.)
 fn title(allocation: &Allocation) -> Option<Title<'_>> {
+    if allocation.source != GrantSource::Kubelet {
+        return None;
+    }
     match (&allocation.claim, allocation.kind) {
         (Some(claim), _) => Some(Some(&claim.name)),
         (None, GrantKind::Exclusive | GrantKind::Instance) => Some(None),

@@ -58,10 +58,10 @@ impl TimeDivision {
     ) {
         self.weights.clear();
         self.granted.clear();
-        if is_read && !reading.instances.is_empty() {
-            self.instances(reading, allocations);
-        } else {
+        if reading.instances.is_empty() {
             self.device(reading, is_read, allocations);
+        } else {
+            self.instances(reading, is_read, allocations);
         }
         let increment = |owner, what| Increment { gpu: reading.gpu, owner, elapsed_ns, what };
         let whole: u128 = self.weights.iter().map(|(_, _, weight)| weight).sum();
@@ -117,8 +117,8 @@ impl TimeDivision {
     }
 
     /// The partitions of a device, and the part that none takes.
-    fn instances(&mut self, reading: &Reading, allocations: &[Bound]) {
-        let counted = reading.gpu_instances();
+    fn instances(&mut self, reading: &Reading, is_read: bool, allocations: &[Bound]) {
+        let counted = reading.gpu_instances().filter(|_| is_read);
         let mut left = WHOLE;
         for (place, (extent, slices)) in reading.extents().into_iter().enumerate() {
             left = left.saturating_sub(extent);
@@ -149,7 +149,7 @@ impl TimeDivision {
         self.entitled.clear();
         self.entitle(allocations, None, WHOLE.into());
         self.grant(left);
-        self.add(Region { extent: left, is_known: true });
+        self.add(Region { extent: left, is_known: is_read });
     }
 
     /// Gives an instance to those it is allocated to, else to those that have the whole device, else to

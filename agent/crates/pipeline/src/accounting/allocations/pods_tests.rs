@@ -2,7 +2,7 @@
 
 use crate::accounting::Amount;
 use crate::accounting::fixture::{Read, Rig, allocated, rows};
-use gpuwho_model::catalog::share::GrantKind;
+use gpuwho_model::catalog::share::{GrantKind, GrantSource};
 use gpuwho_model::ids::{ContainerId, GpuUuid, OwnerId, PodUid, ProcKey};
 use gpuwho_owners::attribute::allocations::{Allocation, AllocationDetails, Claim, Disputes};
 use gpuwho_owners::attribute::names::{ContainerFacts, Provider};
@@ -28,7 +28,11 @@ fn mig(uuid: &str) -> DeviceName {
 
 /// A device that a container of a pod has, or several of its containers.
 fn of_pod(rig: &Rig, device: &DeviceName, uid: &str, container: Option<&str>) -> Allocation {
-    Allocation { holder: rig.pod(uid, None), ..allocated(device, rig.pod(uid, container)) }
+    Allocation {
+        holder: rig.pod(uid, None),
+        source: GrantSource::Kubelet,
+        ..allocated(device, rig.pod(uid, container))
+    }
 }
 
 /// A device of a claim that is a pod's.
@@ -102,6 +106,25 @@ fn a_monitor_s_claim_of_all_devices_is_no_allocation_once_somebody_has_one_of_th
     let mut all = monitor(&rig);
     all.push(of_pod(&rig, &DeviceName::Minor(7), "train", Some("main")));
     assert_eq!(settled(&mut rig, all), (vec!["train/main".to_owned()], found));
+}
+
+#[test]
+fn a_monitor_s_claim_of_a_divided_device_is_no_allocation_beside_an_instance_s() {
+    let mut rig = Rig::new();
+    rig.instance("MIG-3", rig.gpu(0), 3);
+    let mut all: Vec<_> = (0..2).map(|gpu| claim(&rig, "monitor", gpu, true)).collect();
+    all.push(Allocation { device: mig("MIG-3"), ..claim(&rig, "train", 0, false) });
+    let found = Disputes { administrative: 2, ..Disputes::default() };
+    assert_eq!(settled(&mut rig, all), (vec!["train/main".to_owned()], found));
+}
+
+#[test]
+fn a_slurm_job_in_the_pod_of_a_claim_is_no_dispute() {
+    let mut rig = Rig::new();
+    rig.allocation(&[(index(0), 7)]);
+    let owners = vec!["job 7".to_owned(), "slurmd/main".to_owned()];
+    let all = vec![claim(&rig, "slurmd", 0, false)];
+    assert_eq!(settled(&mut rig, all), (owners, Disputes::default()));
 }
 
 #[test]
