@@ -138,14 +138,17 @@ pub(crate) fn observe_all(ownership: &Ownership) {
     let grants = (0..PARTIES).map(|number| {
         let uid = PodUid::new(&Place::of(number).uid);
         let owner_id = Owner::Pod { uid, container: Some("train".into()), within: None };
+        let owner = ownership.allocation_owner(owner_id, &Workload::default());
         Allocation {
             device: DeviceName::Uuid(GpuUuid::new(&format!("GPU-{}", number % DEVICES))),
-            owner: ownership.allocation_owner(owner_id, &Workload::default()),
+            owner,
+            holder: owner,
             source: GrantSource::Kubelet,
             kind: GrantKind::Replica,
+            claim: None,
             details: AllocationDetails {
                 resource: Some("nvidia.com/gpu".into()),
-                replica: Some(number.to_string().into()),
+                replicas: Some(1),
                 ..AllocationDetails::default()
             },
         }

@@ -35,6 +35,9 @@ pub(super) const KUBERNETES_SAMPLE: &str = r#"# Sockets of container runtimes th
 # More resources of device plugins, and drivers of resource claims, that are accelerators; a * at the
 # end matches any suffix.
 #: resources = []
+# Namespaces, and resource claims as NAMESPACE/CLAIM, whose devices are for administration (monitoring,
+# debugging): no allocations, so that they are billed no idle time; a * at the end matches any suffix.
+#: administrative = []
 # The name of this node in Kubernetes; default: the variable NODE_NAME, KUBE_NODE_NAME or K8S_NODE_NAME.
 #: node_name = "node-a"
 # true: trust the pod names of clusters that run in containers, virtual machines or services of this
@@ -56,6 +59,7 @@ pub(super) struct RawKubernetes {
     labels: Option<Vec<String>>,
     annotations: Option<Vec<String>>,
     resources: Option<Vec<String>>,
+    administrative: Option<Vec<String>>,
     node_name: Option<String>,
     nested: Option<bool>,
 }
@@ -97,6 +101,7 @@ pub(super) fn kubernetes(
         cri: raw.cri.unwrap_or_else(default),
         pod_resources: socket(raw.pod_resources, root.join(POD_RESOURCES)),
         resources: keys(raw.resources),
+        administrative: keys(raw.administrative),
         node_name: raw.node_name.filter(|name| !name.is_empty()).or_else(named),
         wanted: wanted("annotations", WantedLabels::new(&labels, &annotations))?,
     })

@@ -17,7 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// All that a kubelet grants something here.
-const PODS: [&str; 6] = ["astray", "first", "second", "claimant", "sliced", "whole"];
+const PODS: [&str; 9] =
+    ["astray", "first", "second", "claimant", "sliced", "whole", "monitor-x2x4z", "sharer", "many"];
 
 /// Pods of one container each, and a kubelet that knows them.
 struct Node {
@@ -32,7 +33,17 @@ struct Node {
 type Tenant<'a> = (&'a str, Allocation, Option<(u32, usize)>);
 
 impl Node {
-    fn new(mut stage: Stage, scenario: &str, tenants: &[Tenant<'_>]) -> Self {
+    fn new(stage: Stage, scenario: &str, tenants: &[Tenant<'_>]) -> Self {
+        Self::of(stage, scenario, tenants, |_| {})
+    }
+
+    /// The same; `complete` adds to a pod what is not in its tenant's row.
+    fn of(
+        mut stage: Stage,
+        scenario: &str,
+        tenants: &[Tenant<'_>],
+        complete: fn(&mut Pod),
+    ) -> Self {
         let folder = stage.folder().to_owned();
         let kubelet = Kubelet::start(&folder.join("kubelet")).unwrap();
         let nvml = FakeNvml::install(&folder, scenario).unwrap();
@@ -43,7 +54,9 @@ impl Node {
         kubelet.set_allocatable(offered);
         for (name, allocation, place) in tenants {
             let group = stage.pod(&PodSpec { name, ..TRAINER }).unwrap();
-            kubelet.set_pod(pod(name, &group, allocation.clone()));
+            let mut pod = pod(name, &group, allocation.clone());
+            complete(&mut pod);
+            kubelet.set_pod(pod);
             let gpus: Vec<_> = place.iter().map(|(gpu, _)| *gpu).collect();
             let worker = Worker::on(&group, &gpus).unwrap();
             if let Some((gpu, place)) = *place {
@@ -102,15 +115,19 @@ fn devices(resource: &str, ids: &[&str]) -> Allocation {
 }
 
 fn claim(driver: &str, device: &str) -> Allocation {
-    let device = ClaimDevice {
+    claim_of("one-gpu", driver, &[device])
+}
+
+fn claim_of(name: &str, driver: &str, devices: &[&str]) -> Allocation {
+    let device = |device: &&str| ClaimDevice {
         driver: driver.to_owned(),
         pool: "node-a".to_owned(),
-        device: device.to_owned(),
+        device: (*device).to_owned(),
         cdi: vec![format!("k8s.{driver}/claim=8f4b-{device}")],
         share: None,
     };
-    let (namespace, name) = (TRAINER.namespace.to_owned(), "one-gpu".to_owned());
-    let claims = vec![Claim { namespace, name, devices: vec![device] }];
+    let (namespace, name) = (TRAINER.namespace.to_owned(), name.to_owned());
+    let claims = vec![Claim { namespace, name, devices: devices.iter().map(device).collect() }];
     Allocation { claims, ..Allocation::default() }
 }
 
@@ -144,8 +161,9 @@ fn allocatable(points: &[Value]) -> BTreeMap<String, i64> {
 fn asked_for(points: &[Value]) -> BTreeSet<[String; 3]> {
     let words = points.iter().filter(|point| is_grant(point, ALLOCATION, &PODS)).map(|point| {
         let text = |key: &str| point["attributes"][key].as_str().unwrap_or_default().to_owned();
-        let (resource, replica) = ("gpu.allocation.resource", "gpu.allocation.replica");
-        [owner(point).to_owned(), text(resource), text(replica)]
+        let replicas = point["attributes"]["gpu.allocation.replicas"].as_i64();
+        let replicas = replicas.map(|count| count.to_string()).unwrap_or_default();
+        [owner(point).to_owned(), text("gpu.allocation.resource"), replicas]
     });
     words.collect()
 }
@@ -215,7 +233,7 @@ fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
     let asked = asked_for(&node.reported.points()[from..]);
     let wanted_words = rows([
         ["astray", "nvidia.com/gpu", ""],
-        ["first", "nvidia.com/gpu.shared", "0"],
+        ["first", "nvidia.com/gpu.shared", "1"],
         ["second", "nvidia.com/gpu.shared", "1"],
         ["claimant", "one-gpu", ""],
     ]);
@@ -253,12 +271,110 @@ fn a_mig_instance_is_granted_to_its_pod_and_a_pod_that_is_gone_has_nothing() {
         &[
             ("sliced", devices("nvidia.com/mig-3g.20gb", &[instance]), Some((0, 1))),
             ("whole", devices("nvidia.com/gpu", &[whole]), Some((3, 0))),
+            // GKE's plugin, and NVIDIA's driver of claims: by minor and GPU instance, or profile.
+            ("gke", devices("nvidia.com/gpu", &["nvidia0/gi1"]), None),
+            ("placed", claim("gpu.nvidia.com", "gpu-1-mig-2g10gb-14-2"), None),
         ],
     );
-    node.wait_for_grants([["0", "sliced", "instance"], ["3", "whole", "exclusive"]]);
+    let mut wanted = node.wait_for_grants([
+        ["0", "sliced", "instance"],
+        ["3", "whole", "exclusive"],
+        ["0", "gke", "instance"],
+        ["1", "placed", "claim"],
+    ]);
+    let instances = ["gke", "placed"].map(|pod| {
+        let mut points = node.reported.points().iter();
+        let point = points.rfind(|point| is_grant(point, ALLOCATION, &[pod])).unwrap();
+        let id = point["attributes"]["gpu.mig.gpu_instance.id"].as_i64();
+        (id, point["attributes"]["gpu.mig.profile"].as_str())
+    });
+    assert_eq!(instances, [(Some(1), Some("3g.20gb")), (Some(3), Some("2g.10gb"))]);
     let who = node.reported.who();
     let uid = who["holders"].as_array().unwrap().iter().find(|holder| holder["pod"] == "whole");
     let uid = uid.unwrap()["pod_uid"].as_str().unwrap().to_owned();
     node.kubelet.remove_pod(&uid).unwrap();
-    node.wait_for_grants([["0", "sliced", "instance"]]);
+    wanted.remove(&grant(["3", "whole", "exclusive"]));
+    node.reported.wait("all but the grant of the pod that is gone", |points| {
+        (granted_still(points, &PODS) == wanted).then_some(())
+    });
+}
+
+/// The DaemonSet's labels (`apps/v1.ControllerRevisionHashLabelKey`, `extensions`'
+/// `DaemonSetTemplateGenerationKey`) for a monitor, and a second container for who shares a claim.
+fn complete(pod: &mut Pod) {
+    if pod.name.starts_with("monitor") {
+        for label in ["controller-revision-hash", "pod-template-generation"] {
+            pod.labels.insert(label.to_owned(), "5".to_owned());
+        }
+    }
+    if pod.name == "sharer" {
+        let side =
+            Container { name: "side".to_owned(), id: String::new(), ..pod.containers[0].clone() };
+        pod.containers.push(side);
+    }
+}
+
+/// Seconds for which the pods have had each device.
+fn allocated_seconds(points: &[Value]) -> BTreeMap<[String; 2], f64> {
+    let mut last: BTreeMap<[String; 3], f64> = BTreeMap::new();
+    for point in points.iter().filter(|point| is_grant(point, "gpu.allocation.time", &PODS)) {
+        let text = |key: &str| point["attributes"][key].as_str().unwrap_or_default().to_owned();
+        let key = [text("gpu.index"), owner(point).to_owned(), text("gpu.allocation.state")];
+        last.extend(point["value"].as_f64().map(|value| (key, value)));
+    }
+    let mut seconds = BTreeMap::new();
+    for ([gpu, pod, _], value) in last {
+        *seconds.entry([gpu, pod]).or_default() += value;
+    }
+    seconds
+}
+
+#[test]
+fn a_monitor_is_granted_nothing_two_containers_share_their_pods_grant_and_replicas_are_a_number() {
+    let all: Vec<_> = (0..8).map(|gpu| format!("gpu-{gpu}")).collect();
+    let all: Vec<_> = all.iter().map(String::as_str).collect();
+    let many: Vec<_> =
+        (0..4096).map(|of| format!("GPU-4f6b1c1e-8f0a-4c55-9d10-000000000006::{of}")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    let driver = "gpu.nvidia.com";
+    let mut node = Node::of(
+        or_skip!(Stage::new()),
+        "h100x8",
+        &[
+            ("monitor-x2x4z", claim_of("all-gpus", driver, &all), None),
+            ("sharer", claim_of("two-gpus", driver, &["gpu-3", "gpu-4"]), None),
+            ("many", devices("nvidia.com/gpu.shared", &many), None),
+        ],
+        complete,
+    );
+    let of_pod = |gpu: &str, pod: &str, kind: &str| {
+        let mut row = grant([gpu, pod, kind]);
+        if pod == "sharer" {
+            row.remove("k8s.container.name");
+        }
+        row
+    };
+    let wanted: BTreeSet<Row> = [
+        of_pod("3", "sharer", "claim"),
+        of_pod("4", "sharer", "claim"),
+        of_pod("6", "many", "replica"),
+    ]
+    .into();
+    node.reported.wait(&format!("the grants {wanted:#?}"), |points| {
+        (granted_still(points, &PODS) == wanted).then_some(())
+    });
+    node.reported.wait_for_source("pod_resources", "ready", "8 are claimed for administration");
+    node.reported.wait_for_readings(1);
+    let began = allocated_seconds(node.reported.points());
+    let from = node.reported.wait_for_readings(READINGS);
+    let asked = asked_for(&node.reported.points()[from..]);
+    let words = rows([["many", "nvidia.com/gpu.shared", "4096"], ["sharer", "two-gpus", ""]]);
+    assert_eq!(asked, words);
+    let ended = allocated_seconds(node.reported.points());
+    let grown = |gpu: &str, pod: &str| {
+        let key = [gpu.to_owned(), pod.to_owned()];
+        ended[&key] - began.get(&key).copied().unwrap_or_default()
+    };
+    let alone = grown("6", "many");
+    assert!(alone > 0.0 && (grown("3", "sharer") - alone).abs() < 1e-6, "{began:?} {ended:?}");
 }

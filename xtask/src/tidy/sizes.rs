@@ -11,7 +11,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("agent/crates/model/", 9_000),
     ("agent/crates/kubernetes/", 750),
     ("agent/crates/owners/", 16_750),
-    ("agent/crates/pipeline/", 11_000),
+    ("agent/crates/pipeline/", 11_250),
     ("agent/crates/collect/", 3_750),
     ("agent/crates/devices/", 14_250),
     ("agent/crates/bpf/", 2_800),

@@ -4,7 +4,7 @@
 //! kubelets. What the files in `proto` leave out is skipped when a message is read. Uses no other crate of ours.
 //! `tests/generated.rs` writes them again.
 //!
-//! Rooms, from below: `cri`, `pod_resources`.
+//! Rooms, from below: `cri`, `pod_resources`, `pods`.
 
 #![forbid(unsafe_code)]
 
@@ -14,3 +14,4 @@ pub mod cri;
 #[rustfmt::skip]
 #[allow(missing_docs, clippy::pedantic, reason = "generated")]
 pub mod pod_resources;
+pub mod pods;

@@ -394,16 +394,17 @@ attributes! {
     GRANT_KIND = "gpu.allocation.kind";
     /// The requested resource name: the device plugin's resource, the claim, `gres/gpu`.
     GRANT_RESOURCE = "gpu.allocation.resource";
-    /// The part of a device that is allocated to several owners: the replica's number, the share's
-    /// id.
-    GRANT_REPLICA = "gpu.allocation.replica";
+    /// How many replicas of the device (time slicing, MPS) the owner has.
+    GRANT_REPLICAS = "gpu.allocation.replicas";
     /// Driver of the resource claim (Dynamic Resource Allocation): `gpu.nvidia.com`.
     CLAIM_DRIVER = "gpu.allocation.claim.driver";
     /// The driver's pool from which the claim's device comes.
     CLAIM_POOL = "gpu.allocation.claim.pool";
     /// The driver's name of the claim's device.
     CLAIM_DEVICE = "gpu.allocation.claim.device";
-    /// CDI names of the claim's device, comma-separated.
+    /// The share's id, if the claim's driver divides the device into shares.
+    CLAIM_SHARE = "gpu.allocation.claim.share";
+    /// CDI names that only this device of the claim has, comma-separated.
     CLAIM_CDI = "gpu.allocation.claim.cdi_devices";
     /// NUMA nodes of the device, according to its plugin: `0` or `0-1`.
     GRANT_NUMA = "gpu.allocation.numa_nodes";

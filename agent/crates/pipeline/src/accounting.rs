@@ -12,6 +12,7 @@
 mod accounts;
 mod allocations;
 mod device;
+mod disputes;
 mod divide;
 #[cfg(any(test, feature = "fixtures"))]
 #[allow(
@@ -154,6 +155,9 @@ impl Accounting {
         // One growth of the batch, not one after another.
         let read = batch.samples.len();
         batch.samples.reserve_exact(self.added);
+        for reading in self.readings.iter_mut() {
+            self.allocations.note_instances(reading);
+        }
         self.allocations.bind(ownership.allocations(), inventory);
         self.openers.update(ownership, inventory);
         for reading in self.readings.iter_mut() {
@@ -167,7 +171,8 @@ impl Accounting {
             } else {
                 device.mark_missed();
             }
-            self.allocations.account(reading, &self.openers, ownership, batch);
+            self.division.members =
+                self.allocations.account(reading, &self.openers, ownership, batch);
             let since = now.saturating_sub(self.last.insert(reading.gpu, now).unwrap_or(now));
             let elapsed_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
             let (gpu, granted) = (reading.gpu, self.allocations.on(reading.gpu));

@@ -9,6 +9,7 @@ use gpuwho_kubernetes::pod_resources::{
     GetPodResourcesResponse, ListPodResourcesRequest, ListPodResourcesResponse, NumaNode,
     PodResources, TopologyInfo,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tonic::Status;
 use tonic::body::Body;
@@ -128,17 +129,26 @@ fn topology(numa: &[i64]) -> Option<TopologyInfo> {
     (!nodes.is_empty()).then_some(TopologyInfo { nodes })
 }
 
+/// As `GetDynamicResources` lists a claim (kubernetes/kubernetes 001332b
+/// `pkg/kubelet/cm/container_manager_linux.go`): its devices each with the CDI names of the driver's
+/// devices before it, too.
 fn claim(claim: &model::Claim) -> DynamicResource {
-    let device = |device: &model::ClaimDevice| ClaimResource {
-        cdi_devices: device.cdi.iter().map(|name| CdiDevice { name: name.clone() }).collect(),
-        driver_name: device.driver.clone(),
-        pool_name: device.pool.clone(),
-        device_name: device.device.clone(),
-        share_id: device.share.clone(),
-    };
+    let mut so_far: BTreeMap<&str, Vec<CdiDevice>> = BTreeMap::new();
+    let mut claim_resources = Vec::new();
+    for device in &claim.devices {
+        let cdi = so_far.entry(&device.driver).or_default();
+        cdi.extend(device.cdi.iter().map(|name| CdiDevice { name: name.clone() }));
+        claim_resources.push(ClaimResource {
+            cdi_devices: cdi.clone(),
+            driver_name: device.driver.clone(),
+            pool_name: device.pool.clone(),
+            device_name: device.device.clone(),
+            share_id: device.share.clone(),
+        });
+    }
     DynamicResource {
         claim_name: claim.name.clone(),
         claim_namespace: claim.namespace.clone(),
-        claim_resources: claim.devices.iter().map(device).collect(),
+        claim_resources,
     }
 }

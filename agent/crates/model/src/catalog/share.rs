@@ -65,8 +65,9 @@ dims! {
 
 metrics! {
     /// A device allocated to an owner, used or not: always 1, with everything known about the
-    /// owner, the requested resource name, and the MIG instance or the replica if it is only a
-    /// part.
+    /// owner, the requested resource name, and the MIG instance or the number of replicas if it is
+    /// only a part. One for each owner and device or instance, without the container's name where several
+    /// of a pod have it. A claim for administration (a monitor's of all devices) is no allocation.
     ALLOCATION_INFO: Gauge<i64> of GpuAllocation, by (GrantSource, GrantKind) = "gpu.allocation.info" ["{info}"]
         from "kubelet pod-resources v1; slurmstepd's device program; a site's mapping files";
     /// Parts of a device that the kubelet can allocate, used or not: 1 for a whole device, one for
@@ -76,7 +77,8 @@ metrics! {
     ALLOCATABLE_PARTS: Gauge<i64> of GpuId = "gpu.allocatable" ["{part}"]
         from "kubelet pod-resources v1 GetAllocatableResources";
     /// Time during which a device was allocated to an owner, by the owner's use of it; the states
-    /// add up to the time in which the agent knew of the allocation. A state applies to the
+    /// add up to the time in which the agent knew of the allocation. The owner is the pod as a whole
+    /// where several of its containers have the device or parts of it. A state applies to the
     /// interval that ends with a reading: `active` if the owner kept the device busy in it, however
     /// little. An owner without a process on the device is `unused` only where every process on the
     /// device is identified.
@@ -132,7 +134,7 @@ metrics! {
     /// limit.
     FOLDED: Counter<i64> of Agent = "gpuwho.shares.folded_into_other" ["{share}"]
         from "the accounting of shares";
-    /// Allocations that name no device that the agent reads.
+    /// Allocations that name no device that the agent reads, or several.
     UNBOUND_GRANTS: Gauge<i64> of Agent = "gpuwho.allocations.unbound" ["{allocation}"]
         from "allocations and the devices' identities";
 }

@@ -17,12 +17,37 @@ pub struct Allocation {
     pub device: DeviceName,
     /// The owner.
     pub owner: OwnerId,
+    /// The pod as a whole, of a pod's container; otherwise the owner.
+    pub holder: OwnerId,
     /// The allocator.
     pub source: GrantSource,
     /// Exclusive or shared.
     pub kind: GrantKind,
+    /// The claim that has it, if its driver does not divide the device into shares.
+    pub claim: Option<Arc<Claim>>,
     /// Further details from the allocator.
     pub details: AllocationDetails,
+}
+
+/// A claim of dynamic resource allocation. Two that have one device are a claim for use and one for
+/// administration (`adminAccess`), which the kubelet does not tell apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// `NAMESPACE/CLAIM`.
+    pub name: String,
+    /// Whether the pod is of a DaemonSet, as monitors are.
+    pub is_of_daemon_set: bool,
+}
+
+/// Allocations that count for nobody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disputes {
+    /// Claims of monitors, which have all devices, beside the one claim for use.
+    pub administrative: usize,
+    /// Nothing shows which of the claims is for use.
+    pub contested: usize,
+    /// Their names are no device's that the agent reads, or several's.
+    pub unbound: usize,
 }
 
 /// The requested resource of an allocation, its part of the device, and what came with it.
@@ -30,8 +55,8 @@ pub struct Allocation {
 pub struct AllocationDetails {
     /// The requested resource: `nvidia.com/gpu`, a claim, a gres.
     pub resource: Option<Arc<str>>,
-    /// The replica's number, if several owners have the same device.
-    pub replica: Option<Arc<str>>,
+    /// How many replicas of the device, if it is divided into them (time slicing, MPS).
+    pub replicas: Option<usize>,
     /// The device as the driver of a claim names it.
     pub claimed: Option<Arc<DraDevice>>,
     /// Resources of the host pinned to the container.
@@ -47,6 +72,8 @@ pub struct DraDevice {
     pub pool: String,
     /// Its name in the pool.
     pub device: String,
+    /// The share's id, if the driver divides the device.
+    pub share: Option<String>,
     /// CDI names by which the runtime found the device.
     pub cdi: Vec<String>,
 }
@@ -71,7 +98,9 @@ pub struct AllocationRegistry(Arc<Mutex<AllocationIndex>>);
 #[derive(Debug, Default)]
 struct AllocationIndex {
     lists: BTreeMap<&'static str, Arc<[Allocation]>>,
-    allocatable: Arc<[DeviceName]>,
+    /// Devices with the number of their parts.
+    allocatable: Arc<[(DeviceName, i64)]>,
+    disputes: Disputes,
     ids: HashMap<AllocationDetails, AllocationId>,
     details: HashMap<AllocationId, Arc<AllocationDetails>>,
     /// Details in no list at the last replacement; their series end meanwhile.
@@ -84,9 +113,11 @@ impl AllocationDetails {
     pub fn attributes(&self) -> AttrSet {
         let mut set = AttrSet::new();
         set.set_some(&attr::GRANT_RESOURCE, self.resource.clone());
-        set.set_some(&attr::GRANT_REPLICA, self.replica.clone());
+        let replicas = self.replicas.map(|count| i64::try_from(count).unwrap_or(i64::MAX));
+        set.set_some(&attr::GRANT_REPLICAS, replicas);
         if let Some(claimed) = &self.claimed {
             let cdi = claimed.cdi.join(",");
+            set.set_some(&attr::CLAIM_SHARE, claimed.share.as_deref());
             for (key, text) in [
                 (&attr::CLAIM_DRIVER, &claimed.driver),
                 (&attr::CLAIM_POOL, &claimed.pool),
@@ -136,16 +167,30 @@ impl AllocationRegistry {
 
     /// Sets what the node's allocator can allocate, one entry for each part; empty if the allocator
     /// does not report it.
-    pub fn offer(&self, devices: Vec<DeviceName>) {
+    pub fn offer(&self, devices: impl IntoIterator<Item = DeviceName>) {
+        let mut parts: BTreeMap<DeviceName, i64> = BTreeMap::new();
+        for device in devices {
+            *parts.entry(device).or_default() += 1;
+        }
         let mut known = self.0.lock();
-        if *known.allocatable != *devices {
-            known.allocatable = devices.into();
+        if !known.allocatable.iter().map(|(device, parts)| (device, parts)).eq(&parts) {
+            known.allocatable = parts.into_iter().collect();
         }
     }
 
-    /// The allocatable devices as last set.
-    pub fn offered(&self) -> Arc<[DeviceName]> {
+    /// The allocatable devices as last set, with the number of their parts.
+    pub fn offered(&self) -> Arc<[(DeviceName, i64)]> {
         Arc::clone(&self.0.lock().allocatable)
+    }
+
+    /// Sets how many allocations count for nobody, by whoever knows the devices behind the names.
+    pub fn dispute(&self, disputes: Disputes) {
+        self.0.lock().disputes = disputes;
+    }
+
+    /// The disputes as last set.
+    pub fn disputes(&self) -> Disputes {
+        self.0.lock().disputes
     }
 
     /// The number of a source's allocations.
@@ -220,11 +265,12 @@ mod tests {
         let text = |text: &str| AttrValue::from(text);
         let details = AllocationDetails {
             resource: Some("one-gpu".into()),
-            replica: None,
+            replicas: Some(4),
             claimed: Some(Arc::new(DraDevice {
                 driver: "gpu.nvidia.com".into(),
                 pool: "node-a".into(),
                 device: "gpu-3".into(),
+                share: Some("s1".into()),
                 cdi: vec!["a/b=c".into(), "a/b=d".into()],
             })),
             pinned: Some(Arc::new(PinnedResources {
@@ -238,6 +284,8 @@ mod tests {
         let mut expected = AttrSet::new();
         for (key, value) in [
             (&attr::GRANT_RESOURCE, text("one-gpu")),
+            (&attr::GRANT_REPLICAS, AttrValue::from(4_i64)),
+            (&attr::CLAIM_SHARE, text("s1")),
             (&attr::CLAIM_DRIVER, text("gpu.nvidia.com")),
             (&attr::CLAIM_POOL, text("node-a")),
             (&attr::CLAIM_DEVICE, text("gpu-3")),
@@ -263,8 +311,10 @@ mod tests {
         let allocation = |index| Allocation {
             device: DeviceName::Index(index),
             owner: OwnerId::UNATTRIBUTED,
+            holder: OwnerId::UNATTRIBUTED,
             source: GrantSource::Slurm,
             kind: GrantKind::Exclusive,
+            claim: None,
             details: AllocationDetails::default(),
         };
         let allocations = AllocationRegistry::default();
@@ -278,27 +328,29 @@ mod tests {
 
     #[test]
     fn details_have_their_number_while_listed_and_for_one_more_change() {
-        let allocation = |replica: &str| Allocation {
+        let allocation = |replicas| Allocation {
             device: DeviceName::Index(0),
             owner: OwnerId::UNATTRIBUTED,
+            holder: OwnerId::UNATTRIBUTED,
             source: GrantSource::Kubelet,
             kind: GrantKind::Replica,
+            claim: None,
             details: AllocationDetails {
                 resource: Some("nvidia.com/gpu.shared".into()),
-                replica: Some(replica.into()),
+                replicas: Some(replicas),
                 ..AllocationDetails::default()
             },
         };
         let allocations = AllocationRegistry::default();
-        allocations.replace("kubelet", vec![allocation("0"), allocation("1")]);
-        let [zero, one] = ["0", "1"].map(|replica| allocations.id(&allocation(replica)).unwrap());
+        allocations.replace("kubelet", vec![allocation(0), allocation(1)]);
+        let [zero, one] = [0, 1].map(|replicas| allocations.id(&allocation(replicas)).unwrap());
         assert_ne!(zero, one);
-        allocations.replace("kubelet", vec![allocation("1")]);
-        assert_eq!(allocations.id(&allocation("1")), Some(one));
-        assert_eq!(allocations.details(zero).as_deref(), Some(&allocation("0").details));
-        allocations.replace("kubelet", vec![allocation("1"), allocation("2")]);
-        assert_eq!((allocations.details(zero), allocations.id(&allocation("0"))), (None, None));
-        allocations.replace("kubelet", vec![allocation("0")]);
-        assert!(![zero, one].contains(&allocations.id(&allocation("0")).unwrap()));
+        allocations.replace("kubelet", vec![allocation(1)]);
+        assert_eq!(allocations.id(&allocation(1)), Some(one));
+        assert_eq!(allocations.details(zero).as_deref(), Some(&allocation(0).details));
+        allocations.replace("kubelet", vec![allocation(1), allocation(2)]);
+        assert_eq!((allocations.details(zero), allocations.id(&allocation(0))), (None, None));
+        allocations.replace("kubelet", vec![allocation(0)]);
+        assert!(![zero, one].contains(&allocations.id(&allocation(0)).unwrap()));
     }
 }

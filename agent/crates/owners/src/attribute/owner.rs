@@ -229,6 +229,21 @@ impl Owner {
         }
     }
 
+    /// Whether it is a pod as a whole.
+    pub fn is_pod(&self) -> bool {
+        matches!(self, Self::Pod { container: None, .. })
+    }
+
+    /// Whether it is a container of a pod.
+    pub fn is_container_of(&self, pod: &Self) -> bool {
+        match self {
+            Self::Pod { uid, container: Some(_), within } => {
+                *pod == Self::Pod { uid: uid.clone(), container: None, within: within.clone() }
+            }
+            _ => false,
+        }
+    }
+
     /// The value of the `gpuwho.owner.kind` attribute.
     pub fn kind(&self) -> &'static str {
         match self {

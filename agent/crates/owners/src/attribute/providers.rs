@@ -87,6 +87,9 @@ pub struct Kubernetes {
     /// Device plugin resources and claim drivers that are accelerators, in addition to the known
     /// ones.
     pub resources: Vec<String>,
+    /// Namespaces, and claims as `NAMESPACE/CLAIM`, whose devices are for administration: no
+    /// allocations.
+    pub administrative: Vec<String>,
     /// This node's name in Kubernetes, if configured.
     pub node_name: Option<String>,
     /// Which labels and annotations of pods become attributes.

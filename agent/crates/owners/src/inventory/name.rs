@@ -35,6 +35,16 @@ pub enum DeviceName {
         /// Compute instance id, if its node is allowed too.
         compute_instance: Option<u32>,
     },
+    /// A MIG instance by its place (NVIDIA's driver of resource claims): it names the only instance of
+    /// the profile on the device, for the inventory has no placements.
+    Placed {
+        /// Minor number of the device's node.
+        minor: u32,
+        /// `1g10gb`, `1g10gb-me`: as a name of DNS.
+        profile: Arc<str>,
+        /// The first memory slice.
+        start: u32,
+    },
 }
 
 impl DeviceName {
@@ -53,7 +63,7 @@ impl DeviceName {
     pub fn is_part(&self) -> bool {
         match self {
             Self::Uuid(uuid) => uuid.as_str().starts_with("MIG-"),
-            Self::Part(..) | Self::Instance { .. } => true,
+            Self::Part(..) | Self::Instance { .. } | Self::Placed { .. } => true,
             _ => false,
         }
     }

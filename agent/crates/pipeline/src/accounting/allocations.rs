@@ -3,16 +3,20 @@
 //! Allocations are bound to the inventory's devices only when either changes. A batch scans the
 //! device's processes once for each allocation.
 
+mod find;
+
 use super::accounts::NANO;
-use super::instances::GpuInstance;
+use super::disputes::{Administrative, Placed};
+use super::instances::{GpuInstance, Slice};
 use super::presence::DeviceOpeners;
 use super::reading::{Occupancy, Reading};
+use find::{are_one_place, find};
 use gpuwho_model::catalog::share::{self as metric, AllocationState, GrantKind, GrantSource};
 use gpuwho_model::ids::AllocationId;
 use gpuwho_model::ids::OwnerId;
 use gpuwho_model::ids::{GpuId, InstanceId};
 use gpuwho_model::sample::{Batch, GpuAllocation, GpuOwner};
-use gpuwho_owners::attribute::allocations::{Allocation, AllocationRegistry};
+use gpuwho_owners::attribute::allocations::{Allocation, AllocationRegistry, Disputes};
 use gpuwho_owners::attribute::owner::Owner;
 use gpuwho_owners::attribute::ownership::Ownership;
 use gpuwho_owners::inventory::DeviceName;
@@ -25,11 +29,35 @@ use std::time::{Duration, SystemTime};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     pub(super) owner: OwnerId,
+    /// The owner, or its pod where several of the pod's containers are on the device: they are there at
+    /// the same time.
+    pub(super) holder: OwnerId,
     /// The allocated MIG instance, if the allocation is of one.
     pub(super) instance: Option<InstanceId>,
     source: GrantSource,
     kind: GrantKind,
     details: Option<AllocationId>,
+    /// How many replicas, if the device has some.
+    replicas: u128,
+}
+
+/// The owners with a right to a device or instance, and their parts of it: equal ones, but by their number
+/// among owners that have replicas only.
+pub(super) fn rights(
+    allocations: &[Bound],
+    is_of: impl Fn(&Bound) -> bool + Clone,
+) -> impl Iterator<Item = (OwnerId, u128)> + Clone {
+    let on = allocations.iter().filter(move |bound| is_of(bound));
+    let is_sliced = on.clone().all(|bound| bound.kind == GrantKind::Replica);
+    on.map(move |bound| (bound.owner, if is_sliced { bound.replicas } else { 1 }))
+}
+
+/// The owners of a device's processes that are on it as containers of a pod, with the pod as a whole.
+pub(super) type Members = Vec<(OwnerId, OwnerId)>;
+
+/// Whether a process's owner is an allocation's, or a container of the allocation's pod.
+pub(super) fn is_of(process: OwnerId, allocated: OwnerId, members: &Members) -> bool {
+    process == allocated || members.contains(&(process, allocated))
 }
 
 /// All allocations by device, and the time spent in each state.
@@ -38,9 +66,12 @@ pub(super) struct Allocations {
     lists: Vec<Arc<[Allocation]>>,
     devices: Vec<(GpuId, Arc<GpuInfo>)>,
     instances: Vec<(InstanceId, Arc<InstanceInfo>)>,
+    /// The instances that each device had when it was last read; the inventory keeps destroyed ones.
+    live: BTreeMap<GpuId, Vec<Slice>>,
     bound: BTreeMap<GpuId, Vec<Bound>>,
     unbound: i64,
-    offered: Arc<[DeviceName]>,
+    offered: Arc<[(DeviceName, i64)]>,
+    administrative: Administrative,
     /// Allocatable parts of each device; 0 for devices of a vendor whose other devices are offered.
     parts: BTreeMap<GpuId, i64>,
     /// When each device was last accounted.
@@ -58,6 +89,22 @@ impl Allocations {
     pub(super) fn new(max_gap: Duration) -> Self {
         Self { max_gap, ..Self::default() }
     }
+
+    /// Notes the instances of a device: what is allocated is bound anew if they changed. A device that was
+    /// not read has those of its last reading.
+    pub(super) fn note_instances(&mut self, reading: &mut Reading) {
+        let known = self.live.entry(reading.gpu).or_default();
+        if reading.at.is_none() {
+            return reading.instances.clone_from(known);
+        }
+        if known.len() != reading.instances.len()
+            || known.iter().zip(&reading.instances).any(|(a, b)| a.instance != b.instance)
+        {
+            self.lists.clear();
+        }
+        known.clone_from(&reading.instances);
+    }
+
     /// Binds the current allocations to the devices, if either changed.
     pub(super) fn bind(&mut self, registry: &AllocationRegistry, inventory: &Inventory) {
         let (lists, devices) = (registry.all(), inventory.all());
@@ -72,32 +119,69 @@ impl Allocations {
         (self.lists, self.devices, self.instances) = (lists, devices, instances);
         self.offered = offered;
         self.count_parts();
-        self.bound.clear();
-        self.unbound = 0;
-        for allocation in self.lists.iter().flat_map(|list| list.iter()) {
-            match find(&allocation.device, &self.devices, &self.instances) {
-                Some((gpu, instance)) => {
-                    let Allocation { owner: owner_id, source, kind, .. } = *allocation;
-                    let details = registry.id(allocation);
-                    let bound = Bound { owner: owner_id, instance, source, kind, details };
-                    self.bound.entry(gpu).or_default().push(bound);
-                }
-                None => self.unbound += 1,
-            }
-        }
+        self.bind_all(registry);
         let bound = &self.bound;
         self.spent.retain(|(gpu, owner_id), _| {
             let mut on_gpu = bound.get(gpu).into_iter().flatten();
-            on_gpu.any(|allocation| allocation.owner == *owner_id)
+            on_gpu.any(|allocation| allocation.holder == *owner_id)
         });
+    }
+
+    fn bind_all(&mut self, registry: &AllocationRegistry) {
+        self.bound.clear();
+        let all = || self.lists.iter().flat_map(|list| list.iter());
+        let mut placed: Vec<Placed<'_>> = Vec::new();
+        for allocation in all() {
+            let device = &allocation.device;
+            if all().all(|other| are_one_place(device, &other.device)) {
+                let found = match device {
+                    DeviceName::Placed { .. } => {
+                        let live = |id| self.live.values().flatten().any(|of| of.instance == id);
+                        let live = self.instances.iter().filter(|(instance, _)| live(*instance));
+                        find(device, &self.devices, &live.cloned().collect::<Vec<_>>())
+                    }
+                    _ => find(device, &self.devices, &self.instances),
+                };
+                placed.extend(found.map(|(gpu, instance)| (gpu, instance, allocation)));
+            }
+        }
+        let unbound = all().count() - placed.len();
+        self.unbound = i64::try_from(unbound).unwrap_or(i64::MAX);
+        let settled = self.administrative.settle(&mut placed, &self.devices);
+        registry.dispute(Disputes { unbound, ..settled });
+        for (gpu, instance, allocation) in placed {
+            let details = registry.id(allocation);
+            let Allocation { owner, holder, source, kind, .. } = *allocation;
+            let replicas = allocation.details.replicas.unwrap_or(1) as u128;
+            let bound = Bound { owner, holder, instance, source, kind, details, replicas };
+            let on_gpu = self.bound.entry(gpu).or_default();
+            // One for each part, by whatever names: a device has nodes of its own and DRM's.
+            match on_gpu
+                .iter_mut()
+                .find(|known| (known.instance, known.holder) == (instance, holder))
+            {
+                Some(known) if known.owner != owner => known.owner = holder,
+                Some(_) => {}
+                None => on_gpu.push(bound),
+            }
+        }
+        for on_gpu in self.bound.values_mut() {
+            let owners: Vec<_> = on_gpu.iter().map(|bound| (bound.holder, bound.owner)).collect();
+            for bound in on_gpu {
+                let mut same = owners.iter().filter(|(holder, _)| *holder == bound.holder);
+                if same.all(|(_, owner)| *owner == bound.owner) {
+                    bound.holder = bound.owner;
+                }
+            }
+        }
     }
 
     fn count_parts(&mut self) {
         let Self { offered, devices, instances, parts, .. } = self;
         parts.clear();
-        for name in offered.iter() {
+        for (name, count) in offered.iter() {
             if let Some((gpu, _)) = find(name, devices, instances) {
-                *parts.entry(gpu).or_default() += 1;
+                *parts.entry(gpu).or_default() += count;
             }
         }
         let vendor = |gpu| devices.iter().find(|(of, _)| *of == gpu).map(|(_, info)| &info.vendor);
@@ -109,7 +193,7 @@ impl Allocations {
         }
     }
 
-    /// The allocations on a device, one for each allocated part.
+    /// The allocations on a device, one for each owner and part.
     pub(super) fn on(&self, gpu: GpuId) -> &[Bound] {
         self.bound.get(&gpu).map_or(&[], Vec::as_slice)
     }
@@ -122,17 +206,43 @@ impl Allocations {
     /// Whether an owner has an allocation.
     pub(super) fn has_allocation(&self, owner_id: OwnerId) -> bool {
         let mut all = self.lists.iter().flat_map(|list| list.iter());
-        all.any(|allocation| allocation.owner == owner_id)
+        all.any(|allocation| [allocation.owner, allocation.holder].contains(&owner_id))
     }
 
-    /// Adds the time since the last batch to the current state of each allocation on a device.
+    /// The containers of pods that are on a device as a whole.
+    fn members(
+        &self,
+        reading: &Reading,
+        openers: &DeviceOpeners,
+        ownership: &Ownership,
+    ) -> Members {
+        let mut members = Members::new();
+        for bound in self.on(reading.gpu) {
+            let pod = ownership.owner(bound.holder).filter(|holder| holder.owner.is_pod());
+            let Some(pod) = pod else { continue };
+            let listed = reading.processes.iter().map(|on| on.owner);
+            for owner in listed.chain(openers.owners_on(reading.gpu)) {
+                let member = (owner, bound.holder);
+                let facts = || ownership.owner(owner);
+                if !members.contains(&member)
+                    && facts().is_some_and(|facts| facts.owner.is_container_of(&pod.owner))
+                {
+                    members.push(member);
+                }
+            }
+        }
+        members
+    }
+
+    /// Adds the time since the last batch to the current state of each allocation on a device; returns
+    /// the containers of the pods that have it as a whole.
     pub(super) fn account(
         &mut self,
         reading: &Reading,
         openers: &DeviceOpeners,
         ownership: &Ownership,
         out: &mut Batch,
-    ) {
+    ) -> Members {
         let gpu = reading.gpu;
         let last = self.accounted.insert(gpu, out.time);
         let since = last.and_then(|last| out.time.duration_since(last).ok());
@@ -140,21 +250,19 @@ impl Allocations {
         if let Some(parts) = self.parts.get(&gpu) {
             out.push(metric::ALLOCATABLE_PARTS.sample(gpu, (), *parts));
         }
-        let Some(allocations) = self.bound.get(&gpu) else { return };
+        let members = self.members(reading, openers, ownership);
+        let Some(allocations) = self.bound.get(&gpu) else { return members };
         for (place, allocation) in allocations.iter().enumerate() {
-            let earlier = || allocations.iter().take(place);
-            let subject = GpuOwner { gpu, owner: allocation.owner };
-            if !earlier().any(|other| other == allocation) {
-                let Bound { owner: owner_id, instance, source, kind, details } = *allocation;
-                let of = GpuAllocation { gpu, instance, owner: owner_id, details };
-                out.push(metric::ALLOCATION_INFO.sample(of, (source, kind), 1));
-            }
-            if earlier().any(|other| other.owner == allocation.owner) {
+            let Bound { owner, holder, instance, source, kind, details, .. } = *allocation;
+            let of = GpuAllocation { gpu, instance, owner, details };
+            out.push(metric::ALLOCATION_INFO.sample(of, (source, kind), 1));
+            if allocations.iter().take(place).any(|earlier| earlier.holder == holder) {
                 continue;
             }
-            let state = state(allocation.owner, reading, openers, ownership);
+            let subject = GpuOwner { gpu, owner: holder };
+            let state = state(holder, reading, openers, &members, ownership);
             // An allocation missing from the last batch is new: its time starts now.
-            let spent = self.spent.entry((gpu, allocation.owner));
+            let spent = self.spent.entry((gpu, holder));
             let spent = spent
                 .and_modify(|spent| {
                     if let Some(spent) = spent.get_mut(state as usize) {
@@ -167,6 +275,7 @@ impl Allocations {
                 out.push(metric::ALLOCATION_TIME.sample(subject, state, seconds));
             }
         }
+        members
     }
 }
 
@@ -175,26 +284,29 @@ fn state(
     owner_id: OwnerId,
     reading: &Reading,
     openers: &DeviceOpeners,
+    members: &Members,
     ownership: &Ownership,
 ) -> AllocationState {
     if reading.at.is_none() {
         return AllocationState::Unknown;
     }
-    let mine = || reading.processes.iter().filter(|on| on.owner == owner_id);
-    let is_listed = mine().next().is_some();
+    let is_mine = |owner| is_of(owner, owner_id, members);
+    let mine = || reading.processes.iter().filter(|on| is_mine(on.owner));
     if mine().any(|on| on.busy() > 0) {
         return AllocationState::Active;
     }
-    if !is_listed && !openers.has_opened(reading.gpu, owner_id) {
+    if mine().next().is_none() && !openers.owners_on(reading.gpu).any(is_mine) {
         let hides = reading.unidentified() > 0 || may_hide(owner_id, reading, ownership);
         return if hides { AllocationState::Unknown } else { AllocationState::Unused };
     }
     if let Some(instances) = reading.gpu_instances() {
-        return state_in_instances(owner_id, &instances);
+        return state_in_instances(is_mine, &instances);
     }
+    let is_alone =
+        reading.unidentified() == 0 && reading.processes.iter().all(|on| is_mine(on.owner));
     match (reading.busy, reading.occupancy()) {
         (Some(0), _) => AllocationState::Idle,
-        (Some(_), Occupancy::One(only)) if only == owner_id => AllocationState::Active,
+        (Some(_), Occupancy::One(_) | Occupancy::Several) if is_alone => AllocationState::Active,
         // Another owner keeps it busy.
         (Some(_), Occupancy::One(_)) => AllocationState::Idle,
         (Some(_), Occupancy::Several) if reading.sampled() > 0 && !reading.is_served() => {
@@ -205,13 +317,23 @@ fn state(
 }
 
 /// The state on a partitioned device, from the partitions in which the owner has processes.
-fn state_in_instances(owner_id: OwnerId, instances: &[GpuInstance]) -> AllocationState {
+fn state_in_instances(
+    is_mine: impl Fn(OwnerId) -> bool,
+    instances: &[GpuInstance],
+) -> AllocationState {
     let mut busy = instances.iter().filter(|instance| instance.busy > 0);
-    if busy.clone().any(|instance| instance.occupancy == Occupancy::One(owner_id)) {
+    let is_active = |instance: &GpuInstance| match instance.occupancy {
+        Occupancy::One(owner) => is_mine(owner),
+        // Several containers of one pod.
+        Occupancy::Several => instance.owners.iter().all(|owner| is_mine(*owner)),
+        _ => false,
+    };
+    if busy.clone().any(is_active) {
         return AllocationState::Active;
     }
     let may_be = |instance: &GpuInstance| {
-        instance.occupancy == Occupancy::Unidentified || instance.owners.contains(&owner_id)
+        instance.occupancy == Occupancy::Unidentified
+            || instance.owners.iter().any(|owner| is_mine(*owner))
     };
     if busy.any(may_be) { AllocationState::Unknown } else { AllocationState::Idle }
 }
@@ -234,60 +356,12 @@ fn may_hide(owner_id: OwnerId, reading: &Reading, ownership: &Ownership) -> bool
     })
 }
 
-/// The one device that a name matches, and the MIG instance if the name is an instance's. `None` if
-/// none or several match.
-fn find(
-    name: &DeviceName,
-    devices: &[(GpuId, Arc<GpuInfo>)],
-    instances: &[(InstanceId, Arc<InstanceInfo>)],
-) -> Option<(GpuId, Option<InstanceId>)> {
-    let is_numbered =
-        |info: &GpuInfo, number: &u32| info.index == *number || info.minor == Some(*number);
-    let is_it = |info: &InstanceInfo| match name {
-        DeviceName::Uuid(uuid) => info.uuid == *uuid,
-        DeviceName::Part(number, part) => {
-            let mut on = devices.iter().filter(|(_, device)| is_numbered(device, number));
-            let is_on = on.next().is_some_and(|(gpu, _)| info.gpu == *gpu);
-            info.gpu_instance == *part && is_on && on.next().is_none()
-        }
-        DeviceName::Instance { device, gpu_instance, compute_instance } => {
-            let on = devices.iter().find(|(gpu, _)| info.gpu == *gpu);
-            on.is_some_and(|(_, whole)| whole.has_node(device))
-                && info.gpu_instance == *gpu_instance
-                && (compute_instance.is_none() || info.compute_instance == *compute_instance)
-        }
-        _ => false,
-    };
-    let mut parts = instances.iter().filter(|(_, info)| is_it(info));
-    if let Some((instance, info)) = parts.next() {
-        return parts.next().is_none().then_some((info.gpu, Some(*instance)));
-    }
-    let mut named = devices.iter().filter(|(_, info)| match name {
-        DeviceName::Uuid(uuid) => info.uuid == *uuid,
-        DeviceName::Minor(minor) => info.minor == Some(*minor),
-        DeviceName::Node(node) => info.has_node(node),
-        DeviceName::Index(index) => info.index == *index,
-        DeviceName::IndexOf(vendor, index) => info.vendor == *vendor && info.index == *index,
-        DeviceName::Number(number) => is_numbered(info, number),
-        DeviceName::Part(..) | DeviceName::Instance { .. } => false,
-        DeviceName::Serial(serial) => info.serial.as_deref() == Some(&**serial),
-        DeviceName::Pci(address) => {
-            info.pci_address.as_deref().is_some_and(|known| bare(known) == bare(address))
-        }
-    });
-    let (gpu, _) = named.next()?;
-    named.next().is_none().then_some((*gpu, None))
-}
-
-/// A PCI address without leading zeros: drivers write the domain with four or eight digits.
-fn bare(address: &str) -> &str {
-    address.trim_start_matches('0')
-}
-
 fn same<T>(a: &[T], b: &[T], equal: impl Fn(&T, &T) -> bool) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b))
 }
 
+#[cfg(test)]
+mod pods_tests;
 #[cfg(test)]
 #[expect(clippy::float_cmp, reason = "whole seconds and joules, which a double holds exactly")]
 mod tests;

@@ -4,7 +4,7 @@
 //! Nothing is guessed: use by several owners that no evidence splits is
 //! [`ShareMethod::Unsplittable`] and unattributed.
 
-use super::allocations::Bound;
+use super::allocations::{Bound, rights};
 use super::reading::{Occupancy, OnDevice, Reading, WHOLE};
 use gpuwho_model::catalog::share::ShareMethod;
 use gpuwho_model::ids::OwnerId;
@@ -150,8 +150,8 @@ pub(super) fn energy(reading: &Reading, allocations: &[Bound], parts: &mut Vec<P
     }
 }
 
-/// Divides the energy of an idle device: to its only owner, else by memory held, else in equal
-/// parts to the owners of its allocations.
+/// Divides the energy of an idle device: to its only owner, else by memory held, else to the owners of
+/// its allocations by their rights.
 fn idle(reading: &Reading, allocations: &[Bound], parts: &mut Vec<Part>) {
     parts.clear();
     match reading.occupancy() {
@@ -159,9 +159,9 @@ fn idle(reading: &Reading, allocations: &[Bound], parts: &mut Vec<Part>) {
         Occupancy::Unidentified => parts.push(Part::idle(1_u8)),
         Occupancy::Idle if allocations.is_empty() => parts.push(Part::idle(1_u8)),
         Occupancy::Idle => {
-            let allocated = allocations.iter().map(|allocation| allocation.owner);
+            let allocated = rights(allocations, |_| true);
             parts.extend(
-                allocated.map(|owner_id| Part::new(owner_id, ShareMethod::Allocated, 1_u8)),
+                allocated.map(|(owner, right)| Part::new(owner, ShareMethod::Allocated, right)),
             );
         }
         Occupancy::Several => {

@@ -6,7 +6,7 @@ use gpuwho_model::catalog::process::{self, ProcessTask, ProcessType};
 use gpuwho_model::catalog::share::{GrantKind, GrantSource};
 use gpuwho_model::catalog::{NO_DIM, gpm, instance};
 use gpuwho_model::ids::OwnerId;
-use gpuwho_model::ids::{GpuId, GpuUuid, InstanceId, ProcKey, SlurmJobId};
+use gpuwho_model::ids::{GpuId, GpuUuid, InstanceId, PodUid, ProcKey, SlurmJobId};
 use gpuwho_model::sample::{Batch, GpuProcess, Subject, Value};
 use gpuwho_owners::attribute::allocations::{Allocation, AllocationDetails};
 use gpuwho_owners::attribute::fake::FakeHost;
@@ -126,14 +126,28 @@ impl Rig {
     }
 
     pub fn allocation(&self, allocations: &[(DeviceName, u32)]) {
-        let allocation = |(device, job): &(DeviceName, u32)| Allocation {
-            device: device.clone(),
-            owner: self.job(*job),
-            source: GrantSource::Slurm,
-            kind: GrantKind::Exclusive,
-            details: AllocationDetails::default(),
+        let allocation = |(device, job): &(DeviceName, u32)| allocated(device, self.job(*job));
+        self.ownership.allocations().replace("slurm", allocations.iter().map(allocation).collect());
+    }
+
+    /// Allocates replicas of devices to jobs: how many to each.
+    pub fn replicas(&self, allocations: &[(DeviceName, u32, usize)]) {
+        let allocation = |(device, job, replicas): &(DeviceName, u32, usize)| Allocation {
+            kind: GrantKind::Replica,
+            details: AllocationDetails {
+                replicas: Some(*replicas),
+                ..AllocationDetails::default()
+            },
+            ..allocated(device, self.job(*job))
         };
         self.ownership.allocations().replace("slurm", allocations.iter().map(allocation).collect());
+    }
+
+    /// A container of a pod, or the pod as a whole.
+    pub fn pod(&self, uid: &str, container: Option<&str>) -> OwnerId {
+        let container = container.map(Into::into);
+        let owner_id = Owner::Pod { uid: PodUid::new(uid), container, within: None };
+        self.ownership.allocation_owner(owner_id, &Workload::default())
     }
 
     pub fn instance(&self, uuid: &str, on: GpuId, slices: u32) -> InstanceId {
@@ -142,7 +156,7 @@ impl Rig {
             gpu: on,
             gpu_instance: slices,
             compute_instance: Some(0),
-            profile: None,
+            profile: Some("1g.10gb+me".into()),
             extent: InstanceExtent {
                 device_slices: Some(7),
                 gpu_slices: Some(slices),
@@ -201,8 +215,24 @@ impl Rig {
     fn owner_name(&self, owner_id: OwnerId) -> String {
         match &self.ownership.owner(owner_id).unwrap().owner {
             Owner::Job(job) => format!("job {job}"),
+            Owner::Pod { uid, container, .. } => {
+                format!("{uid}/{}", container.as_deref().unwrap_or("-"))
+            }
             other => other.kind().to_owned(),
         }
+    }
+}
+
+/// A whole device allocated to an owner.
+pub fn allocated(device: &DeviceName, owner: OwnerId) -> Allocation {
+    Allocation {
+        device: device.clone(),
+        owner,
+        holder: owner,
+        source: GrantSource::Slurm,
+        kind: GrantKind::Exclusive,
+        claim: None,
+        details: AllocationDetails::default(),
     }
 }
 

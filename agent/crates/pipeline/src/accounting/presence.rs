@@ -54,11 +54,6 @@ impl DeviceOpeners {
         self.opened.sort_unstable();
     }
 
-    /// Whether a process of an owner opened a device.
-    pub(super) fn has_opened(&self, gpu: GpuId, owner_id: OwnerId) -> bool {
-        self.opened.binary_search(&(gpu, owner_id)).is_ok()
-    }
-
     /// The owners of processes that opened a device.
     pub(super) fn owners_on(&self, gpu: GpuId) -> impl Iterator<Item = OwnerId> {
         let first = self.opened.partition_point(|(on, _)| *on < gpu);

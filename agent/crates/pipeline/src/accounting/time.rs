@@ -5,7 +5,7 @@
 //! those first that used less than their part; where nobody has it allocated, to the owners of its
 //! processes; otherwise it has no owner. A MIG instance is a part of the device by its slices.
 
-use super::allocations::Bound;
+use super::allocations::{Bound, Members, is_of, rights};
 use super::divide::{self, Part, running, split};
 use super::reading::{Occupancy, Reading, WHOLE};
 use super::{Amount, Increment};
@@ -34,6 +34,8 @@ pub(super) struct TimeDivision {
     /// Parts of the device, of [`WHOLE`].
     weights: Vec<(OwnerId, TimeUse, u128)>,
     granted: Vec<(OwnerId, u128)>,
+    /// The containers on the device that use what their pod has.
+    pub(super) members: Members,
 }
 
 /// The time since the last batch.
@@ -56,10 +58,10 @@ impl TimeDivision {
     ) {
         self.weights.clear();
         self.granted.clear();
-        if is_read && !reading.instances.is_empty() {
-            self.instances(reading, allocations);
-        } else {
+        if reading.instances.is_empty() {
             self.device(reading, is_read, allocations);
+        } else {
+            self.instances(reading, is_read, allocations);
         }
         let increment = |owner, what| Increment { gpu: reading.gpu, owner, elapsed_ns, what };
         let whole: u128 = self.weights.iter().map(|(_, _, weight)| weight).sum();
@@ -85,7 +87,7 @@ impl TimeDivision {
             let used = &mut self.used;
             split(busy.into(), &self.parts, |part, amount| used.push((part.owner, amount)));
         }
-        self.entitled.extend(allocations.iter().map(|allocation| (allocation.owner, 1)));
+        self.entitled.extend(rights(allocations, |_| true));
         if allocations.is_empty() {
             self.entitle_holders(reading, occupancy);
         } else {
@@ -115,8 +117,8 @@ impl TimeDivision {
     }
 
     /// The partitions of a device, and the part that none takes.
-    fn instances(&mut self, reading: &Reading, allocations: &[Bound]) {
-        let counted = reading.gpu_instances();
+    fn instances(&mut self, reading: &Reading, is_read: bool, allocations: &[Bound]) {
+        let counted = reading.gpu_instances().filter(|_| is_read);
         let mut left = WHOLE;
         for (place, (extent, slices)) in reading.extents().into_iter().enumerate() {
             left = left.saturating_sub(extent);
@@ -145,9 +147,9 @@ impl TimeDivision {
         }
         self.used.clear();
         self.entitled.clear();
-        self.entitle_whole(allocations, WHOLE.into());
+        self.entitle(allocations, None, WHOLE.into());
         self.grant(left);
-        self.add(Region { extent: left, is_known: true });
+        self.add(Region { extent: left, is_known: is_read });
     }
 
     /// Gives an instance to those it is allocated to, else to those that have the whole device, else to
@@ -159,11 +161,9 @@ impl TimeDivision {
         size: u32,
         allocations: &[Bound],
     ) -> bool {
-        let on = || allocations.iter().filter(|bound| bound.instance == Some(instance));
-        let replicas = on().count() as u128;
         let size = u128::from(size.max(1)) * u128::from(WHOLE);
-        self.entitled.extend(on().map(|bound| (bound.owner, size / replicas.max(1))));
-        if replicas > 0 || self.entitle_whole(allocations, size) {
+        if self.entitle(allocations, Some(instance), size) || self.entitle(allocations, None, size)
+        {
             return true;
         }
         let owner = match reading.occupancy_of(|other| other == instance) {
@@ -174,12 +174,13 @@ impl TimeDivision {
         false
     }
 
-    /// Gives a part of the device to those that have the whole device; false if nobody has.
-    fn entitle_whole(&mut self, allocations: &[Bound], weight: u128) -> bool {
-        let whole = || allocations.iter().filter(|bound| bound.instance.is_none());
-        let count = whole().count() as u128;
-        self.entitled.extend(whole().map(|bound| (bound.owner, weight / count.max(1))));
-        count > 0
+    /// Gives a part of the device to those that have an instance, or the whole device; false if nobody
+    /// has.
+    fn entitle(&mut self, allocations: &[Bound], on: Option<InstanceId>, weight: u128) -> bool {
+        let rights = rights(allocations, |bound| bound.instance == on);
+        let whole: u128 = rights.clone().map(|(_, right)| right).sum();
+        self.entitled.extend(rights.map(|(owner, right)| (owner, weight * right / whole)));
+        whole > 0
     }
 
     /// The current region is granted to those with a right to it.
@@ -212,8 +213,8 @@ impl TimeDivision {
             add(&mut unused, owner, share(weight));
         }
         for (owner, part) in &mut unused {
-            let used = self.used.iter().filter(|(by, _)| by == owner).map(|(_, used)| used);
-            *part = part.saturating_sub(used.sum());
+            let used = self.used.iter().filter(|(by, _)| is_of(*by, *owner, &self.members));
+            *part = part.saturating_sub(used.map(|(_, used)| used).sum());
         }
         let mut whole: u128 = unused.iter().map(|(_, part)| part).sum();
         if whole == 0 {

@@ -15,14 +15,15 @@ mod timing;
 mod wire_tests;
 
 use super::{LookupQueue, ProviderContext, next_of};
+use crate::attribute::allocations::{Allocation, Disputes};
 use crate::attribute::ownership::Ownership;
 use crate::local::{Cause, Grpc, LocalError};
 use binding::{Binding, Outcome};
 use gpuwho_kubernetes::pod_resources::{
     AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices,
-    GetPodResourcesRequest, GetPodResourcesResponse, ListPodResourcesRequest,
-    ListPodResourcesResponse, PodResources,
+    GetPodResourcesRequest, ListPodResourcesRequest, PodResources,
 };
+use gpuwho_kubernetes::pods::Pods;
 use gpuwho_model::catalog::agent::SourceState;
 use gpuwho_model::catalog::share::GrantKind;
 use gpuwho_model::ids::PodUid;
@@ -157,8 +158,7 @@ impl Kubelet {
 
     async fn list(&mut self, grpc: &Grpc) -> Result<(), LocalError> {
         let (request, deadline) = (ListPodResourcesRequest {}, self.timing.deadline);
-        let answer: ListPodResourcesResponse = grpc.unary(LIST, request, deadline).await?;
-        let list = answer.pod_resources;
+        let Pods(list) = grpc.unary(LIST, request, deadline).await?;
         self.state.missing.connected(grpc.connections());
         let ownership = &self.ownership;
         let life = |pod: &PodResources| match ownership.pod_named(&pod.namespace, &pod.name) {
@@ -173,6 +173,10 @@ impl Kubelet {
                 (devices.resource_name.clone(), devices.device_ids.clone())
             };
             container.devices.sort_by_cached_key(name);
+            for claim in &mut container.dynamic_resources {
+                // Only its drivers are in no order: the CDI names of a driver's devices tell them apart.
+                claim.claim_resources.sort_by(|a, b| a.driver_name.cmp(&b.driver_name));
+            }
         }
         self.process(list);
         self.read_allocatable(grpc).await?;
@@ -195,7 +199,8 @@ impl Kubelet {
         );
         // The copy has no room for more, as the decoded lists of each pod have.
         (state.list, state.names) = (list.clone(), names);
-        state.outcome = state.binding.bind(list, &devices, &self.ownership);
+        let administrative = &settings.kubernetes.administrative;
+        state.outcome = state.binding.bind(list, &devices, administrative, &self.ownership);
         self.ownership.allocations().replace(SOURCE, state.outcome.allocations.clone());
         if self.state.outcome.waiting > 0 {
             // A runtime without events reports a new pod with its next list.
@@ -211,10 +216,9 @@ impl Kubelet {
             pod_name: pod.name.as_ref().to_owned(),
             pod_namespace: pod.namespace.as_ref().to_owned(),
         };
-        let answer: Result<GetPodResourcesResponse, _> =
-            grpc.unary(GET, request, self.timing.deadline).await;
-        match answer {
-            Ok(GetPodResourcesResponse { pod_resources: Some(pod) }) => {
+        match grpc.unary(GET, request, self.timing.deadline).await.map(|Pods(mut pods)| pods.pop())
+        {
+            Ok(Some(pod)) => {
                 let name = |pod: &PodResources| (pod.namespace.clone(), pod.name.clone());
                 let mut list = self.state.list.clone();
                 match list.binary_search_by(|known| name(known).cmp(&name(&pod))) {
@@ -224,7 +228,7 @@ impl Kubelet {
                 self.process(list);
                 self.report_allocations();
             }
-            Ok(_) => {}
+            Ok(None) => {}
             Err(error) => self.single.offered = is_offered(&error.cause),
         }
     }
@@ -243,10 +247,10 @@ impl Kubelet {
                 let extra = &settings.kubernetes.resources;
                 let names = devices::NameContext::new(&settings.paths, settings.vendors, extra);
                 let all = answer.devices.iter().flat_map(|devices| names.plugin(devices));
-                let all: Vec<_> = all.collect();
-                self.node.known = Some(all.len());
-                let named = all.into_iter().filter_map(|offered| offered.device.ok());
-                self.ownership.allocations().offer(named.collect());
+                let mut count = 0;
+                let named = all.inspect(|_| count += 1).filter_map(|offered| offered.device.ok());
+                self.ownership.allocations().offer(named);
+                self.node.known = Some(count);
                 Ok(())
             }
             Err(error) if error.cause == Cause::Unimplemented => {
@@ -321,7 +325,8 @@ impl Kubelet {
     }
 
     fn report_allocations(&mut self) {
-        let summary = self.state.outcome.summary(&self.socket, self.node.known);
+        let disputes = self.ownership.allocations().disputes();
+        let summary = self.state.outcome.summary(&self.socket, self.node.known, disputes);
         let report = match self.state.missing.retained {
             0 => Report::of(SourceState::Ready, summary, ""),
             retained => Report::of(
@@ -354,20 +359,31 @@ fn is_offered(cause: &Cause) -> bool {
 
 impl Outcome {
     /// The result in one sentence, for the status.
-    fn summary(&self, socket: &std::path::Path, allocatable: Option<usize>) -> String {
+    fn summary(
+        &self,
+        socket: &std::path::Path,
+        allocatable: Option<usize>,
+        disputes: Disputes,
+    ) -> String {
         // Claims are not among the device plugins' allocatable devices.
         let claims = self
             .allocations
             .iter()
             .filter(|allocation| allocation.kind == GrantKind::Claim)
             .count();
-        let plugins = self.allocations.len() - claims;
+        // Replicas are parts, as the allocatable ones are.
+        let parts = |of: &Allocation| of.details.replicas.unwrap_or(1);
+        let plugins = self.allocations.iter().map(parts).sum::<usize>() - claims;
         let of = allocatable.map_or_else(String::new, |all| format!(" of {all}"));
         let mut parts = vec![format!("{}: {plugins} devices allocated{of}", socket.display())];
         parts.extend((claims > 0).then(|| format!("{claims} allocated by claims")));
         for (count, why) in [
             (self.waiting, "wait for their pod's metadata"),
             (self.contested, "are listed for two pods"),
+            (disputes.contested, "are claimed twice, and no owner has them"),
+            (disputes.unbound, "name no device that the agent reads, or several"),
+            (disputes.administrative, "are claimed for administration, which is no allocation"),
+            (self.administrative, "are for administration by configuration"),
         ] {
             if count > 0 {
                 parts.push(format!("{count} {why}"));

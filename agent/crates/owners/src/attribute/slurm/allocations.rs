@@ -63,7 +63,9 @@ fn allocations(
             kind: if device.is_part() { GrantKind::Instance } else { GrantKind::Exclusive },
             device,
             owner: owner_id,
+            holder: owner_id,
             source,
+            claim: None,
             details: AllocationDetails {
                 resource: Some(Arc::from(RESOURCE)),
                 ..AllocationDetails::default()

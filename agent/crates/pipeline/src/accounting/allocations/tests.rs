@@ -15,6 +15,10 @@ fn instance(minor: u32, gpu_instance: u32, compute_instance: Option<u32>) -> Dev
     DeviceName::Instance { device: format!("nvidia{minor}").into(), gpu_instance, compute_instance }
 }
 
+fn placed(minor: u32, profile: &str, start: u32) -> DeviceName {
+    DeviceName::Placed { minor, profile: profile.into(), start }
+}
+
 /// A device without processes.
 fn quiet() -> Read {
     Read { busy: Some(0.0), used: Some(1000), ..Read::default() }
@@ -208,16 +212,16 @@ fn a_pod_process_without_a_known_container_may_be_the_allocated_container_s() {
     rig.read(0, &read);
     let batch = rig.read(10, &read);
     let reported = rig.reported(&batch, TIME);
-    assert_eq!(reported[&("pod".to_owned(), "unknown".to_owned())], 10.0, "{reported:?}");
+    assert_eq!(reported[&(format!("{uid}/main"), "unknown".to_owned())], 10.0, "{reported:?}");
 }
 
 #[test]
 fn replicas_of_one_owner_are_one_series_and_idle_energy_is_by_replica() {
     let mut rig = Rig::new();
-    rig.allocation(&[(index(0), 7), (index(0), 7), (index(0), 8)]);
+    rig.replicas(&[(index(0), 7, 2), (index(0), 8, 1)]);
     rig.read(0, &Read { joules: Some(0.0), ..quiet() });
     let batch = rig.read(10, &Read { joules: Some(900.0), ..quiet() });
-    let info = rows([("job 7", "slurm exclusive", 1.0), ("job 8", "slurm exclusive", 1.0)]);
+    let info = rows([("job 7", "slurm replica", 1.0), ("job 8", "slurm replica", 1.0)]);
     assert_eq!(rig.reported(&batch, "gpu.allocation.info"), info);
     assert_eq!(states(&rig, &batch), [0.0, 0.0, 10.0, 0.0]);
     let energy = rows([("job 7", "allocated", 600.0), ("job 8", "allocated", 300.0)]);
@@ -236,4 +240,43 @@ fn a_withdrawn_allocation_ends_and_starts_from_zero_when_it_returns() {
     rig.allocation(&[(index(0), 7)]);
     let batch = rig.read(30, &quiet());
     assert_eq!(states(&rig, &batch), [0.0; 4]);
+}
+
+#[test]
+fn a_device_by_two_of_its_names_is_one_allocation() {
+    let mut rig = Rig::new();
+    // Slurm's device program allows the device's own node and DRM's.
+    rig.allocation(&[(index(0), 7), (DeviceName::Node("nvidia7".into()), 7), (index(0), 8)]);
+    rig.read(0, &Read { joules: Some(0.0), ..quiet() });
+    let batch = rig.read(10, &Read { joules: Some(900.0), ..quiet() });
+    let energy = rows([("job 7", "allocated", 450.0), ("job 8", "allocated", 450.0)]);
+    assert_eq!(rig.reported(&batch, "gpu.owner.energy"), energy);
+}
+
+#[test]
+fn an_instance_s_place_names_the_only_one_of_its_profile_that_is_on_the_device() {
+    for (names, live, bound) in [
+        (vec![placed(7, "1g10gb-me", 0)], 1, 1),
+        // No such profile, no such device.
+        (vec![placed(7, "1g10gb", 0)], 1, 0),
+        (vec![placed(0, "1g10gb-me", 0)], 1, 0),
+        // Several of it: on the device, or by what is allocated there.
+        (vec![placed(7, "1g10gb-me", 0)], 2, 0),
+        (vec![placed(7, "1g10gb-me", 0), placed(7, "1g10gb-me", 1)], 1, 0),
+        (vec![placed(7, "1g10gb-me", 0), placed(7, "1g10gb-me", 0)], 1, 2),
+        // Not read yet.
+        (vec![placed(7, "1g10gb-me", 0)], 0, 0),
+    ] {
+        let mut rig = Rig::new();
+        let all = ["MIG-0", "MIG-1"].map(|uuid| rig.instance(uuid, rig.gpu(0), 1));
+        let named: Vec<_> = names.iter().cloned().zip(7..).collect();
+        rig.allocation(&named);
+        // The other one was destroyed.
+        rig.read(0, &Read { instances: all.to_vec(), ..quiet() });
+        let batch = rig.read(10, &Read { instances: all[..live].to_vec(), ..quiet() });
+        let info = rig.reported(&batch, "gpu.allocation.info");
+        assert_eq!(info.len(), bound, "{names:?} {live}: {info:?}");
+        let unbound = rig.ownership.allocations().disputes().unbound;
+        assert_eq!(unbound, names.len() - bound, "{names:?} {live}");
+    }
 }

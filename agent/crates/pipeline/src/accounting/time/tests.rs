@@ -120,3 +120,20 @@ fn a_mig_instance_is_its_slices_of_the_device() {
     ];
     close(&interval(&mut rig, &read), &seconds(expected));
 }
+
+#[test]
+fn without_a_reading_a_mig_instance_is_its_slices_of_the_device_too() {
+    let mut rig = Rig::new();
+    let gpu = rig.gpu(0);
+    let instances = [rig.instance("MIG-a", gpu, 4), rig.instance("MIG-b", gpu, 2)];
+    rig.allocation(&[(DeviceName::Uuid(gpuwho_model::ids::GpuUuid::new("MIG-b")), 2)]);
+    rig.read(0, &Read { instances: instances.to_vec(), ..Read::default() });
+    rig.miss(10);
+    let seventh = 10.0 / 7.0;
+    let expected = [
+        ("job 2", "granted", 2.0 * seventh),
+        ("job 2", "unknown", 2.0 * seventh),
+        ("none", "unknown", 5.0 * seventh),
+    ];
+    close(&had(&rig), &seconds(expected));
+}

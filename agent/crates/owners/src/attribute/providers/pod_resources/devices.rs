@@ -26,17 +26,21 @@ pub(super) struct AllocatedDevice {
     pub(super) numa: BTreeSet<i64>,
     /// The kubelet's name: equal ones are the same allocation.
     pub(super) id: String,
+    /// Whether another claim may have the device as well: the driver divides it into shares.
+    pub(super) is_shared: bool,
 }
 
 /// Why an allocated device cannot be identified by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Unnamed {
-    /// A position for a MIG instance, named by profile and start.
+    /// A position for a MIG instance, by numbers that nothing else tells.
     MigPlace,
     /// Handed to a virtual machine.
     Passthrough,
     /// A part of a device without its own PCI address.
     Partition,
+    /// Its CDI names are those of the claim's earlier devices, or of several.
+    Cdi,
     /// An unknown form.
     Form,
 }
@@ -47,6 +51,7 @@ impl Unnamed {
             Self::MigPlace => "named by their place on the device",
             Self::Passthrough => "passed to a virtual machine",
             Self::Partition => "partitions",
+            Self::Cdi => "not told apart by their CDI names",
             Self::Form => "of an unknown form",
         }
     }
@@ -57,8 +62,8 @@ pub(super) fn node_ids(topology: &TopologyInfo) -> BTreeSet<i64> {
     topology.nodes.iter().map(|node| node.id).collect()
 }
 
-/// A device, and its replica.
-type Named = (Result<DeviceName, Unnamed>, GrantKind, Option<Arc<str>>);
+/// A device, and whether it is a part of it.
+type Named = (Result<DeviceName, Unnamed>, GrantKind);
 
 /// What the parsing of one answer's names uses.
 pub(super) struct NameContext<'a> {
@@ -86,40 +91,54 @@ impl<'a> NameContext<'a> {
         };
         let resource: Arc<str> = resource.into();
         let allocated = |id: &String| {
-            let (device, kind, replica) = self.named(form, id);
+            let (device, kind) = self.named(form, id);
             let resource = Some(Arc::clone(&resource));
-            let details = AllocationDetails { resource, replica, ..AllocationDetails::default() };
+            let details = AllocationDetails { resource, ..AllocationDetails::default() };
             let numa = devices.topology.as_ref().map(node_ids).unwrap_or_default();
-            AllocatedDevice { device, kind, details, numa, id: id.clone() }
+            let is_shared = kind == GrantKind::Replica;
+            AllocatedDevice { device, kind, details, numa, id: id.clone(), is_shared }
         };
         devices.device_ids.iter().map(allocated).collect()
     }
 
-    /// The device of a claim; `None` if it is not an accelerator.
-    pub(super) fn claim(&self, claim: &str, resource: &ClaimResource) -> Option<AllocatedDevice> {
+    /// The device of a claim; `None` if it is not an accelerator. `cdi` are the CDI names that no
+    /// earlier device of the claim has.
+    pub(super) fn claim(
+        &self,
+        claim: &str,
+        resource: &ClaimResource,
+        cdi: Vec<String>,
+    ) -> Option<AllocatedDevice> {
         let driver = resource.driver_name.as_str();
         let id = format!("{driver}/{}", resource.device_name);
         let mut rows = self.vendors.iter().flat_map(|vendor| vendor.claims);
         let known = rows.find(|(start, _)| id.starts_with(start));
         let form = known.map(|(_, form)| *form).or_else(|| self.extra(driver))?;
-        let (mut device, _, _) = self.named(form, &resource.device_name);
+        let (mut device, _) = self.named(form, &resource.device_name);
         if device == Err(Unnamed::Form) {
-            let cdi = resource.cdi_devices.iter().find_map(|device| by_cdi(&device.name));
-            device = cdi.ok_or(Unnamed::Form);
+            let named: BTreeSet<_> = cdi.iter().filter_map(|name| by_cdi(name)).collect();
+            let mut all = resource.cdi_devices.iter().filter_map(|device| by_cdi(&device.name));
+            device = match (named.len(), named.into_iter().next()) {
+                (1, Some(only)) => Ok(only),
+                _ => Err(all.next().map_or(Unnamed::Form, |_| Unnamed::Cdi)),
+            };
         }
+        let share = resource.share_id.clone().filter(|share| !share.is_empty());
+        let is_shared = share.is_some();
         let claimed = DraDevice {
             driver: resource.driver_name.clone(),
             pool: resource.pool_name.clone(),
             device: resource.device_name.clone(),
-            cdi: resource.cdi_devices.iter().map(|device| device.name.clone()).collect(),
+            share,
+            cdi,
         };
         let details = AllocationDetails {
             resource: Some(claim.into()),
-            replica: resource.share_id.as_deref().map(Into::into),
             claimed: Some(Arc::new(claimed)),
             ..AllocationDetails::default()
         };
-        Some(AllocatedDevice { device, kind: GrantKind::Claim, details, numa: BTreeSet::new(), id })
+        let (kind, numa) = (GrantKind::Claim, BTreeSet::new());
+        Some(AllocatedDevice { device, kind, details, numa, id, is_shared })
     }
 
     fn extra(&self, resource: &str) -> Option<IdForm> {
@@ -138,12 +157,12 @@ impl<'a> NameContext<'a> {
             }
             IdForm::Serial => exclusive((!id.is_empty()).then(|| DeviceName::Serial(id.into()))),
             IdForm::DrmCard => drm_card(self, id),
-            IdForm::PciAndModel => (pci_and_model(id).ok_or(Unnamed::Form), GrantKind::Claim, None),
-            IdForm::DrmNodes => (drm_nodes(self, id), GrantKind::Claim, None),
+            IdForm::PciAndModel => (pci_and_model(id).ok_or(Unnamed::Form), GrantKind::Claim),
+            IdForm::DrmNodes => (drm_nodes(self, id), GrantKind::Claim),
             IdForm::Nvidia => nvidia(id),
-            IdForm::NvidiaClaim => (nvidia_claim(id), GrantKind::Claim, None),
+            IdForm::NvidiaClaim => (nvidia_claim(id), GrantKind::Claim),
             IdForm::Amd => amd(self, id),
-            IdForm::NeuronCore => (neuron_core(self, id), GrantKind::Instance, None),
+            IdForm::NeuronCore => (neuron_core(self, id), GrantKind::Instance),
         }
     }
 
@@ -202,27 +221,38 @@ impl<'a> NameContext<'a> {
 }
 
 fn exclusive(device: Option<DeviceName>) -> Named {
-    (device.ok_or(Unnamed::Form), GrantKind::Exclusive, None)
+    (device.ok_or(Unnamed::Form), GrantKind::Exclusive)
 }
 
 // NVIDIA/k8s-device-plugin internal/rm, and GKE's (container-engine-accelerators pkg/gpu/nvidia).
 fn nvidia(id: &str) -> Named {
-    let (id, replica) = match id.split_once("::").or_else(|| id.split_once("/vgpu")) {
-        Some((device, replica)) => (device, Some(replica)),
-        None => (id, None),
+    let (id, is_replica) = match id.split_once("::").or_else(|| id.split_once("/vgpu")) {
+        Some((device, _)) => (device, true),
+        None => (id, false),
     };
     let device = match id.strip_prefix("nvidia") {
-        Some(minor) if minor.contains("/gi") => Err(Unnamed::MigPlace),
-        Some(minor) => number(minor).map(DeviceName::Minor).ok_or(Unnamed::Form),
+        Some(minor) => gke(minor).ok_or(Unnamed::Form),
         None => uuid(id).ok_or(Unnamed::Form),
     };
     let kind = match &device {
-        _ if replica.is_some() => GrantKind::Replica,
-        Ok(DeviceName::Uuid(uuid)) if uuid.as_str().starts_with("MIG-") => GrantKind::Instance,
-        Err(Unnamed::MigPlace) => GrantKind::Instance,
+        _ if is_replica => GrantKind::Replica,
+        Ok(name) if name.is_part() => GrantKind::Instance,
         _ => GrantKind::Exclusive,
     };
-    (device, kind, replica.map(Into::into))
+    (device, kind)
+}
+
+/// GKE's `0`, a minor number, and `0/gi7`: the first compute instance of that GPU instance, whose nodes
+/// the plugin gives the container (`mig.go`).
+fn gke(id: &str) -> Option<DeviceName> {
+    let Some((minor, instance)) = id.split_once("/gi") else {
+        return number(id).map(DeviceName::Minor);
+    };
+    Some(DeviceName::Instance {
+        device: format!("nvidia{}", number(minor)?).into(),
+        gpu_instance: number(instance)?,
+        compute_instance: Some(0),
+    })
 }
 
 // ROCm/k8s-device-plugin internal/pkg/amdgpu.
@@ -234,17 +264,16 @@ fn amd(names: &NameContext<'_>, id: &str) -> Named {
     } else {
         (Unnamed::Form, GrantKind::Exclusive)
     };
-    (partition.or_else(|| pci(id)).ok_or(why), kind, None)
+    (partition.or_else(|| pci(id)).ok_or(why), kind)
 }
 
 // intel-device-plugins-for-kubernetes cmd/gpu_plugin.
 fn drm_card(names: &NameContext<'_>, id: &str) -> Named {
-    let Some((card, replica)) = id.rsplit_once('-').filter(|(card, _)| is_node("card", card))
-    else {
-        return (Err(Unnamed::Form), GrantKind::Exclusive, None);
+    let Some((card, _)) = id.rsplit_once('-').filter(|(card, _)| is_node("card", card)) else {
+        return (Err(Unnamed::Form), GrantKind::Exclusive);
     };
     // The plugin has replicas either of every card or of none; an id does not show their number.
-    (names.drm(card), GrantKind::Replica, Some(replica.into()))
+    (names.drm(card), GrantKind::Replica)
 }
 
 fn plain(id: &str) -> Option<DeviceName> {
@@ -258,12 +287,26 @@ fn neuron_core(names: &NameContext<'_>, id: &str) -> Result<DeviceName, Unnamed>
 
 // NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go CanonicalName.
 fn nvidia_claim(name: &str) -> Result<DeviceName, Unnamed> {
-    match name.strip_prefix("gpu-") {
-        Some(rest) if rest.starts_with("vfio-") => Err(Unnamed::Passthrough),
-        Some(rest) if rest.contains("-mig-") => Err(Unnamed::MigPlace),
-        Some(minor) => number(minor).map(DeviceName::Minor).ok_or(Unnamed::Form),
-        None => Err(Unnamed::Form),
+    let rest = name.strip_prefix("gpu-").ok_or(Unnamed::Form)?;
+    if rest.starts_with("vfio-") {
+        return Err(Unnamed::Passthrough);
     }
+    match rest.split_once("-mig-") {
+        Some((minor, place)) => mig_place(minor, place).ok_or(Unnamed::MigPlace),
+        None => number(rest).map(DeviceName::Minor).ok_or(Unnamed::Form),
+    }
+}
+
+/// `1g10gb-19-0`: the profile without its dot, the profile's number, the first memory slice (`mig.go`
+/// ToCanonicalName). Older drivers have the profile's number, start and size, and not its name.
+fn mig_place(minor: &str, place: &str) -> Option<DeviceName> {
+    let (place, start) = place.rsplit_once('-')?;
+    let (profile, id) = place.rsplit_once('-')?;
+    number(id)?;
+    let is_named = profile.contains('g') && profile.bytes().all(|byte| byte != b'.');
+    is_named.then_some(())?;
+    let (minor, profile, start) = (number(minor)?, profile.into(), number(start)?);
+    Some(DeviceName::Placed { minor, profile, start })
 }
 
 // ROCm/k8s-gpu-dra-driver cmd/gpu-kubeletplugin/deviceinfo.go.

@@ -3,7 +3,9 @@ use super::super::fake_kubelet::{Fixture, Kubelet as Fake, Reply, run};
 use super::*;
 use crate::attribute::allocations::Allocation;
 use crate::attribute::names::{LookupKey, PodFacts, Provider};
-use gpuwho_kubernetes::pod_resources::ContainerResources;
+use gpuwho_kubernetes::pod_resources::{
+    ContainerResources, GetPodResourcesResponse, ListPodResourcesResponse,
+};
 use gpuwho_model::catalog::attributes::AttrSet;
 use gpuwho_model::ids::PodUid;
 use gpuwho_model::paths::Paths;

@@ -25,7 +25,8 @@ fn plugin_on(root: &Path, resource: &str, id: &str) -> Option<Named> {
         (allocated.details.resource.as_deref(), allocated.id.as_str()),
         (Some(resource), id)
     );
-    Some((allocated.device, allocated.kind, allocated.details.replica))
+    assert_eq!(allocated.is_shared, allocated.kind == GrantKind::Replica);
+    Some((allocated.device, allocated.kind))
 }
 
 fn claim(driver: &str, device: &str, cdi: &[&str]) -> Option<Result<DeviceName, Unnamed>> {
@@ -50,11 +51,13 @@ fn claim_on(
         device_name: device.into(),
         share_id: None,
     };
-    let allocated = names.claim("my-claim", &resource)?;
+    let own = resource.cdi_devices.iter().map(|device| device.name.clone()).collect();
+    let allocated = names.claim("my-claim", &resource, own)?;
     let claimed = DraDevice {
         driver: driver.into(),
         pool: "node-a".into(),
         device: device.into(),
+        share: None,
         cdi: cdi.iter().map(|name| (*name).to_owned()).collect(),
     };
     let details = AllocationDetails {
@@ -84,34 +87,33 @@ fn by_pci(address: &str) -> DeviceName {
 #[test]
 fn every_plugins_ids_are_read_in_its_own_form() {
     use GrantKind::{Exclusive, Instance, Replica};
-    let replica = |number: &str| Some(Arc::<str>::from(number));
+    let gke = |gpu_instance| {
+        let device = "nvidia0".into();
+        Ok(DeviceName::Instance { device, gpu_instance, compute_instance: Some(0) })
+    };
     let old_mig = "MIG-GPU-11111111-2222-3333-4444-555555555555/1/0";
     for (resource, id, wanted) in [
-        ("nvidia.com/gpu", GPU, (Ok(by_uuid(GPU)), Exclusive, None)),
-        ("nvidia.com/gpu.shared", &format!("{GPU}::3"), (Ok(by_uuid(GPU)), Replica, replica("3"))),
-        ("nvidia.com/mig-1g.10gb", MIG, (Ok(by_uuid(MIG)), Instance, None)),
-        ("nvidia.com/mig-1g.10gb", &format!("{MIG}::0"), (Ok(by_uuid(MIG)), Replica, replica("0"))),
-        ("nvidia.com/mig-1g.5gb", old_mig, (Ok(by_uuid(old_mig)), Instance, None)),
-        ("nvidia.com/gpu", "nvidia2", (Ok(DeviceName::Minor(2)), Exclusive, None)),
-        ("nvidia.com/gpu", "nvidia2/vgpu1", (Ok(DeviceName::Minor(2)), Replica, replica("1"))),
-        ("nvidia.com/gpu", "nvidia0/gi7", (Err(Unnamed::MigPlace), Instance, None)),
-        ("nvidia.com/gpu", "nvidia0/gi7/vgpu0", (Err(Unnamed::MigPlace), Replica, replica("0"))),
-        ("amd.com/gpu", "0000:C1:00.0", (Ok(by_pci("0000:c1:00.0")), Exclusive, None)),
-        ("amd.com/cpx_nps4", "amdgpu_xcp_30", (Err(Unnamed::Partition), Instance, None)),
-        ("habana.ai/gaudi", "AN12345", (Ok(DeviceName::Serial("AN12345".into())), Exclusive, None)),
-        ("gpu.intel.com/xe", "card1-0", (Ok(by_pci("0000:4d:00.0")), Replica, replica("0"))),
-        ("gpu.intel.com/i915", "card7-0", (Err(Unnamed::Form), Replica, replica("0"))),
-        ("google.com/tpu", "3", (Ok(DeviceName::IndexOf("tpu", 3)), Exclusive, None)),
-        ("tenstorrent.com/n150", "0", (Ok(DeviceName::IndexOf("tenstorrent", 0)), Exclusive, None)),
-        ("aws.amazon.com/neuron", "2", (Ok(DeviceName::IndexOf("neuron", 2)), Exclusive, None)),
-        (
-            "aws.amazon.com/neurondevice",
-            "2",
-            (Ok(DeviceName::IndexOf("neuron", 2)), Exclusive, None),
-        ),
-        ("aws.amazon.com/neuroncore", "2", (Err(Unnamed::Partition), Instance, None)),
-        ("example.com/npu", "1", (Ok(DeviceName::Index(1)), Exclusive, None)),
-        ("corp/any-thing", GPU, (Ok(by_uuid(GPU)), Exclusive, None)),
+        ("nvidia.com/gpu", GPU, (Ok(by_uuid(GPU)), Exclusive)),
+        ("nvidia.com/gpu.shared", &format!("{GPU}::3"), (Ok(by_uuid(GPU)), Replica)),
+        ("nvidia.com/mig-1g.10gb", MIG, (Ok(by_uuid(MIG)), Instance)),
+        ("nvidia.com/mig-1g.10gb", &format!("{MIG}::0"), (Ok(by_uuid(MIG)), Replica)),
+        ("nvidia.com/mig-1g.5gb", old_mig, (Ok(by_uuid(old_mig)), Instance)),
+        ("nvidia.com/gpu", "nvidia2", (Ok(DeviceName::Minor(2)), Exclusive)),
+        ("nvidia.com/gpu", "nvidia2/vgpu1", (Ok(DeviceName::Minor(2)), Replica)),
+        ("nvidia.com/gpu", "nvidia0/gi7", (gke(7), Instance)),
+        ("nvidia.com/gpu", "nvidia0/gi7/vgpu0", (gke(7), Replica)),
+        ("amd.com/gpu", "0000:C1:00.0", (Ok(by_pci("0000:c1:00.0")), Exclusive)),
+        ("amd.com/cpx_nps4", "amdgpu_xcp_30", (Err(Unnamed::Partition), Instance)),
+        ("habana.ai/gaudi", "AN12345", (Ok(DeviceName::Serial("AN12345".into())), Exclusive)),
+        ("gpu.intel.com/xe", "card1-0", (Ok(by_pci("0000:4d:00.0")), Replica)),
+        ("gpu.intel.com/i915", "card7-0", (Err(Unnamed::Form), Replica)),
+        ("google.com/tpu", "3", (Ok(DeviceName::IndexOf("tpu", 3)), Exclusive)),
+        ("tenstorrent.com/n150", "0", (Ok(DeviceName::IndexOf("tenstorrent", 0)), Exclusive)),
+        ("aws.amazon.com/neuron", "2", (Ok(DeviceName::IndexOf("neuron", 2)), Exclusive)),
+        ("aws.amazon.com/neurondevice", "2", (Ok(DeviceName::IndexOf("neuron", 2)), Exclusive)),
+        ("aws.amazon.com/neuroncore", "2", (Err(Unnamed::Partition), Instance)),
+        ("example.com/npu", "1", (Ok(DeviceName::Index(1)), Exclusive)),
+        ("corp/any-thing", GPU, (Ok(by_uuid(GPU)), Exclusive)),
     ] {
         assert_eq!(plugin(resource, id), Some(wanted), "{resource} {id}");
     }
@@ -164,7 +166,7 @@ fn a_partition_of_amds_is_named_by_its_platform_device_and_the_first_by_the_boar
             ("amdgpu_xcp_1", Err(Unnamed::Partition), GrantKind::Instance),
         ] {
             let named = plugin_on(dir.path(), "amd.com/gpu", id);
-            assert_eq!(named, Some((wanted, kind, None)), "{id}");
+            assert_eq!(named, Some((wanted, kind)), "{id}");
         }
         for (device, wanted) in [
             ("gpu-0-128", Ok(by_pci("0000:05:00.0"))),
@@ -205,13 +207,15 @@ fn a_name_of_unknown_form_is_not_guessed() {
         ("nvidia.com/gpu", &format!("{GPU}-3")),
         ("nvidia.com/gpu", "GPU-11111111"),
         ("nvidia.com/gpu", "nvidia"),
+        ("nvidia.com/gpu", "nvidia0/gi"),
+        ("nvidia.com/gpu", "nvidia0/gi1/ci0"),
         ("nvidia.com/gpu", "tegra"),
         ("amd.com/gpu", "1"),
         ("amd.com/gpu", "0000:c1:00"),
         ("gpu.intel.com/xe", "cardx-1"),
         ("tenstorrent.com/n150", "n150-a"),
     ] {
-        let (device, _, _) = plugin(resource, id).unwrap();
+        let (device, _) = plugin(resource, id).unwrap();
         assert_eq!(device, Err(Unnamed::Form), "{resource} {id}");
     }
 }
@@ -229,9 +233,14 @@ fn a_resource_that_is_not_an_accelerator_is_ignored() {
 fn every_drivers_devices_are_read_in_its_own_form() {
     let nvidia = "gpu.nvidia.com";
     let cdi = "k8s.gpu.nvidia.com/claim=8f4b6d1c-0000-0000-0000-000000000000-gpu-1";
+    let placed =
+        |profile: &str, start| Ok(DeviceName::Placed { minor: 0, profile: profile.into(), start });
     for (driver, device, wanted) in [
         (nvidia, "gpu-1", Ok(DeviceName::Minor(1))),
-        (nvidia, "gpu-0-mig-1g10gb-19-0", Err(Unnamed::MigPlace)),
+        (nvidia, "gpu-0-mig-1g10gb-19-6", placed("1g10gb", 6)),
+        // `1g.10gb+me` (toRFC1123Compliant).
+        (nvidia, "gpu-0-mig-1g10gb-me-20-0", placed("1g10gb-me", 0)),
+        // Of older drivers: the profile's number, start and size.
         (nvidia, "gpu-0-mig-19-4-1", Err(Unnamed::MigPlace)),
         (nvidia, "gpu-vfio-0", Err(Unnamed::Passthrough)),
         ("gpu.amd.com", "gpu-0-128", Ok(by_pci("0000:c1:00.0"))),
