@@ -96,6 +96,10 @@ pub(super) const THROTTLE: &[(&str, Reason)] = &[
 ];
 /// Files of the same form that are no reason: whether there is any.
 const NO_REASON: &str = "status";
+/// Files of the sensors, by which their folder is found; i915 makes one more for each graphics unit of a
+/// device that has several (`hwm_gt_is_visible`), with energy alone.
+const SENSORS: &[&str] =
+    &["energy1_input", "energy2_input", "power1_max", "power2_max", "temp1_input", "temp2_input"];
 /// Engine classes of work by the drivers' names: i915's, then xe's.
 const VIDEO: &[&str] = &["video", "video-enhance", "vcs", "vecs"];
 
@@ -134,14 +138,23 @@ impl Gpu {
             limit: gt.join("freq0/rp0_freq"),
             reasons: named(&gt.join("freq0/throttle"), "reason_"),
         });
-        let cards = numbered(&self.folder.join("drm"), "card").into_iter();
+        let cards = || numbered(&self.folder.join("drm"), "card").into_iter();
         let of_i915 =
-            cards.flat_map(|(_, card)| numbered(&card.join("gt"), "gt")).map(|(_, gt)| Part {
+            cards().flat_map(|(_, card)| numbered(&card.join("gt"), "gt")).map(|(_, gt)| Part {
                 clock: gt.join("rps_act_freq_mhz"),
                 limit: gt.join("rps_RP0_freq_mhz"),
                 reasons: named(&gt, "throttle_reason_"),
             });
-        of_xe.chain(of_i915).take(MAX_PARTS).collect()
+        let mut parts: Vec<_> = of_xe.chain(of_i915).take(MAX_PARTS).collect();
+        if parts.is_empty() {
+            // Before Linux 5.18 the card has the files of its only unit (`i915_sysfs.c`).
+            parts.extend(cards().take(1).map(|(_, card)| Part {
+                clock: card.join("gt_act_freq_mhz"),
+                limit: card.join("gt_RP0_freq_mhz"),
+                reasons: Vec::new(),
+            }));
+        }
+        parts
     }
 
     /// Clocks of the fastest part, and the reasons of any.
@@ -280,7 +293,7 @@ impl ReadFiles for Gpu {
             return Outcome::Ok;
         }
         self.clocks(files, out);
-        let mut hwmon = Hwmon::of(&self.folder, files);
+        let mut hwmon = Hwmon::of(&self.folder, SENSORS, files);
         // The card's where it has both: the package's are part of it.
         let first = |hwmon: &mut Hwmon<'_>, names: [&str; 2]| {
             names.into_iter().find_map(|name| hwmon.scaled(name, MICRO))
@@ -338,9 +351,13 @@ fn sources() -> Vec<Source> {
         ),
         (
             metric::CLOCK_SPEED.def(),
-            "`gt/gtN/rps_act_freq_mhz` (i915), `tileN/gtN/freq0/act_freq` (xe)",
+            "`gt/gtN/rps_act_freq_mhz` (i915; `gt_act_freq_mhz` before Linux 5.18), `tileN/gtN/freq0/act_freq` \
+             (xe)",
         ),
-        (metric::CLOCK_LIMIT.def(), "`rps_RP0_freq_mhz` (i915), `rp0_freq` (xe)"),
+        (
+            metric::CLOCK_LIMIT.def(),
+            "`rps_RP0_freq_mhz` (i915; `gt_RP0_freq_mhz` before Linux 5.18), `rp0_freq` (xe)",
+        ),
         (metric::PROCESS_COUNT.def(), "the clients of its render node"),
         (process::INFO.def(), "the openers of its render node, the ownership table"),
         (
@@ -554,6 +571,31 @@ mod tests {
         let mut device = tree.open(&VENDOR).devices.remove(0);
         fs::remove_file(tree.at(&format!("{folder}/driver"))).unwrap();
         assert!(matches!(device.read(&[]).outcome, Outcome::Lost(why) if why.contains(ADDRESS)));
+    }
+
+    /// The figures of a card under Ubuntu 22.04's Linux 5.15, as recorded.
+    #[test]
+    fn i915_before_linux_5_18_has_the_clocks_of_the_card() {
+        let tree = Tree::new();
+        let folder = tree.pci(ADDRESS, "i915");
+        let files = [("gt_act_freq_mhz", "350"), ("gt_RP0_freq_mhz", "1150")];
+        tree.put_all(&format!("{folder}/drm/card0"), &files);
+        let read = values(&tree.read(&VENDOR)[0].values);
+        let of = |name: &str| read.get(&format!("gpu.clock.{name}{{graphics}}")).copied();
+        assert_eq!(["speed", "limit"].map(of), [Some(350e6), Some(1150e6)]);
+        // From 5.18 on these stand beside the unit's own.
+        tree.put(&format!("{folder}/drm/card0/gt/gt0/rps_act_freq_mhz"), "400");
+        let read = values(&tree.read(&VENDOR)[0].values);
+        assert_eq!(read["gpu.clock.speed{graphics}"], 400e6);
+    }
+
+    #[test]
+    fn a_folder_with_the_energy_of_one_unit_is_not_the_card_s() {
+        let tree = Tree::new();
+        let folder = battlemage(&tree);
+        let whole = values(&tree.read(&VENDOR)[0].values);
+        tree.put(&format!("{folder}/hwmon/hwmon1/energy1_input"), "7000000");
+        assert_eq!(values(&tree.read(&VENDOR)[0].values), whole);
     }
 
     #[test]

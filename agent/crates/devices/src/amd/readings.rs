@@ -2,7 +2,7 @@
 //! driver's table for what has no file.
 
 use super::super::cached::Cached;
-use super::super::files::{Files, numbered};
+use super::super::files::Files;
 use super::super::sysfs::{self, LinkLimits, MEGA, MICRO, MILLI, PERCENT};
 use super::gpu_metrics::{Field, Table, Unreadable};
 use super::links;
@@ -25,6 +25,9 @@ const MAX_MHZ: u64 = 100_000;
 /// Sensors of `hwmon` by their labels (`amdgpu_pm.c`).
 const SENSORS: [(&str, Sensor); 3] =
     [("edge", Sensor::Gpu), ("junction", Sensor::Hotspot), ("mem", Sensor::Memory)];
+
+/// Files by which the folder of the sensors is found.
+const PROBES: &[&str] = &["power1_average", "power1_input", "temp1_input", "temp2_input", "freq1_input"];
 
 /// State of a board between readings.
 #[derive(Debug, Default)]
@@ -240,7 +243,7 @@ pub(super) fn mean(values: &[f64]) -> Option<f64> {
 
 /// Finds the folder of the sensors and which of them there are.
 fn sensors(pass: &mut Pass<'_>) -> Option<(PathBuf, Vec<(Sensor, u32)>)> {
-    let (_, hwmon) = numbered(&pass.folder.join("hwmon"), "hwmon").pop()?;
+    let hwmon = sysfs::hwmon(pass.folder, PROBES, pass.files)?;
     let mut found = Vec::new();
     for n in 1..=3 {
         let label = pass.files.text(&hwmon.join(format!("temp{n}_label")));
