@@ -81,9 +81,16 @@ pub enum Amount {
         byte_ns: u128,
         /// Bytes.
         bytes: u64,
+        /// Nanoseconds between the readings.
+        ns: u64,
     },
-    /// Microjoules.
-    Energy(u128),
+    /// Energy.
+    Energy {
+        /// Microjoules.
+        microjoules: u128,
+        /// Nanoseconds between the readings of the counter: a rate is over these, not over `elapsed_ns`.
+        ns: u64,
+    },
 }
 
 /// The accounts of all devices.

@@ -22,7 +22,13 @@ impl State {
             if let (Subject::Gpu(gpu), Value::Int(bytes)) = (sample.subject, &sample.value)
                 && *sample.metric == *device::MEMORY_LIMIT.def()
             {
-                self.memory_limit(gpu, *bytes, context);
+                let bytes = u64::try_from(*bytes).unwrap_or(0);
+                self.on_device(gpu, context, |open, uuid| open.memory_limit(uuid, bytes));
+            }
+            if let (Subject::Gpu(gpu), Value::Double(watts)) = (sample.subject, &sample.value)
+                && *sample.metric == *device::POWER_LIMIT.def()
+            {
+                self.on_device(gpu, context, |open, uuid| open.power_limit(uuid, *watts));
             }
             let Some(counted) = Counted::of(sample.metric) else { continue };
             let Some(more) = self.increases.of(sample) else { continue };
@@ -46,11 +52,17 @@ impl State {
         }
     }
 
-    fn memory_limit(&mut self, gpu: GpuId, bytes: i64, context: &Registries<'_>) {
+    /// Changes the receipts with something on a device.
+    fn on_device(
+        &mut self,
+        gpu: GpuId,
+        context: &Registries<'_>,
+        change: impl Fn(&mut Open, &str),
+    ) {
         let Some(info) = context.inventory.get(gpu) else { return };
         for key in self.on.get(&gpu).into_iter().flatten() {
             if let Some(open) = self.open.get_mut(key) {
-                open.memory_limit(info.uuid.as_str(), u64::try_from(bytes).unwrap_or(0));
+                change(open, info.uuid.as_str());
             }
         }
     }

@@ -8,6 +8,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 pub(super) const NS_PER_HOUR: f64 = 3.6e12;
+/// Shortest window of a peak of power. Counters of energy step, and a reading comes late on a busy host: over
+/// one interval of a second that is half as much again.
+const PEAK_WINDOW_NS: u64 = 10_000_000_000;
+/// A mean power so far above the board's limit is none.
+const OVER_LIMIT: f64 = 1.25;
 
 /// The sums on one device.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -25,6 +30,23 @@ pub(super) struct OnDevice {
     pub(super) busy_peak: u64,
     pub(super) microjoules: u128,
     pub(super) milliwatts_peak: u64,
+    /// Time between the readings behind the sums of memory and of energy; none, and the sum is unknown.
+    #[serde(default)]
+    pub(super) memory_ns: u64,
+    #[serde(default)]
+    pub(super) energy_ns: u64,
+    /// Time for which it was there and the device's energy was not counted.
+    #[serde(default)]
+    pub(super) unmetered_ns: u64,
+    /// Microjoules and nanoseconds of the window of power that is not over.
+    #[serde(default)]
+    pub(super) window: (u128, u64),
+    /// The largest power limit of the device in watts.
+    #[serde(default)]
+    pub(super) power_limit: f64,
+    /// Windows that were over the limit.
+    #[serde(default)]
+    pub(super) implausible: u64,
     pub(super) money: Vec<MoneySums>,
     pub(super) energy_money: EnergyMoney,
     pub(super) carbon: Option<u128>,
@@ -45,10 +67,49 @@ pub(super) struct MoneySums {
 pub(super) struct EnergyMoney(Vec<(String, u128)>);
 
 impl OnDevice {
-    pub(super) fn add_all(&mut self, charges: &[Charge]) {
+    /// Adds what was charged; returns how many figures could not be. `is_metered`: the device's energy was
+    /// counted.
+    pub(super) fn add_all(&mut self, charges: &[Charge], is_metered: bool) -> u64 {
+        let (mut energy, mut ns) = (0, [0, 0]);
         for charge in charges {
             self.add(charge);
+            match charge.increment.what {
+                Amount::Energy { microjoules, ns: between } => {
+                    energy += microjoules;
+                    ns[0] = between.max(ns[0]);
+                }
+                Amount::Memory { ns: between, .. } => ns[1] = between.max(ns[1]),
+                Amount::Present if !is_metered => self.unmetered_ns += charge.increment.elapsed_ns,
+                _ => {}
+            }
         }
+        self.memory_ns += ns[1];
+        self.energy_ns += ns[0];
+        self.add_to_window(energy, ns[0])
+    }
+
+    /// A peak is the mean over a window of [`PEAK_WINDOW_NS`] or more between readings.
+    fn add_to_window(&mut self, microjoules: u128, ns: u64) -> u64 {
+        if ns == 0 {
+            // The first reading, or the clock was set back.
+            self.window = (0, 0);
+            return 0;
+        }
+        self.window.0 += microjoules;
+        self.window.1 = self.window.1.saturating_add(ns);
+        if self.window.1 < PEAK_WINDOW_NS {
+            return 0;
+        }
+        let (microjoules, ns) = std::mem::take(&mut self.window);
+        let milliwatts = microjoules * 1_000_000 / u128::from(ns);
+        let is_over =
+            self.power_limit > 0.0 && milliwatts as f64 > self.power_limit * 1e3 * OVER_LIMIT;
+        if !is_over {
+            let milliwatts = u64::try_from(milliwatts).unwrap_or(0);
+            self.milliwatts_peak = self.milliwatts_peak.max(milliwatts);
+        }
+        self.implausible += u64::from(is_over);
+        is_over.into()
     }
 
     fn add(&mut self, charge: &Charge) {
@@ -78,15 +139,12 @@ impl OnDevice {
                     self.busy_peak = self.busy_peak.max(u64::try_from(busy).unwrap_or(0));
                 }
             }
-            Amount::Memory { byte_ns, bytes } => {
+            Amount::Memory { byte_ns, bytes, .. } => {
                 self.byte_ns += byte_ns;
                 self.bytes_peak = self.bytes_peak.max(bytes);
             }
-            Amount::Energy(microjoules) => {
+            Amount::Energy { microjoules, .. } => {
                 self.microjoules += microjoules;
-                let milliwatts = (microjoules * 1_000_000).checked_div(elapsed.into());
-                let milliwatts = milliwatts.and_then(|power| u64::try_from(power).ok());
-                self.milliwatts_peak = self.milliwatts_peak.max(milliwatts.unwrap_or(0));
                 if let Some((money, currency)) = charge.money.zip(charge.rates.energy_currency()) {
                     self.energy_money.add(currency, money);
                 }
@@ -112,6 +170,10 @@ impl OnDevice {
         self.busy_peak = self.busy_peak.max(other.busy_peak);
         self.microjoules += other.microjoules;
         self.milliwatts_peak = self.milliwatts_peak.max(other.milliwatts_peak);
+        self.memory_ns += other.memory_ns;
+        self.energy_ns += other.energy_ns;
+        self.unmetered_ns += other.unmetered_ns;
+        self.implausible += other.implausible;
         if let Some(carbon) = other.carbon {
             self.carbon = Some(self.carbon.unwrap_or(0) + carbon);
         }
@@ -137,29 +199,48 @@ impl OnDevice {
         if self.present_ns == 0 { 0.0 } else { sum as f64 / self.present_ns as f64 }
     }
 
-    /// The clocks of the readings and of presence differ by a little.
-    pub(super) fn memory_mean(&self) -> f64 {
-        self.mean(self.byte_ns).min(self.bytes_peak as f64)
+    /// Mean and largest memory, if any reading had it.
+    pub(super) fn memory(&self) -> Option<(f64, u64)> {
+        let is_known = self.memory_ns > 0 || self.byte_ns > 0;
+        // The clocks of the readings and of presence differ by a little.
+        let mean = || self.mean(self.byte_ns).min(self.bytes_peak as f64);
+        is_known.then(|| (mean(), self.bytes_peak))
     }
 
-    pub(super) fn hours(&self) -> GpuHours {
+    /// Mean and largest use, if any reading had it.
+    pub(super) fn utilization(&self) -> Option<(f64, f64)> {
+        let [used, idle, _] = self.by_use;
+        let mean = || self.mean(used.into());
+        (used > 0 || idle > 0).then(|| (mean(), self.busy_peak as f64 / 1e9))
+    }
+
+    /// Joules, if the device counts them.
+    pub(super) fn energy(&self) -> Option<f64> {
+        let is_known = self.energy_ns > 0 || self.microjoules > 0;
+        is_known.then(|| self.microjoules as f64 / 1e6)
+    }
+
+    pub(super) fn hours(&self, is_granted: bool) -> GpuHours {
         let [used, idle, unknown] = self.by_use.map(|ns| ns as f64 / NS_PER_HOUR);
-        GpuHours { granted: self.granted_ns as f64 / NS_PER_HOUR, used, idle, unknown }
+        let granted = is_granted.then(|| self.granted_ns as f64 / NS_PER_HOUR);
+        GpuHours { granted, used, idle, unknown }
     }
 
-    pub(super) fn receipt(&self, uuid: &str) -> DeviceReceipt {
+    /// `is_granted`: something names what is allocated to the owner.
+    pub(super) fn receipt(&self, uuid: &str, is_granted: bool) -> DeviceReceipt {
+        let (utilization, memory) = (self.utilization(), self.memory());
         DeviceReceipt {
             uuid: uuid.to_owned(),
             index: self.index,
             model: self.model.clone(),
             memory_limit_bytes: self.memory_limit,
-            gpu_hours: self.hours(),
-            cost: self.money.iter().map(MoneySums::view).collect(),
-            energy_joules: self.microjoules as f64 / 1e6,
-            utilization_mean: self.mean(self.by_use[TimeUse::Used as usize].into()),
-            utilization_peak: self.busy_peak as f64 / 1e9,
-            memory_mean_bytes: self.memory_mean(),
-            memory_peak_bytes: self.bytes_peak,
+            gpu_hours: self.hours(is_granted),
+            cost: self.money.iter().map(|money| money.view(is_granted)).collect(),
+            energy_joules: self.energy(),
+            utilization_mean: utilization.map(|(mean, _)| mean),
+            utilization_peak: utilization.map(|(_, peak)| peak),
+            memory_mean_bytes: memory.map(|(mean, _)| mean),
+            memory_peak_bytes: memory.map(|(_, peak)| peak),
         }
     }
 }
@@ -210,7 +291,7 @@ impl MoneySums {
         self.granted += other.granted;
     }
 
-    pub(super) fn view(&self) -> Money {
+    pub(super) fn view(&self, is_granted: bool) -> Money {
         let [used, idle, unknown] = self.by_use.map(account::units);
         Money {
             currency: self.currency.clone(),
@@ -219,7 +300,7 @@ impl MoneySums {
             used,
             idle,
             unknown,
-            granted: account::units(self.granted),
+            granted: is_granted.then(|| account::units(self.granted)),
         }
     }
 }
