@@ -116,9 +116,8 @@ impl Device {
                 parts,
             );
         }
-        if let Some(used) = reading.memory {
-            divide::memory(reading, used, parts);
-            self.share(Resource::Memory, u128::from(used) * u128::from(ns), ns, parts);
+        if let Some(used) = divide::memory(reading, parts) {
+            self.share(Resource::Memory, used * u128::from(ns), ns, parts);
         }
         self.record_energy((reading, at), interval, allocations, parts);
         self.sum_added();
