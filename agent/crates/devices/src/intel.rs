@@ -123,7 +123,7 @@ struct Gpu {
     index: u32,
     /// Shared by all devices.
     clients: Arc<Clients>,
-    /// The engines' times at the last reading, in nanoseconds of the boot clock.
+    /// The engines' times as last read, and when, in nanoseconds of the boot clock.
     last: Option<(u64, Times)>,
     limits: LinkLimits,
     memory: Cached<30>,
@@ -199,7 +199,8 @@ impl Gpu {
     /// Busy time since the last reading, of the device and of each process: over the engine class that
     /// was busiest.
     fn utilization(&mut self, reading: &mut Reading) {
-        let (now_ns, now) = (reading.asked_ns, self.clients.engines(&self.address));
+        // Of the moment at which the files were read: for all devices at once.
+        let (now_ns, now) = self.clients.engines(&self.address);
         let Some((then_ns, then)) = self.last.replace((now_ns, now.clone())) else { return };
         let passed = now_ns.saturating_sub(then_ns);
         if passed == 0 {
@@ -314,7 +315,7 @@ impl ReadFiles for Gpu {
         let mut count = None;
         if self.clients.refresh(&self.paths, openers, reading.asked_ns, files) {
             // Before their busy time: what is listed already has no memory here.
-            self.clients.on(&self.address, &mut reading.processes);
+            self.clients.on(&self.address, false, &mut reading.processes);
             self.utilization(reading);
             count = i64::try_from(self.clients.processes(&self.address)).ok();
         }
@@ -362,7 +363,8 @@ fn sources() -> Vec<Source> {
         (process::INFO.def(), "the openers of its render node, the ownership table"),
         (
             process::MEMORY_USAGE.def(),
-            "`drm-resident-vram*`, `drm-resident-local*` of `fdinfo`; `compute` if the engines for that have worked most for it",
+            "`drm-resident-vram*`, `drm-resident-local*` of `fdinfo`, of integrated devices its other regions; \
+             `compute` if the engines for that have worked most for it",
         ),
         (
             process::UTILIZATION.def(),

@@ -36,6 +36,9 @@ pub(super) struct Board {
     ras: Cached<6>,
     limits: Cached<30>,
     link: LinkLimits,
+    /// The host's memory is the device's own (an APU): what a program asks for as VRAM comes from GTT there
+    /// (`apu_prefer_gtt`).
+    pub(super) is_integrated: bool,
     /// The folder of its sensors, and their numbers.
     hwmon: Option<(PathBuf, Vec<(Sensor, u32)>)>,
 }
@@ -63,8 +66,13 @@ impl Board {
     pub(super) fn read(&mut self, pass: &mut Pass<'_>) -> Result<Option<Table>, NothingRead> {
         let before = pass.out.len();
         load(pass);
-        memory(pass);
-        let table = table(pass);
+        let pools = ["vram", "gtt"].map(|name| Pool::read(pass, name));
+        let (table, format) = table(pass);
+        // The driver has tables of formats 2 and 3 for APUs alone (`kgd_pp_interface.h`), and an APU of whose
+        // memory nothing is set aside has no VRAM (MI300A: `gmc_v9_0_mc_init`).
+        let has_no_own = pools[0].total == Some(0);
+        self.is_integrated |= has_no_own || matches!(format, Some(2 | 3));
+        memory(pass, pools, self.is_integrated);
         let replays = pass.number("pcie_replay_count").and_then(whole);
         sysfs::link(pass.folder, pass.files, pass.out);
         self.sensors(pass, table.as_ref());
@@ -170,30 +178,53 @@ fn load(pass: &mut Pass<'_>) {
     push(pass.out, &metric::MEMORY_BANDWIDTH_UTILIZATION, (), busy);
 }
 
-/// Used and total bytes, if the used ones are not more than all.
-fn used_of(pass: &mut Pass<'_>, name: &str) -> (Option<i64>, Option<[i64; 2]>) {
-    let total = pass.number(&format!("mem_info_{name}_total")).filter(|total| *total > 0);
-    let used = pass.number(&format!("mem_info_{name}_used"));
-    let parts = total.zip(used).and_then(|(total, used)| {
-        let free = pass.files.count_implausible(total.checked_sub(used))?;
-        Some([whole(used)?, whole(free)?])
-    });
-    (total.and_then(whole), parts)
+/// Bytes of one kind of memory.
+#[derive(Clone, Copy)]
+struct Pool {
+    total: Option<u64>,
+    /// Not more than all.
+    used: Option<u64>,
 }
 
-fn memory(pass: &mut Pass<'_>) {
-    let (total, parts) = used_of(pass, "vram");
+impl Pool {
+    fn read(pass: &mut Pass<'_>, name: &str) -> Self {
+        let total = pass.number(&format!("mem_info_{name}_total"));
+        let used = pass.number(&format!("mem_info_{name}_used"));
+        let used = total.zip(used).and_then(|(total, used)| {
+            pass.files.count_implausible(Some(used).filter(|used| *used <= total))
+        });
+        Self { total, used }
+    }
+
+    /// Both kinds; nothing where one is not known.
+    fn with(self, other: Self) -> Self {
+        let sum = |a: Option<u64>, b: Option<u64>| a.zip(b).and_then(|(a, b)| a.checked_add(b));
+        Self { total: sum(self.total, other.total), used: sum(self.used, other.used) }
+    }
+
+    /// All, and used and free; a device has none where there are 0 bytes.
+    fn parts(self) -> (Option<i64>, Option<[i64; 2]>) {
+        let total = self.total.filter(|total| *total > 0);
+        let of = |(total, used): (u64, u64)| Some([whole(used)?, whole(total.checked_sub(used)?)?]);
+        (total.and_then(whole), total.zip(self.used).and_then(of))
+    }
+}
+
+fn memory(pass: &mut Pass<'_>, [vram, gtt]: [Pool; 2], is_integrated: bool) {
+    let own = if is_integrated { vram.with(gtt) } else { vram };
+    let (total, parts) = own.parts();
     push(pass.out, &metric::MEMORY_LIMIT, (), total);
     for (state, bytes) in
         [MemoryState::Used, MemoryState::Free].into_iter().zip(parts.iter().flatten())
     {
         push(pass.out, &metric::MEMORY_USAGE, state, Some(*bytes));
     }
-    for (name, usage, limit) in [
-        ("vis_vram", &metric::APERTURE_USAGE, &metric::APERTURE_LIMIT),
-        ("gtt", &metric::HOST_MEMORY_USAGE, &metric::HOST_MEMORY_LIMIT),
+    let visible = Pool::read(pass, "vis_vram");
+    for (pool, usage, limit) in [
+        (visible, &metric::APERTURE_USAGE, &metric::APERTURE_LIMIT),
+        (gtt, &metric::HOST_MEMORY_USAGE, &metric::HOST_MEMORY_LIMIT),
     ] {
-        let (total, parts) = used_of(pass, name);
+        let (total, parts) = pool.parts();
         push(pass.out, limit, (), total);
         let states = [ApertureState::Used, ApertureState::Free];
         for (state, bytes) in states.into_iter().zip(parts.iter().flatten()) {
@@ -203,15 +234,20 @@ fn memory(pass: &mut Pass<'_>) {
 }
 
 /// Reads the driver's table; reports a revision that is not known.
-fn table(pass: &mut Pass<'_>) -> Option<Table> {
-    let bytes = pass.files.bytes(&pass.folder.join("gpu_metrics"))?;
-    match Table::parse(bytes) {
-        Ok(table) => Some(table),
-        Err(Unreadable::Malformed) => pass.files.count_implausible(None),
-        Err(Unreadable::Revision(number)) => {
-            push(pass.out, &metric::UNKNOWN_CODE, CodeKind::MetricsTable, Some(number.into()));
-            None
+/// Returns it with its format, which a revision that is not known has too.
+fn table(pass: &mut Pass<'_>) -> (Option<Table>, Option<u8>) {
+    let bytes = pass.files.bytes(&pass.folder.join("gpu_metrics"));
+    match bytes.map(Table::parse) {
+        Some(Ok(table)) => {
+            let format = table.format();
+            (Some(table), format)
         }
+        Some(Err(Unreadable::Malformed)) => (pass.files.count_implausible(None), None),
+        Some(Err(Unreadable::Revision(number))) => {
+            push(pass.out, &metric::UNKNOWN_CODE, CodeKind::MetricsTable, Some(number.into()));
+            (None, Some(number.to_be_bytes()[0]))
+        }
+        None => (None, None),
     }
 }
 
@@ -300,6 +336,7 @@ fn highest(levels: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sysfs::fake::{Tree, values};
 
     #[test]
     fn the_highest_clock_is_that_of_the_levels() {
@@ -307,6 +344,43 @@ mod tests {
         assert_eq!(highest("S: 19Mhz *\n0: 615Mhz\n1: 800Mhz\n2: 888Mhz\n"), Some(888e6));
         assert_eq!(highest("0: 99999999999Mhz"), None);
         assert_eq!(highest(""), None);
+    }
+
+    /// Bytes used and in all of a board whose files are those of `amdgpu_vram_mgr.c` and `amdgpu_gtt_mgr.c`.
+    fn memory_of(vram: [u64; 2], gtt: [u64; 2], table: Option<([u8; 2], u16)>) -> [Option<f64>; 3] {
+        let tree = Tree::new();
+        let folder = tree.pci("0000:c5:00.0", "amdgpu");
+        for (name, [total, used]) in [("vram", vram), ("gtt", gtt)] {
+            tree.put(&format!("{folder}/mem_info_{name}_total"), &total.to_string());
+            tree.put(&format!("{folder}/mem_info_{name}_used"), &used.to_string());
+        }
+        if let Some((revision, length)) = table {
+            let mut bytes = vec![0xff; usize::from(length)];
+            bytes[..2].copy_from_slice(&length.to_le_bytes());
+            bytes[2..4].copy_from_slice(&revision);
+            std::fs::write(tree.at(&format!("{folder}/gpu_metrics")), bytes).unwrap();
+        }
+        let read = values(&tree.read(&crate::amd::VENDOR)[0].values);
+        ["gpu.memory.usage{used}", "gpu.memory.limit", "gpu.memory.host.usage{used}"]
+            .map(|name| read.get(name).copied())
+    }
+
+    #[test]
+    fn the_memory_of_an_apu_is_what_is_set_aside_and_what_it_takes_of_the_host_s() {
+        let (small, gtt) = ([512 << 20, 148 << 20], [124 << 30, 60 << 30]);
+        let both = [Some(64_579_698_688.0), Some(133_680_857_088.0), Some(64_424_509_440.0)];
+        // Strix Halo (gpustack #4848), an older one, and one of a revision that is not known.
+        for table in [([3, 0], 264), ([2, 1], 120), ([3, 7], 300)] {
+            assert_eq!(memory_of(small, gtt, Some(table)), both, "{table:?}");
+        }
+        // MI300A: nothing is set aside, and its tables are those of cards.
+        let whole = [Some(64_424_509_440.0), Some(133_143_986_176.0), Some(64_424_509_440.0)];
+        assert_eq!(memory_of([0, 0], gtt, Some(([1, 6], 1664))), whole);
+        let card = [Some(155_189_248.0), Some(536_870_912.0), Some(64_424_509_440.0)];
+        assert_eq!(memory_of(small, gtt, Some(([1, 3], 120))), card);
+        assert_eq!(memory_of(small, gtt, None), card, "nothing says that it is one");
+        let none = [None, Some(133_680_857_088.0), None];
+        assert_eq!(memory_of(small, [124 << 30, 125 << 30], Some(([2, 1], 120))), none);
     }
 
     #[test]
