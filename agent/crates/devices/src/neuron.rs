@@ -140,10 +140,7 @@ impl ReadFiles for Chip {
         let out = &mut reading.values;
         push(out, &metric::INFO, (), Some(1));
         let cores = numbered(&self.folder, "neuron_core");
-        let used = cores
-            .iter()
-            .take(MAX_CORES)
-            .map(|(_, core)| files.number(&core.join(USED)));
+        let used = cores.iter().take(MAX_CORES).map(|(_, core)| files.number(&core.join(USED)));
         // A sum without one core is another sum.
         let used: Option<Vec<u64>> = used.collect();
         let used = used.filter(|cores| !cores.is_empty());
@@ -273,7 +270,10 @@ mod tests {
                 memory(&tree, core, total, present);
             }
             let reading = tree.read(&VENDOR).remove(0);
-            (values(&reading.values).get("gpu.memory.usage{used}").copied(), reading.cost.implausible)
+            (
+                values(&reading.values).get("gpu.memory.usage{used}").copied(),
+                reading.cost.implausible,
+            )
         };
         let running = used([(9_000_000_000, 65_536), (8_500_000_000, 4_096)]);
         assert_eq!(running, (Some(17_500_000_000.0), 0));

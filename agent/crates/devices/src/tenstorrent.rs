@@ -245,7 +245,10 @@ fn sources() -> Vec<Source> {
         (metric::TEMPERATURE_LIMIT.def(), "hwmon `temp1_max` (m°C)"),
         (metric::CLOCK_SPEED.def(), "`tt_aiclk` (MHz)"),
         (metric::THERMAL_SHUTDOWNS.def(), "`tt_therm_trip_count` (Blackhole)"),
-        (wear::PCIE_IO.def(), "`pcie_perf_counters/*` (Wormhole: words of 32 bytes; 32 bits, counted on)"),
+        (
+            wear::PCIE_IO.def(),
+            "`pcie_perf_counters/*` (Wormhole: words of 32 bytes; 32 bits, counted on)",
+        ),
     ];
     own.into_iter().chain(sysfs::link_sources()).chain(sysfs::opener_sources()).collect()
 }

@@ -27,7 +27,8 @@ const SENSORS: [(&str, Sensor); 3] =
     [("edge", Sensor::Gpu), ("junction", Sensor::Hotspot), ("mem", Sensor::Memory)];
 
 /// Files by which the folder of the sensors is found.
-const PROBES: &[&str] = &["power1_average", "power1_input", "temp1_input", "temp2_input", "freq1_input"];
+const PROBES: &[&str] =
+    &["power1_average", "power1_input", "temp1_input", "temp2_input", "freq1_input"];
 
 /// State of a board between readings.
 #[derive(Debug, Default)]
