@@ -130,9 +130,15 @@ impl HostReport {
             let values = use_of(others.memory_bytes, others.utilization);
             rows.push(Row::Part { name, values });
         }
+        let mut part = |name: &str, values| rows.push(Row::Part { name: name.into(), values });
+        if device.memory_exclusive_bytes.is_some() && device.processes.len() > 1 {
+            part("all processes together", device.exclusive());
+        }
+        if let Some(bytes) = device.memory_unsplittable_bytes {
+            part("shared, not split", use_of(Some(bytes), None));
+        }
         if let Some(bytes) = device.memory_unattributed_bytes {
-            let values = use_of(Some(bytes), None);
-            rows.push(Row::Part { name: "unattributed".into(), values });
+            part("unattributed", use_of(Some(bytes), None));
         }
         rows
     }
@@ -312,11 +318,22 @@ impl Device {
         let place = |process: &Process| process.instance.as_ref().filter(known).cloned();
         let uuid = instance.map(|instance| instance.uuid.clone());
         let inside = self.processes.iter().filter(|process| place(process) == uuid);
+        let is_alone = self.processes.len() == 1 && self.memory_exclusive_bytes.is_some();
         let row = |process: &Process| {
             let values = use_of(process.memory_bytes, process.utilization);
+            let values = if is_alone { self.exclusive() } else { values };
             Row::process(&process.owner, Values { note: process.note(), ..values })
         };
         inside.map(row).collect()
+    }
+
+    /// What the only owner on it has, which is the device's own: marked, since no process is known to have it.
+    fn exclusive(&self) -> Values {
+        let is_sampled = self.processes.iter().any(|process| process.utilization.is_some());
+        let busy = self.utilization.filter(|_| !is_sampled);
+        let values = use_of(self.memory_exclusive_bytes, busy);
+        let about = |text: String| if text.is_empty() { text } else { format!("~{text}") };
+        Values { memory: about(values.memory), busy: about(values.busy), ..values }
     }
 }
 

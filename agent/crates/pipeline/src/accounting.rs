@@ -93,6 +93,15 @@ pub enum Amount {
     },
 }
 
+/// The owner that all processes on a device have; none where nobody knows who some of them are.
+pub fn only_owner(
+    mut owners: impl Iterator<Item = OwnerId>,
+    unidentified: usize,
+) -> Option<OwnerId> {
+    let first = owners.next().filter(|_| unidentified == 0)?;
+    owners.all(|owner| owner == first).then_some(first)
+}
+
 /// The accounts of all devices.
 #[derive(Debug)]
 pub struct Accounting {
