@@ -2,7 +2,8 @@
 //! sysfs, of a scenario in the language of the fake NVIDIA library, and for Gaudi what `hl-smi` or the fake
 //! of its library answers ([`gaudi`]). The layouts are those that the agent's readers name
 //! (`drivers/accel/habanalabs`, tt-kmd, tpu-info, xe, i915, aws-neuron-driver); none of them is recorded but
-//! what `hl-smi` prints of Gaudi3. The values are the scenario's.
+//! what `hl-smi` prints of Gaudi3. The values are the scenario's. The names of files are written here again,
+//! from the drivers' sources that each writer names: no writer uses anything of the reader that it is for.
 //!
 //! A device's node has the device's index in its name; what a worker's script calls it is [`BASES`].
 
@@ -260,6 +261,9 @@ fn tenstorrent(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<(
     Ok(())
 }
 
+/// Of the kernel: `vendor` and `device` `drivers/pci/pci-sysfs.c`, `iommu_group` and `iommu_groups/N/devices`
+/// `drivers/iommu/iommu.c`, `vfio/N/dev` `drivers/vfio/group.c` (Linux 6.16); the numbers are those of
+/// tpu-info 0.14 `device.py`.
 fn tpu(files: &Files, device: &Device<'_>, _: f64) -> io::Result<()> {
     files.put(device, "vendor", "0x1ae0")?;
     files.put(device, "device", "0x0063")?;

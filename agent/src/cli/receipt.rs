@@ -138,8 +138,7 @@ fn title(receipt: &Receipt) -> String {
 /// A mean and a peak of a device.
 fn levels(mean: Option<f64>, peak: Option<f64>, text: impl Fn(f64) -> String) -> String {
     let Some(mean) = mean.map(&text) else { return NOT_KNOWN.to_owned() };
-    let peak =
-        peak.map_or_else(|| "no peak".to_owned(), |peak| format!("{} at most", text(peak)));
+    let peak = peak.map_or_else(|| "no peak".to_owned(), |peak| format!("{} at most", text(peak)));
     format!("{mean} on the mean, {peak}, of a device")
 }
 

@@ -160,15 +160,17 @@ impl EnergyCounter {
                 (then..=then + watts * (seconds + LATE)).contains(&joules)
             })
         };
-        let is_unlikely =
-            !follows(self.last) && !(self.unlikely.is_some() && follows(self.unlikely));
-        self.unlikely = is_unlikely.then_some(now);
-        if is_unlikely {
+        let is_likely = follows(self.last) || (self.unlikely.is_some() && follows(self.unlikely));
+        self.unlikely = (!is_likely).then_some(now);
+        if !is_likely {
             return Energy::Implausible;
         }
         #[expect(clippy::float_cmp, reason = "whether the file or the call said the same")]
         let is_same = self.last.is_some_and(|(then, _)| then == joules);
-        if !is_same {
+        // A device that slept counted nothing.
+        let is_after_pause =
+            self.last.is_some_and(|(_, then)| now_ns.saturating_sub(then) > 2 * STILL_NS);
+        if !is_same || is_after_pause {
             self.still_since = now_ns;
         }
         self.last = Some(now);
@@ -178,25 +180,25 @@ impl EnergyCounter {
 }
 
 /// Processes that are said to hold more than the device has are on it, with as much as nobody knows. Returns
-/// how many there are.
+/// how many there are. The note names none of them: every user may read it.
 fn larger_than_the_device(reading: &mut Reading) -> u32 {
     let limit = reading.values.iter().find_map(|value| value.int(&metric::MEMORY_LIMIT, ()));
     let Some(limit) = limit else { return 0 };
-    let mut removed = 0;
+    let (mut removed, mut most) = (0, 0);
     for process in &mut reading.processes {
         let held = |kind: &ProcessType| process.value.int(&process::MEMORY_USAGE, *kind);
-        let Some(bytes) = ProcessType::ALL.iter().find_map(held).filter(|bytes| *bytes > limit)
-        else {
-            continue;
-        };
-        let Some(info) = WireValue::new(&process::INFO, (), 1) else { continue };
-        process.value = info;
-        removed += 1;
+        let held = ProcessType::ALL.iter().find_map(held).filter(|bytes| *bytes > limit);
+        let info = WireValue::new(&process::INFO, (), 1);
+        if let Some((bytes, info)) = held.zip(info) {
+            process.value = info;
+            removed += 1;
+            most = bytes.max(most);
+        }
+    }
+    if removed > 0 {
         #[expect(clippy::cast_precision_loss, reason = "for people")]
-        let gib = |bytes: i64| bytes as f64 / f64::from(1 << 30);
-        let (pid, held, limit) = (process.pid, gib(bytes), gib(limit));
-        let text =
-            format!("process {pid} holds {held:.1} GiB of a device of {limit:.1} GiB: left out");
+        let [most, limit] = [most, limit].map(|bytes| bytes as f64 / f64::from(1 << 30));
+        let text = format!("a process holds {most:.1} GiB of a device of {limit:.1} GiB: left out");
         add_note(&mut reading.note, &text);
     }
     removed
@@ -330,7 +332,7 @@ mod tests {
         let mut report = Report::ready();
         Checks::of("amd").keep(0, &mut reading, &mut report);
         assert_eq!(report.dropped, [(DropReason::Implausible, 1)]);
-        assert_eq!(reading.note, "process 7 holds 60.0 GiB of a device of 0.5 GiB: left out");
+        assert_eq!(reading.note, "a process holds 60.0 GiB of a device of 0.5 GiB: left out");
         let info = WireValue::new(&process::INFO, (), 1).unwrap();
         let left: Vec<_> = reading.processes.iter().map(|on| on.value).collect();
         assert_eq!(left, [of(512 << 20, ProcessType::Compute).value, info]);
@@ -362,6 +364,7 @@ mod tests {
             [good(), good()],
             "it counts"
         );
+        assert_eq!(read(7180, 5e6 + 1800.0), good(), "it was asleep");
     }
 
     #[test]

@@ -311,7 +311,8 @@ fn memory_that_no_driver_divides_is_said_as_the_counters_have_it() {
     };
     let of = |processes: &[Process], has_one_owner| {
         let device = device(0, processes.to_vec());
-        let bare = Device { memory_unattributed_bytes: None, memory_unsplittable_bytes: None, ..device };
+        let bare =
+            Device { memory_unattributed_bytes: None, memory_unsplittable_bytes: None, ..device };
         bare.with_rest(has_one_owner)
     };
     let lines = |device: &Device| {

@@ -195,7 +195,7 @@ impl ProcessLists {
         let samples = &mut self.samples;
         let call = || lists::process_utilization(device, since_us, samples);
         match caller.call(Call::ProcessUtilization, call) {
-            Some(_) => self.cursors.take(&self.samples),
+            Some(()) => self.cursors.take(&self.samples),
             None => BTreeMap::new(),
         }
     }

@@ -140,8 +140,7 @@ impl Receipts {
         state.look_up_again(context.ownership);
         let info = context.inventory.get(gpu);
         let mut on: Vec<Arc<str>> = Vec::new();
-        let is_energy =
-            |charge: &Charge| matches!(charge.increment.what, Amount::Energy { .. });
+        let is_energy = |charge: &Charge| matches!(charge.increment.what, Amount::Energy { .. });
         let is_metered = charges.iter().any(is_energy);
         for same in charges.chunk_by(|a, b| a.increment.owner == b.increment.owner) {
             let device = (info.as_deref(), is_metered);

@@ -26,8 +26,9 @@ pub(super) fn of(receipt: &Receipt) -> Vec<String> {
     let mut all = Vec::new();
     let known = |device: &&DeviceReceipt| device.gpu_hours.unknown <= 0.0;
     let devices: Vec<&DeviceReceipt> = receipt.devices.iter().filter(known).collect();
-    let (unused, used): (Vec<&DeviceReceipt>, Vec<_>) =
-        devices.iter().partition(|device| device.utilization_mean.is_some_and(|mean| mean < UNUSED));
+    let (unused, used): (Vec<&DeviceReceipt>, Vec<_>) = devices
+        .iter()
+        .partition(|device| device.utilization_mean.is_some_and(|mean| mean < UNUSED));
     if !unused.is_empty() && receipt.devices.len() > 1 && !used.is_empty() {
         let (unused, count) = (unused.len(), receipt.devices.len());
         let enough = count - unused;

@@ -206,7 +206,10 @@ fn a_receipt_begins_with_the_interval_that_it_is_charged_for() {
         (receipt.seconds, receipt.gpu_hours.used * 3600.0, receipt.energy_joules),
         (60.0, 60.0, Some(6300.0))
     );
-    assert_eq!((&*receipt.began, &*receipt.until), ("1970-01-01T00:16:40Z", "1970-01-01T00:17:40Z"));
+    assert_eq!(
+        (&*receipt.began, &*receipt.until),
+        ("1970-01-01T00:16:40Z", "1970-01-01T00:17:40Z")
+    );
 }
 
 #[test]
