@@ -251,6 +251,14 @@ impl Device {
         self
     }
 
+    /// Memory and use of its only owner, where they are the device's own: if that has one process, or more.
+    fn exclusive(&self, has_one_process: bool) -> Option<(i64, Option<f64>)> {
+        let bytes = self.memory_exclusive_bytes?;
+        let is_sampled = self.processes.iter().any(|process| process.utilization.is_some());
+        let busy = self.utilization.filter(|_| !is_sampled);
+        (has_one_process == (self.processes.len() == 1)).then_some((bytes, busy))
+    }
+
     /// Memory in use that no process on the driver's list accounts for.
     fn unattributed(&self) -> Option<i64> {
         let listed = self.processes.iter().filter_map(|process| process.memory_bytes);

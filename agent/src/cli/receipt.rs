@@ -15,8 +15,6 @@ use std::time::Duration;
 
 /// Before the lines of a receipt.
 const INDENT: usize = 2;
-/// What no reading has.
-const NOT_KNOWN: &str = "not known";
 
 #[derive(Debug, Args)]
 pub(super) struct ReceiptArgs {
@@ -137,7 +135,7 @@ fn title(receipt: &Receipt) -> String {
 
 /// A mean and a peak of a device.
 fn levels(mean: Option<f64>, peak: Option<f64>, text: impl Fn(f64) -> String) -> String {
-    let Some(mean) = mean.map(&text) else { return NOT_KNOWN.to_owned() };
+    let Some(mean) = mean.map(&text) else { return "not known".to_owned() };
     let peak = peak.map_or_else(|| "no peak".to_owned(), |peak| format!("{} at most", text(peak)));
     format!("{mean} on the mean, {peak}, of a device")
 }
@@ -165,7 +163,7 @@ fn amount(money: &Money) -> String {
 }
 
 fn energy(receipt: &Receipt) -> String {
-    let Some(joules) = receipt.energy_joules else { return NOT_KNOWN.to_owned() };
+    let Some(joules) = receipt.energy_joules else { return "not known".to_owned() };
     let mut text = format!("{:.4} kWh", joules / 3.6e6);
     for (currency, amount) in &receipt.energy_cost {
         let _ = write!(text, ", {amount:.4} {currency}");

@@ -130,15 +130,13 @@ impl HostReport {
             let values = use_of(others.memory_bytes, others.utilization);
             rows.push(Row::Part { name, values });
         }
-        let mut part = |name: &str, values| rows.push(Row::Part { name: name.into(), values });
-        if device.memory_exclusive_bytes.is_some() && device.processes.len() > 1 {
-            part("all processes together", device.exclusive());
-        }
-        if let Some(bytes) = device.memory_unsplittable_bytes {
-            part("shared, not split", use_of(Some(bytes), None));
-        }
-        if let Some(bytes) = device.memory_unattributed_bytes {
-            part("unattributed", use_of(Some(bytes), None));
+        let rest = |bytes: Option<i64>| Some(use_of(Some(bytes?), None));
+        for (name, values) in [
+            ("all processes together", device.exclusive(false).map(about)),
+            ("shared, not split", rest(device.memory_unsplittable_bytes)),
+            ("unattributed", rest(device.memory_unattributed_bytes)),
+        ] {
+            rows.extend(values.map(|values| Row::Part { name: name.into(), values }));
         }
         rows
     }
@@ -318,22 +316,13 @@ impl Device {
         let place = |process: &Process| process.instance.as_ref().filter(known).cloned();
         let uuid = instance.map(|instance| instance.uuid.clone());
         let inside = self.processes.iter().filter(|process| place(process) == uuid);
-        let is_alone = self.processes.len() == 1 && self.memory_exclusive_bytes.is_some();
+        let alone = || self.exclusive(true).map(about);
         let row = |process: &Process| {
-            let values = use_of(process.memory_bytes, process.utilization);
-            let values = if is_alone { self.exclusive() } else { values };
-            Row::process(&process.owner, Values { note: process.note(), ..values })
+            let own = || use_of(process.memory_bytes, process.utilization);
+            let values = Values { note: process.note(), ..alone().unwrap_or_else(own) };
+            Row::process(&process.owner, values)
         };
         inside.map(row).collect()
-    }
-
-    /// What the only owner on it has, which is the device's own: marked, since no process is known to have it.
-    fn exclusive(&self) -> Values {
-        let is_sampled = self.processes.iter().any(|process| process.utilization.is_some());
-        let busy = self.utilization.filter(|_| !is_sampled);
-        let values = use_of(self.memory_exclusive_bytes, busy);
-        let about = |text: String| if text.is_empty() { text } else { format!("~{text}") };
-        Values { memory: about(values.memory), busy: about(values.busy), ..values }
     }
 }
 
@@ -381,6 +370,12 @@ fn nodes(all: &[String]) -> String {
 fn use_of(memory: Option<i64>, busy: Option<f64>) -> Values {
     let memory = memory.map_or(String::new(), |bytes| format!("{:.1} GiB", gib(bytes)));
     Values { memory, busy: busy.map_or(String::new(), percent), ..Values::default() }
+}
+
+/// The device's own, which is its only owner's: marked, since no process is known to have it.
+fn about((bytes, busy): (i64, Option<f64>)) -> Values {
+    let busy = busy.map_or(String::new(), |busy| format!("~{}", percent(busy)));
+    Values { memory: format!("~{:.1} GiB", gib(bytes)), busy, ..Values::default() }
 }
 
 /// Used memory of all there is.

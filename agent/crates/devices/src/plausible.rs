@@ -7,58 +7,35 @@
 use super::wire::{Outcome, Reading, WireValue};
 use gpuwho_model::catalog::device::{self as metric, Limit};
 use gpuwho_model::catalog::process::{self, ProcessType};
-use gpuwho_model::catalog::{Kind, MetricDef, wear};
+use gpuwho_model::catalog::{Kind, MetricDef};
 use gpuwho_model::sample::Value;
 use gpuwho_model::status::Report;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
-/// Bounds of gauges without a row of their own, by unit. Fractions may be slightly over one, because two
-/// clocks are involved.
-const LEVELS: &[(&str, RangeInclusive<f64>)] = &[
-    ("1", 0.0..=2.0),
-    ("Cel", -50.0..=200.0),
-    ("W", 0.0..=10_000.0),
-    ("Hz", 0.0..=1e12),
-    ("By", 0.0..=1e16),
-];
-
-/// Bounds of a quantity. Of temperatures: chips, memories and regulators shut down below 150 °C (NVIDIA's and
-/// AMD's `shutdown` and `emergency` limits are 90 to 120, tt-kmd's 110, a regulator's own protection 160).
-/// Of clocks: GDDR7 of 32 Gbit/s is the fastest, told as 16 GHz. Of memory: 16 TiB, of which the largest
-/// devices have a sixteenth with the host's (GB300: 0.8 TB).
+/// Bounds of gauges by unit, for those without a row below. Fractions may be slightly over one, because two
+/// clocks are involved. GDDR7 of 32 Gbit/s has the fastest clock, told as 16 GHz.
+const LEVELS: &[(&str, RangeInclusive<f64>)] =
+    &[("1", 0.0..=2.0), ("Cel", -200.0..=200.0), ("Hz", 0.0..=4e10), ("By", 0.0..=1e16)];
+/// Bounds of a quantity. Of temperatures: chips, memories and regulators shut down below 150 °C (the limits
+/// that NVIDIA, AMD and tt-kmd tell are 90 to 120, a regulator's own protection is 160). Of memory: 16 TiB, of
+/// which the largest devices have a sixteenth with the host's (GB300: 0.8 TB).
 static BOUNDS: &[(&MetricDef, RangeInclusive<f64>)] = &[
     (metric::TEMPERATURE.def(), -50.0..=200.0),
     (metric::TEMPERATURE_LIMIT.def(), -50.0..=200.0),
-    (metric::TEMPERATURE_MARGIN.def(), -200.0..=200.0),
-    (metric::TEMPERATURE_MARGIN_LIMIT.def(), -200.0..=200.0),
-    (metric::MODULE_POWER.def(), 0.0..=10_000.0),
-    (metric::CLOCK_SPEED.def(), 0.0..=4e10),
-    (metric::CLOCK_LIMIT.def(), 0.0..=4e10),
-    (metric::CLOCK_APPLICATION.def(), 0.0..=4e10),
     (metric::MEMORY_USAGE.def(), 0.0..=1.8e13),
     (metric::MEMORY_LIMIT.def(), 0.0..=1.8e13),
     (process::MEMORY_USAGE.def(), 0.0..=1.8e13),
-    (wear::PCIE_WIDTH.def(), 1.0..=32.0),
-    (wear::PCIE_GENERATION.def(), 1.0..=8.0),
+    (metric::MODULE_POWER.def(), 0.0..=10_000.0),
 ];
 /// The most that a device of a vendor draws, in watts: at least twice the most of any board that its data
-/// sheets name. NVIDIA: GB300, 1,400. AMD: MI355X, 1,400. Intel: Max 1550, 600. Gaudi: HL-325L, 900.
-/// Tenstorrent: p300, 600.
-const POWERS: &[(&str, f64)] = &[
-    ("nvidia", 5000.0),
-    ("amd", 5000.0),
-    ("intel", 1500.0),
-    ("gaudi", 2500.0),
-    ("tenstorrent", 1500.0),
-];
-/// Where a vendor has no row.
+/// sheets name (Intel Max 1550: 600, Gaudi HL-325L: 900, Tenstorrent p300: 600).
+const POWERS: &[(&str, f64)] = &[("intel", 1500.0), ("gaudi", 2500.0), ("tenstorrent", 1500.0)];
+/// The same of the others (NVIDIA GB300 and AMD MI355X: 1,400).
 const ANY_POWER: f64 = 5000.0;
 /// Peaks of milliseconds are less than twice the limit of a board.
 const OVER_LIMIT: f64 = 3.0;
-/// What is bounded by these.
-static POWER: &[&MetricDef] =
-    &[metric::POWER.def(), metric::POWER_AVERAGE.def(), metric::POWER_LIMIT.def()];
 /// A counter of energy that has not moved for so long counts nothing: no device draws less than a joule.
 const STILL_NS: u64 = 60_000_000_000;
 /// How late a step of such a counter may come, in seconds.
@@ -83,24 +60,11 @@ struct EnergyCounter {
     unlikely: Option<(f64, u64)>,
 }
 
-/// What a value of the counter is.
-#[derive(Debug, PartialEq)]
-enum Energy {
-    Good,
-    Implausible,
-    Still(u64),
-}
-
 impl Checks {
     /// Of the devices of a vendor.
     pub(super) fn of(vendor: &str) -> Self {
         let row = POWERS.iter().find(|(known, _)| *known == vendor);
         Self { watts: row.map_or(ANY_POWER, |(_, watts)| *watts), counters: BTreeMap::new() }
-    }
-
-    /// Forgets the devices: a library that is loaded anew may have others, and counters that begin anew.
-    pub(super) fn renumber(&mut self) {
-        self.counters.clear();
     }
 
     /// Drops implausible values from a device's reading and counts them with those that the child dropped.
@@ -133,49 +97,37 @@ impl Checks {
         let value = reading.values.iter().find_map(|value| value.double(&metric::ENERGY, ()));
         let Some(joules) = value.filter(|_| reading.outcome == Outcome::Ok) else { return 0 };
         let counter = self.counters.entry(slot).or_default();
-        let found = counter.take(joules, reading.asked_ns, self.watts);
-        if found == Energy::Good {
-            return 0;
-        }
+        let Err(is_still) = counter.take(joules, reading.asked_ns, self.watts) else { return 0 };
         reading.values.retain(|value| value.double(&metric::ENERGY, ()).is_none());
-        if let Energy::Still(seconds) = found {
-            let text =
-                format!("device {slot}'s energy counter stands still for {seconds} s: no energy");
+        if is_still {
+            let text = format!("device {slot}'s energy counter stands still: no energy");
             add_note(&mut reading.note, &text);
         }
-        u32::from(found == Energy::Implausible)
+        u32::from(!is_still)
     }
 }
 
 impl EnergyCounter {
-    fn take(&mut self, joules: f64, now_ns: u64, watts: f64) -> Energy {
-        let now = (joules, now_ns);
-        let follows = |before: Option<(f64, u64)>| {
-            before.is_none_or(|(then, then_ns)| {
-                #[expect(
-                    clippy::cast_precision_loss,
-                    reason = "a double has the microseconds of years"
-                )]
-                let seconds = now_ns.saturating_sub(then_ns) as f64 / 1e9;
-                (then..=then + watts * (seconds + LATE)).contains(&joules)
-            })
+    /// Takes a value; an error if it cannot be, or (true) if the counter stands still.
+    fn take(&mut self, joules: f64, now_ns: u64, watts: f64) -> Result<(), bool> {
+        let since = |then_ns| now_ns.saturating_sub(then_ns);
+        let follows = |(then, then_ns): (f64, u64)| {
+            let seconds = Duration::from_nanos(since(then_ns)).as_secs_f64();
+            (then..=then + watts * (seconds + LATE)).contains(&joules)
         };
-        let is_likely = follows(self.last) || (self.unlikely.is_some() && follows(self.unlikely));
+        let now = (joules, now_ns);
+        let is_likely = self.last.is_none_or(follows) || self.unlikely.is_some_and(follows);
         self.unlikely = (!is_likely).then_some(now);
         if !is_likely {
-            return Energy::Implausible;
+            return Err(false);
         }
-        #[expect(clippy::float_cmp, reason = "whether the file or the call said the same")]
-        let is_same = self.last.is_some_and(|(then, _)| then == joules);
         // A device that slept counted nothing.
-        let is_after_pause =
-            self.last.is_some_and(|(_, then)| now_ns.saturating_sub(then) > 2 * STILL_NS);
-        if !is_same || is_after_pause {
+        #[expect(clippy::float_cmp, reason = "whether the file or the call said the same")]
+        let is_same = |(then, at): (f64, u64)| then == joules && since(at) <= 2 * STILL_NS;
+        if !self.last.replace(now).is_some_and(is_same) {
             self.still_since = now_ns;
         }
-        self.last = Some(now);
-        let still_ns = now_ns.saturating_sub(self.still_since);
-        if still_ns < STILL_NS { Energy::Good } else { Energy::Still(still_ns / 1_000_000_000) }
+        if since(self.still_since) < STILL_NS { Ok(()) } else { Err(true) }
     }
 }
 
@@ -184,22 +136,17 @@ impl EnergyCounter {
 fn larger_than_the_device(reading: &mut Reading) -> u32 {
     let limit = reading.values.iter().find_map(|value| value.int(&metric::MEMORY_LIMIT, ()));
     let Some(limit) = limit else { return 0 };
-    let (mut removed, mut most) = (0, 0);
+    let mut removed = 0;
     for process in &mut reading.processes {
         let held = |kind: &ProcessType| process.value.int(&process::MEMORY_USAGE, *kind);
-        let held = ProcessType::ALL.iter().find_map(held).filter(|bytes| *bytes > limit);
-        let info = WireValue::new(&process::INFO, (), 1);
-        if let Some((bytes, info)) = held.zip(info) {
+        let is_larger = ProcessType::ALL.iter().find_map(held).is_some_and(|bytes| bytes > limit);
+        if let Some(info) = WireValue::new(&process::INFO, (), 1).filter(|_| is_larger) {
             process.value = info;
             removed += 1;
-            most = bytes.max(most);
         }
     }
     if removed > 0 {
-        #[expect(clippy::cast_precision_loss, reason = "for people")]
-        let [most, limit] = [most, limit].map(|bytes| bytes as f64 / f64::from(1 << 30));
-        let text = format!("a process holds {most:.1} GiB of a device of {limit:.1} GiB: left out");
-        add_note(&mut reading.note, &text);
+        add_note(&mut reading.note, "a process holds more than its device has: left out");
     }
     removed
 }
@@ -224,18 +171,16 @@ fn is_plausible(value: &WireValue, most: f64) -> bool {
     if metric.kind == Kind::Counter {
         return number >= 0.0;
     }
-    if POWER.contains(&metric) {
-        return (0.0..=most).contains(&number);
-    }
-    let own =
-        BOUNDS.iter().find(|(known, _)| std::ptr::eq(*known, metric)).map(|(_, bounds)| bounds);
-    let of_unit = || LEVELS.iter().find(|row| row.0 == metric.unit).map(|(_, bounds)| bounds);
-    number.is_finite() && own.or_else(of_unit).is_none_or(|bounds| bounds.contains(&number))
+    let own = BOUNDS.iter().find(|row| std::ptr::eq(row.0, metric)).map(|row| &row.1);
+    let of_unit = || LEVELS.iter().find(|row| row.0 == metric.unit).map(|row| &row.1);
+    let watts = 0.0..=most;
+    let bounds = own.or_else(of_unit).or((metric.unit == "W").then_some(&watts));
+    number.is_finite() && bounds.is_none_or(|bounds| bounds.contains(&number))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Checks, Energy, EnergyCounter};
+    use super::{Checks, EnergyCounter};
     use crate::wire::{ProcessValue, Reading, WireValue};
     use gpuwho_model::catalog::agent::DropReason;
     use gpuwho_model::catalog::device::{self, Clock, Limit, MemoryState, Sensor, Task};
@@ -332,7 +277,7 @@ mod tests {
         let mut report = Report::ready();
         Checks::of("amd").keep(0, &mut reading, &mut report);
         assert_eq!(report.dropped, [(DropReason::Implausible, 1)]);
-        assert_eq!(reading.note, "a process holds 60.0 GiB of a device of 0.5 GiB: left out");
+        assert_eq!(reading.note, "a process holds more than its device has: left out");
         let info = WireValue::new(&process::INFO, (), 1).unwrap();
         let left: Vec<_> = reading.processes.iter().map(|on| on.value).collect();
         assert_eq!(left, [of(512 << 20, ProcessType::Compute).value, info]);
@@ -357,7 +302,7 @@ mod tests {
         };
         let good = || (1, String::new(), 0);
         assert_eq!([read(100, 5e6), read(110, 5e6), read(159, 5e6)], [good(), good(), good()]);
-        let text = "device 3's energy counter stands still for 60 s: no energy";
+        let text = "device 3's energy counter stands still: no energy";
         assert_eq!(read(160, 5e6), (0, text.to_owned(), 0));
         assert_eq!(
             [read(170, 5e6 + 900.0), read(180, 5e6 + 1800.0)],
@@ -371,16 +316,12 @@ mod tests {
     fn a_value_of_energy_that_nothing_could_have_drawn_is_none_unless_the_next_follows_from_it() {
         let mut counter = EnergyCounter::default();
         let mut take = |second: u64, joules: f64| counter.take(joules, second * SECOND, 5000.0);
-        assert_eq!([take(0, 1e6), take(10, 1.007e6)], [Energy::Good, Energy::Good]);
-        assert_eq!(take(20, 9e12), Energy::Implausible, "a torn reading");
-        assert_eq!(take(30, 1.02e6), Energy::Good);
-        assert_eq!(take(40, 3.0), Energy::Implausible);
-        assert_eq!(take(50, 1.03e6), Energy::Good, "another");
-        assert_eq!(take(60, 3.0), Energy::Implausible);
-        assert_eq!(
-            [take(70, 7000.0), take(80, 14_000.0)],
-            [Energy::Good, Energy::Good],
-            "it began anew"
-        );
+        assert_eq!([take(0, 1e6), take(10, 1.007e6)], [Ok(()), Ok(())]);
+        assert_eq!(take(20, 9e12), Err(false), "a torn reading");
+        assert_eq!(take(30, 1.02e6), Ok(()));
+        assert_eq!(take(40, 3.0), Err(false));
+        assert_eq!(take(50, 1.03e6), Ok(()), "another");
+        assert_eq!(take(60, 3.0), Err(false));
+        assert_eq!([take(70, 7000.0), take(80, 14_000.0)], [Ok(()), Ok(())], "it began anew");
     }
 }

@@ -81,8 +81,6 @@ pub enum Amount {
         byte_ns: u128,
         /// Bytes.
         bytes: u64,
-        /// Nanoseconds between the readings.
-        ns: u64,
     },
     /// Energy.
     Energy {

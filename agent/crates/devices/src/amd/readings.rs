@@ -67,13 +67,17 @@ impl Board {
     pub(super) fn read(&mut self, pass: &mut Pass<'_>) -> Result<Option<Table>, NothingRead> {
         let before = pass.out.len();
         load(pass);
-        let pools = ["vram", "gtt"].map(|name| Pool::read(pass, name));
+        let [(vram, has_no_own), (gtt, _)] = ["vram", "gtt"].map(|name| pool(pass, name));
         let (table, format) = table(pass);
         // The driver has tables of formats 2 and 3 for APUs alone (`kgd_pp_interface.h`), and an APU of whose
         // memory nothing is set aside has no VRAM (MI300A: `gmc_v9_0_mc_init`).
-        let has_no_own = pools[0].total == Some(0);
         self.is_integrated |= has_no_own || matches!(format, Some(2 | 3));
-        memory(pass, pools, self.is_integrated);
+        let own = match (self.is_integrated, has_no_own) {
+            (false, _) => vram,
+            (true, false) => both(vram, gtt),
+            (true, true) => gtt,
+        };
+        memory(pass, own, gtt);
         let replays = pass.number("pcie_replay_count").and_then(whole);
         sysfs::link(pass.folder, pass.files, pass.out);
         self.sensors(pass, table.as_ref());
@@ -179,53 +183,40 @@ fn load(pass: &mut Pass<'_>) {
     push(pass.out, &metric::MEMORY_BANDWIDTH_UTILIZATION, (), busy);
 }
 
-/// Bytes of one kind of memory.
-#[derive(Clone, Copy)]
-struct Pool {
-    total: Option<u64>,
-    /// Not more than all.
-    used: Option<u64>,
+/// Bytes of one kind of memory: all, and used and free.
+type Pool = (Option<i64>, Option<[i64; 2]>);
+
+/// One kind of memory, where the used bytes are not more than all; and whether there is none of it.
+fn pool(pass: &mut Pass<'_>, name: &str) -> (Pool, bool) {
+    let total = pass.number(&format!("mem_info_{name}_total"));
+    let used = pass.number(&format!("mem_info_{name}_used"));
+    let is_none = total == Some(0);
+    let total = total.filter(|total| *total > 0);
+    let parts = total.zip(used).and_then(|(total, used)| {
+        let free = pass.files.count_implausible(total.checked_sub(used))?;
+        Some([whole(used)?, whole(free)?])
+    });
+    ((total.and_then(whole), parts), is_none)
 }
 
-impl Pool {
-    fn read(pass: &mut Pass<'_>, name: &str) -> Self {
-        let total = pass.number(&format!("mem_info_{name}_total"));
-        let used = pass.number(&format!("mem_info_{name}_used"));
-        let used = total.zip(used).and_then(|(total, used)| {
-            pass.files.count_implausible(Some(used).filter(|used| *used <= total))
-        });
-        Self { total, used }
-    }
-
-    /// Both kinds; nothing where one is not known.
-    fn with(self, other: Self) -> Self {
-        let sum = |a: Option<u64>, b: Option<u64>| a.zip(b).and_then(|(a, b)| a.checked_add(b));
-        Self { total: sum(self.total, other.total), used: sum(self.used, other.used) }
-    }
-
-    /// All, and used and free; a device has none where there are 0 bytes.
-    fn parts(self) -> (Option<i64>, Option<[i64; 2]>) {
-        let total = self.total.filter(|total| *total > 0);
-        let of = |(total, used): (u64, u64)| Some([whole(used)?, whole(total.checked_sub(used)?)?]);
-        (total.and_then(whole), total.zip(self.used).and_then(of))
-    }
+/// Two kinds together; nothing where one is not known.
+fn both((a, x): Pool, (b, y): Pool) -> Pool {
+    let sum = |(a, b): (i64, i64)| a.saturating_add(b);
+    (a.zip(b).map(sum), x.zip(y).map(|([u, f], [v, g])| [sum((u, v)), sum((f, g))]))
 }
 
-fn memory(pass: &mut Pass<'_>, [vram, gtt]: [Pool; 2], is_integrated: bool) {
-    let own = if is_integrated { vram.with(gtt) } else { vram };
-    let (total, parts) = own.parts();
+fn memory(pass: &mut Pass<'_>, (total, parts): Pool, gtt: Pool) {
     push(pass.out, &metric::MEMORY_LIMIT, (), total);
     for (state, bytes) in
         [MemoryState::Used, MemoryState::Free].into_iter().zip(parts.iter().flatten())
     {
         push(pass.out, &metric::MEMORY_USAGE, state, Some(*bytes));
     }
-    let visible = Pool::read(pass, "vis_vram");
-    for (pool, usage, limit) in [
+    let (visible, _) = pool(pass, "vis_vram");
+    for ((total, parts), usage, limit) in [
         (visible, &metric::APERTURE_USAGE, &metric::APERTURE_LIMIT),
         (gtt, &metric::HOST_MEMORY_USAGE, &metric::HOST_MEMORY_LIMIT),
     ] {
-        let (total, parts) = pool.parts();
         push(pass.out, limit, (), total);
         let states = [ApertureState::Used, ApertureState::Free];
         for (state, bytes) in states.into_iter().zip(parts.iter().flatten()) {

@@ -2,6 +2,7 @@
 
 use super::DeviceReader;
 use crate::connection::{Connection, Disconnect};
+use crate::plausible::Checks;
 use crate::states::Unavailable;
 use crate::wire::{Frame, Outcome, Reading, Request};
 use gpuwho_model::catalog::device::DeviceState;
@@ -106,7 +107,7 @@ impl DeviceReader {
                 session.devices = Some(devices);
                 session.stuck.remove(&None);
                 self.states.renumber();
-                self.checks.renumber();
+                self.checks = Checks::of(self.vendor.name);
             }
             Frame::Refused { refusal, text } => return Err(Disconnect::Refused { refusal, text }),
             Frame::Stuck { slot, call } => {

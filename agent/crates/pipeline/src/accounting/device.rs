@@ -207,7 +207,7 @@ impl Device {
                 Resource::Busy => Amount::Busy(method),
                 Resource::Memory => {
                     let bytes = amount.checked_div(ns.into()).unwrap_or(0);
-                    Amount::Memory { byte_ns: amount, bytes: u64::try_from(bytes).unwrap_or(0), ns }
+                    Amount::Memory { byte_ns: amount, bytes: u64::try_from(bytes).unwrap_or(0) }
                 }
                 Resource::Energy => Amount::Energy { microjoules: amount, ns },
             };

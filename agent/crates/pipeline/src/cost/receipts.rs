@@ -140,10 +140,11 @@ impl Receipts {
         state.look_up_again(context.ownership);
         let info = context.inventory.get(gpu);
         let mut on: Vec<Arc<str>> = Vec::new();
-        let is_energy = |charge: &Charge| matches!(charge.increment.what, Amount::Energy { .. });
-        let is_metered = charges.iter().any(is_energy);
+        let has = |of: fn(&Amount) -> bool| charges.iter().any(|charge| of(&charge.increment.what));
+        let has_memory = has(|what| matches!(what, Amount::Memory { .. }));
+        let is_unknown = [!has_memory, !has(|what| matches!(what, Amount::Energy { .. }))];
         for same in charges.chunk_by(|a, b| a.increment.owner == b.increment.owner) {
-            let device = (info.as_deref(), is_metered);
+            let device = (info.as_deref(), is_unknown);
             on.extend(state.add(same, device, (now, at), context.ownership));
         }
         state.on.insert(gpu, on);
@@ -280,7 +281,7 @@ impl State {
     fn add(
         &mut self,
         charges: &[Charge],
-        (info, is_metered): (Option<&GpuInfo>, bool),
+        (info, is_unknown): (Option<&GpuInfo>, [bool; 2]),
         (now, at): (Instant, SystemTime),
         ownership: &Ownership,
     ) -> Option<Arc<str>> {
@@ -294,7 +295,8 @@ impl State {
         if open.team.is_none() {
             open.team = first.rates.team.as_deref().map(str::to_owned);
         }
-        self.implausible += open.add(charges, info, (now, at), is_metered);
+        let is_implausible = open.add(charges, info, (now, at), is_unknown);
+        self.implausible += u64::from(is_implausible);
         let is_present = charges.iter().any(|charge| charge.increment.what == Amount::Present);
         is_present.then(|| {
             let users = self.users.get(&owner).map_or(&[][..], Vec::as_slice);

@@ -8,7 +8,8 @@ use super::increase::Counted;
 use super::view::{Collectives, DeviceReceipt, Receipt, SCHEMA, Tokens, is_named};
 use crate::accounting::Amount;
 use crate::cost::{Charge, account};
-use device::{NS_PER_HOUR, OnDevice};
+use device::NS_PER_HOUR;
+pub(super) use device::OnDevice;
 use gpuwho_model::catalog::cost::{ReceiptEnd, TimeUse};
 use gpuwho_owners::attribute::owner::{Owner, OwnerFacts};
 use gpuwho_owners::inventory::GpuInfo;
@@ -105,14 +106,14 @@ impl Open {
         self.names.take(facts);
     }
 
-    /// Adds what was charged for a device; returns how many figures could not be.
+    /// Adds what was charged for a device, of which this is not known; returns whether a figure could not be.
     pub(super) fn add(
         &mut self,
         charges: &[Charge],
         info: Option<&GpuInfo>,
         (now, at): (Instant, SystemTime),
-        is_metered: bool,
-    ) -> u64 {
+        is_unknown: [bool; 2],
+    ) -> bool {
         // What is charged is of the interval that ends now.
         let length = charges.iter().map(|charge| charge.increment.elapsed_ns).max();
         let from_ms = millis(at).saturating_sub(length.unwrap_or(0) / 1_000_000);
@@ -123,7 +124,7 @@ impl Open {
         self.seen = Some(now);
         self.began_ms = self.began_ms.min(from_ms);
         self.last_ms = self.last_ms.max(millis(at));
-        let Some(info) = info else { return 0 };
+        let Some(info) = info else { return false };
         for charge in charges {
             if let Amount::Busy(method) = charge.increment.what
                 && !self.methods.contains(method.as_str())
@@ -133,16 +134,15 @@ impl Open {
         }
         let uuid = info.uuid.as_str();
         if let Some(device) = self.devices.get_mut(uuid) {
-            device.add_all(charges, is_metered)
-        } else if self.devices.len() < MAX_DEVICES {
+            return device.add_all(charges, is_unknown);
+        }
+        if self.devices.len() < MAX_DEVICES {
             let (index, model) = (info.index, info.model.clone());
             let mut device = Box::new(OnDevice { index, model, ..OnDevice::default() });
-            let implausible = device.add_all(charges, is_metered);
+            device.add_all(charges, is_unknown);
             self.devices.insert(uuid.to_owned(), device);
-            implausible
-        } else {
-            0
         }
+        false
     }
 
     /// Whether a name that a person types means it.
@@ -150,18 +150,9 @@ impl Open {
         is_named(&self.key, &self.names.all(), name)
     }
 
-    /// Notes the size of a device's memory.
-    pub(super) fn memory_limit(&mut self, uuid: &str, bytes: u64) {
-        if let Some(device) = self.devices.get_mut(uuid) {
-            device.memory_limit = Some(bytes);
-        }
-    }
-
-    /// Notes one of a device's power limits.
-    pub(super) fn power_limit(&mut self, uuid: &str, watts: f64) {
-        if let Some(device) = self.devices.get_mut(uuid) {
-            device.power_limit = device.power_limit.max(watts);
-        }
+    /// The sums of a device.
+    pub(super) fn device(&mut self, uuid: &str) -> Option<&mut OnDevice> {
+        self.devices.get_mut(uuid).map(|device| &mut **device)
     }
 
     pub(super) fn throttled(&mut self, reason: &str, seconds: f64) {
@@ -259,14 +250,15 @@ impl Open {
             all.push(format!("no reading shows the use of {hours:.4} GPU-hours"));
         }
         // Where none of it is known, the receipt has none.
-        if total.unmetered_ns > 0 && total.energy().is_some() {
-            let hours = total.unmetered_ns as f64 / NS_PER_HOUR;
+        let [_, unmetered] = total.unknown_ns;
+        if unmetered > 0 && total.energy().is_some() {
+            let hours = unmetered as f64 / NS_PER_HOUR;
             all.push(format!("the energy of {hours:.4} GPU-hours was not counted"));
         }
         if total.implausible > 0 {
             let count = total.implausible;
             all.push(format!(
-                "{count} figures of power more than 25 % above the board's limit are left out"
+                "{count} means of power above 125 % of the board's limit are left out"
             ));
         }
         if self.restarts > 0 {

@@ -57,7 +57,7 @@ impl Rig {
             Amount::Present,
             Amount::Time(TimeUse::Used, SECOND),
             Amount::Granted(SECOND),
-            Amount::Memory { byte_ns, bytes, ns: SECOND },
+            Amount::Memory { byte_ns, bytes },
             Amount::Energy { microjoules: 300_000_000, ns: SECOND },
         ];
         let charges = all.map(of);
@@ -186,7 +186,7 @@ fn a_power_that_the_board_cannot_have_is_no_peak_and_counted() {
     seconds(1000, 876);
     let receipt = only(&receipts, "42");
     assert_eq!((receipt.power_peak_watts, receipt.energy_joules), (None, Some(8760.0)));
-    assert!(receipt.unknown[0].contains("25 % above the board's limit"), "{receipt:#?}");
+    assert!(receipt.unknown[0].contains("above 125 % of the board's limit"), "{receipt:#?}");
     seconds(1010, 874);
     assert_eq!(only(&receipts, "42").power_peak_watts, Some(874.0), "a quarter more can be");
     assert_eq!(receipts.status().unwrap().dropped, [(DropReason::Implausible, 1)]);

@@ -16,10 +16,10 @@ const OVER_LIMIT: f64 = 1.25;
 
 /// The sums on one device.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct OnDevice {
+pub(in crate::cost::receipts) struct OnDevice {
     pub(super) index: u32,
     pub(super) model: Option<String>,
-    pub(super) memory_limit: Option<u64>,
+    pub(in crate::cost::receipts) memory_limit: Option<u64>,
     /// Time for which it was there or had an allocation.
     pub(super) present_ns: u64,
     pub(super) granted_ns: u64,
@@ -30,20 +30,15 @@ pub(super) struct OnDevice {
     pub(super) busy_peak: u64,
     pub(super) microjoules: u128,
     pub(super) milliwatts_peak: u64,
-    /// Time between the readings behind the sums of memory and of energy; none, and the sum is unknown.
+    /// Time for which it was there and the device's memory and energy were not known.
     #[serde(default)]
-    pub(super) memory_ns: u64,
-    #[serde(default)]
-    pub(super) energy_ns: u64,
-    /// Time for which it was there and the device's energy was not counted.
-    #[serde(default)]
-    pub(super) unmetered_ns: u64,
+    pub(super) unknown_ns: [u64; 2],
     /// Microjoules and nanoseconds of the window of power that is not over.
     #[serde(default)]
     pub(super) window: (u128, u64),
     /// The largest power limit of the device in watts.
     #[serde(default)]
-    pub(super) power_limit: f64,
+    pub(in crate::cost::receipts) power_limit: f64,
     /// Windows that were over the limit.
     #[serde(default)]
     pub(super) implausible: u64,
@@ -67,49 +62,44 @@ pub(super) struct MoneySums {
 pub(super) struct EnergyMoney(Vec<(String, u128)>);
 
 impl OnDevice {
-    /// Adds what was charged; returns how many figures could not be. `is_metered`: the device's energy was
-    /// counted.
-    pub(super) fn add_all(&mut self, charges: &[Charge], is_metered: bool) -> u64 {
-        let (mut energy, mut ns) = (0, [0, 0]);
+    /// Adds what was charged; returns whether that was a power that cannot be. `is_unknown`: the device's memory
+    /// and energy.
+    pub(super) fn add_all(&mut self, charges: &[Charge], is_unknown: [bool; 2]) -> bool {
+        let mut ns = 0;
         for charge in charges {
             self.add(charge);
             match charge.increment.what {
                 Amount::Energy { microjoules, ns: between } => {
-                    energy += microjoules;
-                    ns[0] = between.max(ns[0]);
+                    self.window.0 += microjoules;
+                    ns = between.max(ns);
                 }
-                Amount::Memory { ns: between, .. } => ns[1] = between.max(ns[1]),
-                Amount::Present if !is_metered => self.unmetered_ns += charge.increment.elapsed_ns,
+                Amount::Present => {
+                    let elapsed = charge.increment.elapsed_ns;
+                    let more = is_unknown.map(|is_unknown| if is_unknown { elapsed } else { 0 });
+                    self.unknown_ns.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+                }
                 _ => {}
             }
         }
-        self.memory_ns += ns[1];
-        self.energy_ns += ns[0];
-        self.add_to_window(energy, ns[0])
+        self.window.1 = self.window.1.saturating_add(ns);
+        if ns == 0 {
+            // The first reading, one without energy, or the clock was set back.
+            self.window = (0, 0);
+        }
+        self.window.1 >= PEAK_WINDOW_NS && self.end_window()
     }
 
-    /// A peak is the mean over a window of [`PEAK_WINDOW_NS`] or more between readings.
-    fn add_to_window(&mut self, microjoules: u128, ns: u64) -> u64 {
-        if ns == 0 {
-            // The first reading, or the clock was set back.
-            self.window = (0, 0);
-            return 0;
-        }
-        self.window.0 += microjoules;
-        self.window.1 = self.window.1.saturating_add(ns);
-        if self.window.1 < PEAK_WINDOW_NS {
-            return 0;
-        }
+    /// Takes the mean power of a window as a peak, unless it cannot be.
+    fn end_window(&mut self) -> bool {
         let (microjoules, ns) = std::mem::take(&mut self.window);
-        let milliwatts = microjoules * 1_000_000 / u128::from(ns);
-        let is_over =
-            self.power_limit > 0.0 && milliwatts as f64 > self.power_limit * 1e3 * OVER_LIMIT;
-        if !is_over {
-            let milliwatts = u64::try_from(milliwatts).unwrap_or(0);
-            self.milliwatts_peak = self.milliwatts_peak.max(milliwatts);
-        }
+        let milliwatts = microjoules * 1_000_000 / u128::from(ns.max(1));
+        let milliwatts = u64::try_from(milliwatts).unwrap_or(u64::MAX);
+        let limit = self.power_limit * 1e3 * OVER_LIMIT;
+        let is_over = limit > 0.0 && milliwatts as f64 > limit;
+        let possible = if is_over { 0 } else { milliwatts };
+        self.milliwatts_peak = self.milliwatts_peak.max(possible);
         self.implausible += u64::from(is_over);
-        is_over.into()
+        is_over
     }
 
     fn add(&mut self, charge: &Charge) {
@@ -139,7 +129,7 @@ impl OnDevice {
                     self.busy_peak = self.busy_peak.max(u64::try_from(busy).unwrap_or(0));
                 }
             }
-            Amount::Memory { byte_ns, bytes, .. } => {
+            Amount::Memory { byte_ns, bytes } => {
                 self.byte_ns += byte_ns;
                 self.bytes_peak = self.bytes_peak.max(bytes);
             }
@@ -170,9 +160,7 @@ impl OnDevice {
         self.busy_peak = self.busy_peak.max(other.busy_peak);
         self.microjoules += other.microjoules;
         self.milliwatts_peak = self.milliwatts_peak.max(other.milliwatts_peak);
-        self.memory_ns += other.memory_ns;
-        self.energy_ns += other.energy_ns;
-        self.unmetered_ns += other.unmetered_ns;
+        self.unknown_ns.iter_mut().zip(other.unknown_ns).for_each(|(sum, more)| *sum += more);
         self.implausible += other.implausible;
         if let Some(carbon) = other.carbon {
             self.carbon = Some(self.carbon.unwrap_or(0) + carbon);
@@ -201,7 +189,7 @@ impl OnDevice {
 
     /// Mean and largest memory, if any reading had it.
     pub(super) fn memory(&self) -> Option<(f64, u64)> {
-        let is_known = self.memory_ns > 0 || self.byte_ns > 0;
+        let is_known = self.present_ns > self.unknown_ns[0] || self.byte_ns > 0;
         // The clocks of the readings and of presence differ by a little.
         let mean = || self.mean(self.byte_ns).min(self.bytes_peak as f64);
         is_known.then(|| (mean(), self.bytes_peak))
@@ -216,7 +204,7 @@ impl OnDevice {
 
     /// Joules, if the device counts them.
     pub(super) fn energy(&self) -> Option<f64> {
-        let is_known = self.energy_ns > 0 || self.microjoules > 0;
+        let is_known = self.present_ns > self.unknown_ns[1] || self.microjoules > 0;
         is_known.then(|| self.microjoules as f64 / 1e6)
     }
 
