@@ -96,8 +96,7 @@ pub(super) const THROTTLE: &[(&str, Reason)] = &[
 ];
 /// Files of the same form that are no reason: whether there is any.
 const NO_REASON: &str = "status";
-/// Files of the sensors, by which their folder is found; i915 can make one with energy alone
-/// (`hwm_gt_is_visible`).
+/// Files by which the sensors' folder is found; i915 can make one with energy alone (`hwm_gt_is_visible`).
 const SENSORS: &[&str] =
     &["energy1_input", "energy2_input", "power1_max", "power2_max", "temp1_input", "temp2_input"];
 /// Engine classes of work by the drivers' names: i915's, then xe's.

@@ -62,7 +62,6 @@ const MAX_CORES: usize = 64;
 /// The memory that a core uses now. `present` beside it is the size of the last change, whether taken or
 /// given back (`nsysfsmetric_inc_counter` and `nsysfsmetric_dec_counter`: `total += delta; present = delta`).
 const USED: &str = "stats/memory_usage/device_mem/total";
-/// Why there is neither memory nor an error count.
 const NO_FILES: &str = "the Neuron driver has no file at the places of drivers up to 2.30 (2.31 moved them, \
      and no public source says where to): no memory, no ECC errors";
 

@@ -1,8 +1,7 @@
 //! Drops values that no device can have: a driver that returns nonsense has failed, and a missing
 //! value is better than a wrong one. The bounds are by quantity, and for power by vendor: beyond any real
-//! hardware, and below what a register that does not answer, a table that was read while it was written, or a
-//! unit that is a thousand times another gives. What a device says of itself is a bound too: a power far
-//! above its own limit, a process larger than its memory, a counter of energy that jumps or stands still.
+//! hardware, and below what a torn table or a unit of a thousand times another gives. What a device says of
+//! itself is a bound too: its power limit, its memory, its counter of energy that jumps or stands still.
 
 use super::wire::{Outcome, Reading, WireValue};
 use gpuwho_model::catalog::device::{self as metric, Limit};

@@ -55,9 +55,8 @@ const DRIVER: &str = "tenstorrent";
 /// (`docs/sysfs-attributes.md`) and tt-isa-documentation (`WormholeB0/NoC/README.md`) both say 32. Of Blackhole
 /// they differ, 32 and 64 (`BlackholeA0/NoC/Counters.md`), so its traffic is not read.
 const WORDS: &[(&str, u64)] = &[("0x401e", 32)];
-/// PCIe counters by direction, seen from the device. Each is of two networks on the chip, of the PCIe tile's
-/// end of them (tt-isa-documentation, `NoC/Counters.md`): the tile begins (`mst`) what the host asks for, and
-/// serves (`slv`) what other tiles ask of the host.
+/// PCIe counters by direction, seen from the device, of two networks each. They are of the PCIe tile, which
+/// begins (`mst`) what the host asks for and serves (`slv`) what tiles ask of the host (`NoC/Counters.md`).
 const SENT: &[&str] = &[
     "mst_rd_data_word_received",
     "slv_posted_wr_data_word_received",

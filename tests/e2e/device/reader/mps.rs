@@ -65,7 +65,8 @@ fn a_graphics_process_has_its_memory_in_the_reading_that_first_shows_its_use() {
     let mut rig = Rig::new("a10x1");
     let mut whole = String::new();
     rig.edit(|text| {
-        let text = text.replace("file:compute", "file:gpu0").replace("file:graphics", "file:gpu0");
+        let text = text.replace("file:compute", "file:gpu0");
+        let text = text.replace("\"file:graphics\"", "\"file:gpu0\"\nfirst_slot = 1");
         whole.clone_from(&text);
         text[..text.rfind("[[device.process]]").unwrap()].to_owned()
     });

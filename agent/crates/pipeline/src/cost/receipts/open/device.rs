@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 pub(super) const NS_PER_HOUR: f64 = 3.6e12;
-/// Shortest window of a peak of power. Counters of energy step, and a reading comes late on a busy host: over
-/// one interval of a second that is half as much again.
+/// Shortest window of a peak of power: counters of energy step, and readings come late on a busy host.
 const PEAK_WINDOW_NS: u64 = 10_000_000_000;
 /// A mean power so far above the board's limit is none.
 const OVER_LIMIT: f64 = 1.25;
@@ -65,22 +64,8 @@ impl OnDevice {
     /// Adds what was charged; returns whether that was a power that cannot be. `is_unknown`: the device's memory
     /// and energy.
     pub(super) fn add_all(&mut self, charges: &[Charge], is_unknown: [bool; 2]) -> bool {
-        let mut ns = 0;
-        for charge in charges {
-            self.add(charge);
-            match charge.increment.what {
-                Amount::Energy { microjoules, ns: between } => {
-                    self.window.0 += microjoules;
-                    ns = between.max(ns);
-                }
-                Amount::Present => {
-                    let elapsed = charge.increment.elapsed_ns;
-                    let more = is_unknown.map(|is_unknown| if is_unknown { elapsed } else { 0 });
-                    self.unknown_ns.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
-                }
-                _ => {}
-            }
-        }
+        let added = charges.iter().map(|charge| self.add(charge, is_unknown));
+        let ns = added.max().unwrap_or(0);
         self.window.1 = self.window.1.saturating_add(ns);
         if ns == 0 {
             // The first reading, one without energy, or the clock was set back.
@@ -102,10 +87,16 @@ impl OnDevice {
         is_over
     }
 
-    fn add(&mut self, charge: &Charge) {
+    /// Adds a charge; returns the time between the readings of its energy.
+    fn add(&mut self, charge: &Charge, is_unknown: [bool; 2]) -> u64 {
         let elapsed = charge.increment.elapsed_ns;
         match charge.increment.what {
-            Amount::Present => self.present_ns += elapsed,
+            Amount::Present => {
+                self.present_ns += elapsed;
+                for (sum, is_unknown) in self.unknown_ns.iter_mut().zip(is_unknown) {
+                    *sum += if is_unknown { elapsed } else { 0 };
+                }
+            }
             Amount::Busy(_) => {}
             Amount::Granted(ns) => {
                 self.granted_ns += ns;
@@ -133,16 +124,19 @@ impl OnDevice {
                 self.byte_ns += byte_ns;
                 self.bytes_peak = self.bytes_peak.max(bytes);
             }
-            Amount::Energy { microjoules, .. } => {
+            Amount::Energy { microjoules, ns } => {
                 self.microjoules += microjoules;
+                self.window.0 += microjoules;
                 if let Some((money, currency)) = charge.money.zip(charge.rates.energy_currency()) {
                     self.energy_money.add(currency, money);
                 }
                 if let Some(carbon) = charge.carbon {
                     self.carbon = Some(self.carbon.unwrap_or(0) + carbon);
                 }
+                return ns;
             }
         }
+        0
     }
 
     fn sums(&mut self, charge: &Charge) -> Option<(&mut MoneySums, u128)> {
