@@ -107,6 +107,13 @@ pub struct Device {
     /// Memory in use that no listed process accounts for; absent where that is the driver's own.
     #[serde(default)]
     pub memory_unattributed_bytes: Option<i64>,
+    /// Memory in use that is all the only owner's on it, where the driver does not say what each process
+    /// holds: the counters' `exclusive`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_exclusive_bytes: Option<i64>,
+    /// Memory in use by several owners that nothing divides: the counters' `unsplittable`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_unsplittable_bytes: Option<i64>,
     /// Power drawn.
     pub power_watts: Option<f64>,
     /// Temperature of the die.
@@ -230,9 +237,30 @@ impl Device {
         }
     }
 
-    /// Memory in use that no process on the driver's list accounts for.
+    /// With the memory in use that no process is known to hold, as the counters divide it. `has_one_owner`:
+    /// all processes are one owner's that is known.
     #[must_use]
-    pub fn unattributed(&self) -> Option<i64> {
+    pub fn with_rest(mut self, has_one_owner: bool) -> Self {
+        if self.processes.iter().all(|process| process.memory_bytes.is_some()) {
+            self.memory_unattributed_bytes = self.unattributed();
+        } else if has_one_owner {
+            self.memory_exclusive_bytes = self.memory_used_bytes;
+        } else {
+            self.memory_unsplittable_bytes = self.unattributed();
+        }
+        self
+    }
+
+    /// Memory and use of its only owner, where they are the device's own: if that has one process, or more.
+    fn exclusive(&self, has_one_process: bool) -> Option<(i64, Option<f64>)> {
+        let bytes = self.memory_exclusive_bytes?;
+        let is_sampled = self.processes.iter().any(|process| process.utilization.is_some());
+        let busy = self.utilization.filter(|_| !is_sampled);
+        (has_one_process == (self.processes.len() == 1)).then_some((bytes, busy))
+    }
+
+    /// Memory in use that no process on the driver's list accounts for.
+    fn unattributed(&self) -> Option<i64> {
         let listed = self.processes.iter().filter_map(|process| process.memory_bytes);
         let rest = self.memory_used_bytes? - listed.fold(0, i64::saturating_add);
         let is_drivers = rest <= self.memory_limit_bytes.unwrap_or(0) / DRIVER_PART;

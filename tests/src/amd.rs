@@ -1,7 +1,11 @@
 //! AMD's devices without AMD: the trees that `amdgpu` and KFD make in sysfs and procfs, of a scenario
 //! in the language of the fake NVIDIA library. The layout is that of eight MI300X as recorded
-//! (ROCm/k8s-device-plugin `testdata/topo-mi300-cpx`, and the kernel's `amdgpu_pm.c`, `kfd_topology.c`,
-//! `kfd_process.c`); how other boards differ is in [`models`]. The values are the scenario's.
+//! (ROCm/k8s-device-plugin `testdata/topo-mi300-cpx`) and as Linux 6.12 makes them: `mem_info_*`
+//! `amdgpu_vram_mgr.c` and `amdgpu_gtt_mgr.c`; `hwmon`, `*_busy_percent`, `pp_dpm_*` and `gpu_metrics`
+//! `amdgpu_pm.c` and `kgd_pp_interface.h`; `ras` `amdgpu_ras.c`; `pcie_replay_count` and the board's names
+//! `amdgpu_device.c` and `amdgpu_fru_eeprom.c`; `current_*_partition` `amdgpu_gfx.c` and `amdgpu_gmc.c`; `topology`
+//! `kfd_topology.c`; `proc/PID/vram_ID`, `queues` and `stats_ID` `kfd_process.c`; `fdinfo` `amdgpu_fdinfo.c`. How
+//! other boards differ is in [`models`]. The values are the scenario's, and no name of a file is the reader's.
 //!
 //! A device's instances are its partitions (CPX), each with a render node and a KFD node of its own.
 //! NVLink of the scenario is XGMI here, SRAM the block `gfx`.

@@ -2,7 +2,8 @@
 //! sysfs, of a scenario in the language of the fake NVIDIA library, and for Gaudi what `hl-smi` or the fake
 //! of its library answers ([`gaudi`]). The layouts are those that the agent's readers name
 //! (`drivers/accel/habanalabs`, tt-kmd, tpu-info, xe, i915, aws-neuron-driver); none of them is recorded but
-//! what `hl-smi` prints of Gaudi3. The values are the scenario's.
+//! what `hl-smi` prints of Gaudi3. The values are the scenario's. The names of files are written here again,
+//! from the drivers' sources that each writer names: no writer uses anything of the reader that it is for.
 //!
 //! A device's node has the device's index in its name; what a worker's script calls it is [`BASES`].
 
@@ -194,14 +195,19 @@ fn highest(device: &Device<'_>) -> Option<f64> {
     device.group.clocks.highest.map(|[graphics, ..]| graphics)
 }
 
+/// Of tt-kmd 4af71921: `tt_*` `telemetry.c` (`tt_sysfs_show_*`, `docs/sysfs-attributes.md`), `pcie_perf_counters`
+/// `WH_PCIE_COUNTER_ATTR_RO_PAIR` in `wormhole.c` and `BH_…` in `blackhole.c`, `hwmon` `wh_hwmon_attrs` and
+/// `bh_hwmon_attrs`, `device` `enumerate.h`.
 fn tenstorrent(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
     let group = device.group;
     let class = format!("tenstorrent/tenstorrent!{}", device.index);
     let put = |file: &str, text: &str| files.put(device, &format!("{class}/{file}"), text);
     put("dev", &files.number(device))?;
+    let is_blackhole = group.name.starts_with('p');
+    files.put(device, "device", if is_blackhole { "0xb140" } else { "0x401e" })?;
     put("tt_asic_id", &device.text(&group.uuid))?;
     put("tt_card_type", &device.text(&group.name))?;
-    if group.name.starts_with('p') {
+    if is_blackhole {
         put("tt_therm_trip_count", "2")?;
     }
     // It beats while the scenario is played.
@@ -213,12 +219,14 @@ fn tenstorrent(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<(
         put("tt_aiclk", &mhz)?;
     }
     if let Some(pcie) = &group.pcie {
+        // What the host writes the tile sends on to the network, and what the device writes to the host
+        // arrives from the network (tt-isa-documentation, NoC/Counters.md).
         let counters = [
-            ("mst_posted_wr_data_word_sent", &pcie.transmit),
+            ("mst_posted_wr_data_word_sent", &pcie.receive),
             ("mst_nonposted_wr_data_word_sent", &None),
             ("slv_rd_data_word_sent", &None),
-            ("mst_rd_data_word_received", &pcie.receive),
-            ("slv_posted_wr_data_word_received", &None),
+            ("mst_rd_data_word_received", &None),
+            ("slv_posted_wr_data_word_received", &pcie.transmit),
             ("slv_nonposted_wr_data_word_received", &None),
         ];
         for (name, rate) in counters {
@@ -253,6 +261,9 @@ fn tenstorrent(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<(
     Ok(())
 }
 
+/// Of the kernel: `vendor` and `device` `drivers/pci/pci-sysfs.c`, `iommu_group` and `iommu_groups/N/devices`
+/// `drivers/iommu/iommu.c`, `vfio/N/dev` `drivers/vfio/group.c` (Linux 6.16); the numbers are those of
+/// tpu-info 0.14 `device.py`.
 fn tpu(files: &Files, device: &Device<'_>, _: f64) -> io::Result<()> {
     files.put(device, "vendor", "0x1ae0")?;
     files.put(device, "device", "0x0063")?;
@@ -269,7 +280,11 @@ fn vfio(files: &Files, device: &Device<'_>, group: &str) -> io::Result<()> {
     files.class(device, "vfio", group)
 }
 
-/// The driver's own tree; there is nothing of it in the PCI device's folder.
+/// The driver's own tree; there is nothing of it in the PCI device's folder. Of aws-neuron-driver
+/// fca19f7 (2.24.7), `neuron_sysfs_metrics.c`: `info/serial_number` and `info/architecture/device_name`
+/// `root_arch_node_attrs_info_tbl` and `nsysfsmetric_show_nrt_other_metrics`; `device_mem`
+/// `MEM_USAGE_COUNTER_ATTR_INFO_TBL` and `nsysfsmetric_inc_counter`; `stats/hardware` `ecc_attrs_info_tbl`;
+/// `dev` is the kernel's (`device_create` in `neuron_cdev.c`).
 fn neuron(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
     let group = device.group;
     let chip = files.root.join(format!("sys/devices/virtual/neuron_device/neuron{}", device.index));
@@ -281,8 +296,11 @@ fn neuron(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
     let cores = if group.name == "Trainium1" { 2 } else { 8 };
     let used = device.value(&group.memory.used, seconds) / f64::from(cores);
     for core in 0..cores {
-        let file = format!("neuron_core{core}/stats/memory_usage/device_mem/present");
-        put(&file, &format!("{used:.0}"))?;
+        // In use now, the size of the last change, the most so far (`nsysfsmetric_inc_counter`).
+        for (file, bytes) in [("total", used), ("present", 4096.0), ("peak", used)] {
+            let folder = format!("neuron_core{core}/stats/memory_usage/device_mem");
+            put(&format!("{folder}/{file}"), &format!("{bytes:.0}"))?;
+        }
     }
     let uncorrected = |errors: &Option<Errors>| {
         let errors = errors.as_ref()?;

@@ -9,11 +9,12 @@ use gpuwho_collect::snapshot::{
     Control, DeviceSnapshot, InstanceSnapshot, ProcessSnapshot, ReaderSnapshot,
 };
 use gpuwho_model::catalog::device::DeviceState;
-use gpuwho_model::ids::InstanceId;
+use gpuwho_model::ids::{InstanceId, OwnerId};
 use gpuwho_model::text::printable;
 use gpuwho_owners::attribute::ProcessAttribution;
 use gpuwho_owners::attribute::view::OwnerView;
 use gpuwho_owners::engines::{EngineFacts, Serving};
+use gpuwho_pipeline::accounting::only_owner;
 use gpuwho_pipeline::cost::receipts::ReceiptReport;
 use gpuwho_pipeline::event::recent::EventReport;
 use gpuwho_pipeline::health::report::HealthReport;
@@ -43,7 +44,6 @@ impl Core {
             utilization: read.utilization.filter(|_| is_ok),
             memory_used_bytes: live(read.memory_used),
             memory_limit_bytes: live(read.memory_limit),
-            memory_unattributed_bytes: None,
             power_watts: read.power.filter(|_| is_ok),
             temperature_celsius: read.temperature.filter(|_| is_ok),
             instances: read
@@ -52,10 +52,16 @@ impl Core {
                 .filter_map(|read| self.instance(read, is_ok))
                 .collect(),
             processes: read.processes.iter().map(|process| self.process(process, is_ok)).collect(),
-            others: None,
             health: Core::health(self).conditions(read.gpu),
+            ..Device::default()
         };
-        Device { memory_unattributed_bytes: device.unattributed(), ..device }
+        let named = read.processes.iter().filter_map(|listed| listed.process);
+        let owners = named.clone().map(|process| {
+            let known = self.context.ownership.attribution(process);
+            known.map_or(OwnerId::UNATTRIBUTED, |known| known.owner)
+        });
+        let only = only_owner(owners, read.processes.len() - named.count());
+        device.with_rest(only.is_some_and(|owner| owner != OwnerId::UNATTRIBUTED))
     }
 
     fn instance(&self, read: &InstanceSnapshot, is_ok: bool) -> Option<Instance> {

@@ -88,13 +88,12 @@ fn one(receipt: &Receipt, screen: Screen, out: &mut String) {
     receipt.cost.iter().for_each(|money| line("cost", amount(money)));
     line("energy", energy(receipt));
     let percent = |part: f64| format!("{:.0} %", part * 100.0);
-    let (mean, peak) = (percent(receipt.utilization_mean), percent(receipt.utilization_peak));
-    line("busy", format!("{mean} on the mean, {peak} at most"));
+    line("busy", levels(receipt.utilization_mean, receipt.utilization_peak, percent));
     let gib = |bytes: f64| format!("{:.1} GiB", bytes / f64::from(1 << 30));
-    let (mean, peak) = (gib(receipt.memory_mean_bytes), gib(receipt.memory_peak_bytes as f64));
-    line("memory", format!("{mean} on the mean, {peak} at most, on a device"));
-    let (mean, peak) = (receipt.power_mean_watts, receipt.power_peak_watts);
-    line("power", format!("{mean:.0} W on the mean, {peak:.0} W at most, of a device"));
+    let peak = receipt.memory_peak_bytes.map(|bytes| bytes as f64);
+    line("memory", levels(receipt.memory_mean_bytes, peak, gib));
+    let watts = |watts: f64| format!("{watts:.0} W");
+    line("power", levels(receipt.power_mean_watts, receipt.power_peak_watts, watts));
     let reasons = receipt.throttled_seconds.iter();
     line("throttled", list(reasons.map(|(reason, seconds)| format!("{seconds:.0} s {reason}"))));
     line("collectives", collectives(receipt));
@@ -134,9 +133,20 @@ fn title(receipt: &Receipt) -> String {
     }
 }
 
+/// A mean and a peak of a device.
+fn levels(mean: Option<f64>, peak: Option<f64>, text: impl Fn(f64) -> String) -> String {
+    let Some(mean) = mean.map(&text) else { return "not known".to_owned() };
+    let peak = peak.map_or_else(|| "no peak".to_owned(), |peak| format!("{} at most", text(peak)));
+    format!("{mean} on the mean, {peak}, of a device")
+}
+
 fn hours(hours: GpuHours) -> String {
     let GpuHours { granted, used, idle, unknown } = hours;
-    let mut text = format!("{granted:.4} granted, {used:.4} used, {idle:.4} idle");
+    let granted = granted.map_or_else(
+        || "granted not known (neither kubelet nor Slurm names an allocation)".to_owned(),
+        |granted| format!("{granted:.4} granted"),
+    );
+    let mut text = format!("{granted}, {used:.4} used, {idle:.4} idle");
     if unknown > 0.0 {
         let _ = write!(text, ", {unknown:.4} unknown");
     }
@@ -153,7 +163,8 @@ fn amount(money: &Money) -> String {
 }
 
 fn energy(receipt: &Receipt) -> String {
-    let mut text = format!("{:.4} kWh", receipt.energy_joules / 3.6e6);
+    let Some(joules) = receipt.energy_joules else { return "not known".to_owned() };
+    let mut text = format!("{:.4} kWh", joules / 3.6e6);
     for (currency, amount) in &receipt.energy_cost {
         let _ = write!(text, ", {amount:.4} {currency}");
     }
@@ -173,9 +184,14 @@ fn collectives(receipt: &Receipt) -> String {
 
 fn of(device: &DeviceReceipt) -> String {
     let GpuHours { granted, used, .. } = device.gpu_hours;
-    let gib = device.memory_peak_bytes as f64 / f64::from(1 << 30);
-    let busy = device.utilization_mean * 100.0;
-    format!("{granted:.4} h granted, {used:.4} h used, {busy:.0} % busy, {gib:.1} GiB at most")
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let parts = [
+        granted.map(|granted| format!("{granted:.4} h granted")),
+        Some(format!("{used:.4} h used")),
+        device.utilization_mean.map(|busy| format!("{:.0} % busy", busy * 100.0)),
+        device.memory_peak_bytes.map(|bytes| format!("{:.1} GiB at most", gib(bytes))),
+    ];
+    list(parts.into_iter().flatten())
 }
 
 fn list(texts: impl Iterator<Item = String>) -> String {

@@ -44,8 +44,13 @@ impl HostReport {
                     others.add(process);
                 }
             }
+            let mut whole = device.without_processes();
+            if processes.is_empty() && others.processes > 0 {
+                // All of it is theirs.
+                others.memory_bytes = others.memory_bytes.or(whole.memory_exclusive_bytes.take());
+            }
             let others = Some(others).filter(|others| others.processes > 0);
-            Device { processes, others, ..device.without_processes() }
+            Device { processes, others, ..whole }
         });
         let devices = devices.collect();
         let mut holders: Vec<Holder> = Vec::new();

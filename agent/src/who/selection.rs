@@ -104,6 +104,10 @@ impl Selection {
                 // Others' and the rest are nobody's who was asked for.
                 device.others = None;
                 device.memory_unattributed_bytes = None;
+                device.memory_unsplittable_bytes = None;
+                if device.processes.is_empty() {
+                    device.memory_exclusive_bytes = None;
+                }
             }
             if self.gpu.is_empty() {
                 report.devices.retain(|device| !device.processes.is_empty());

@@ -130,9 +130,13 @@ impl HostReport {
             let values = use_of(others.memory_bytes, others.utilization);
             rows.push(Row::Part { name, values });
         }
-        if let Some(bytes) = device.memory_unattributed_bytes {
-            let values = use_of(Some(bytes), None);
-            rows.push(Row::Part { name: "unattributed".into(), values });
+        let rest = |bytes: Option<i64>| Some(use_of(Some(bytes?), None));
+        for (name, values) in [
+            ("all processes together", device.exclusive(false).map(about)),
+            ("shared, not split", rest(device.memory_unsplittable_bytes)),
+            ("unattributed", rest(device.memory_unattributed_bytes)),
+        ] {
+            rows.extend(values.map(|values| Row::Part { name: name.into(), values }));
         }
         rows
     }
@@ -312,9 +316,11 @@ impl Device {
         let place = |process: &Process| process.instance.as_ref().filter(known).cloned();
         let uuid = instance.map(|instance| instance.uuid.clone());
         let inside = self.processes.iter().filter(|process| place(process) == uuid);
+        let alone = || self.exclusive(true).map(about);
         let row = |process: &Process| {
-            let values = use_of(process.memory_bytes, process.utilization);
-            Row::process(&process.owner, Values { note: process.note(), ..values })
+            let own = || use_of(process.memory_bytes, process.utilization);
+            let values = Values { note: process.note(), ..alone().unwrap_or_else(own) };
+            Row::process(&process.owner, values)
         };
         inside.map(row).collect()
     }
@@ -364,6 +370,12 @@ fn nodes(all: &[String]) -> String {
 fn use_of(memory: Option<i64>, busy: Option<f64>) -> Values {
     let memory = memory.map_or(String::new(), |bytes| format!("{:.1} GiB", gib(bytes)));
     Values { memory, busy: busy.map_or(String::new(), percent), ..Values::default() }
+}
+
+/// The device's own, which is its only owner's: marked, since no process is known to have it.
+fn about((bytes, busy): (i64, Option<f64>)) -> Values {
+    let busy = busy.map_or(String::new(), |busy| format!("~{}", percent(busy)));
+    Values { memory: format!("~{:.1} GiB", gib(bytes)), busy, ..Values::default() }
 }
 
 /// Used memory of all there is.

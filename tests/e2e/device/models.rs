@@ -137,8 +137,6 @@ fn a_gaudi2_and_a_blackhole_have_their_drivers_files() {
         ("gpu.thermal.shutdowns", "", 2.0),
         ("gpu.power", "", 145.0),
         ("gpu.power.limit", "maximum", 300.0),
-        ("gpu.pcie.io", "transmit", 0.0),
-        ("gpu.pcie.io", "receive", 0.0),
     ];
     let rows = [&rows[..], &link(5.0, 16.0)].concat();
     reads("blackhole2", "tenstorrent", 1, "Tenstorrent p150a", &rows);

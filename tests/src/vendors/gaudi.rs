@@ -23,7 +23,10 @@ pub fn program(root: &Path) -> PathBuf {
     root.join("hl-smi")
 }
 
-/// The driver's files, and a line of `hl-smi`.
+/// The driver's files, and a line of `hl-smi`. Of the former `status`, `device_type`, `module_id`, `max_power`
+/// and the clocks are `hl_dev_attrs` and `hl_dev_clk_attrs` in `drivers/accel/habanalabs/common/sysfs.c`
+/// (`*_show`, Linux 6.16), `accel/accelN/dev` is `drivers/accel/drm_accel.c`; the latter is as recorded from
+/// eight Gaudi3 (`-Q … -f csv,noheader`).
 pub(super) fn write(files: &Files, device: &Device<'_>, seconds: f64) -> io::Result<()> {
     let group = device.group;
     files.put(device, "status", "Operational")?;

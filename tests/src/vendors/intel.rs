@@ -1,6 +1,9 @@
 //! Intel's GPUs: files of the PCI device, `hwmon` and DRM's nodes. A Battlemage of xe's, a Ponte Vecchio of
-//! two tiles, and an Arc of i915's, by their numbers on the bus (`xe_hwmon.c`, `i915_hwmon.c`,
-//! `intel_gt_sysfs_pm.c`, Linux 6.16).
+//! two tiles, and an Arc of i915's, by their numbers on the bus. Of Linux 6.16: `energy*`, `power*` and `temp*`
+//! `hwmon_info` in `xe_hwmon.c` and `hwm_info` in `i915_hwmon.c`; `act_freq`, `rp0_freq` `xe_gt_freq.c`,
+//! `throttle/reason_*` `xe_gt_throttle.c`; `rps_*_freq_mhz`, `throttle_reason_*` `intel_gt_sysfs_pm.c`;
+//! `power/runtime_status` `drivers/base/power/sysfs.c`. `physical_vram_size_bytes` is of Intel's own builds of
+//! xe (`physical_vram_size_bytes_show` in `xe_tile_sysfs.c`).
 
 use super::{Files, highest, joules, whole};
 use nvidia_ml::curve::Curve;

@@ -13,7 +13,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("agent/crates/owners/", 16_750),
     ("agent/crates/pipeline/", 11_250),
     ("agent/crates/collect/", 3_750),
-    ("agent/crates/devices/", 14_250),
+    ("agent/crates/devices/", 14_750),
     ("agent/crates/bpf/", 2_800),
     ("agent/crates/nccl/", 12_800),
     ("agent/crates/engines/", 5_450),

@@ -232,7 +232,7 @@ impl AmdDevice {
             known.processes.read(&asked, parts, &mut self.files, out);
         }
         if self.clients.refresh(&self.paths, openers, reading.asked_ns, &mut self.files) {
-            self.clients.on(&self.address, out);
+            self.clients.on(&self.address, self.board.is_integrated, out);
         }
         let pids: BTreeSet<u32> = out.iter().map(|on| on.pid).collect();
         let count = i64::try_from(pids.len()).ok();

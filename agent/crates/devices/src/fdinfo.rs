@@ -76,6 +76,8 @@ struct Client {
     id: u64,
     /// Bytes of device memory; a device that uses the host's has none.
     memory: Option<i64>,
+    /// Bytes of the host's memory that the device uses.
+    host: Option<i64>,
     /// Bytes that the driver moved to the host.
     evicted: Option<i64>,
     /// Busy times by engine.
@@ -137,16 +139,21 @@ impl Clients {
         true
     }
 
-    /// Adds the processes on a device that are not in `out` already.
-    pub(super) fn on(&self, address: &str, out: &mut Vec<ProcessValue>) {
+    /// Adds the processes on a device that are not in `out` already. `is_integrated`: the host's memory is
+    /// the device's too; a device whose clients have no memory of another kind is one as well.
+    pub(super) fn on(&self, address: &str, is_integrated: bool, out: &mut Vec<ProcessValue>) {
         let already: BTreeSet<u32> = out.iter().map(|on| on.pid).collect();
         let mut counted = BTreeSet::new();
         let mut all: BTreeMap<u32, OfProcess> = BTreeMap::new();
-        for client in self.known.lock().clients.iter().filter(|client| client.device == address) {
+        let known = self.known.lock();
+        let here = || known.clients.iter().filter(|client| client.device == address);
+        let is_integrated = is_integrated || here().all(|client| client.memory.is_none());
+        for client in here() {
             if !already.contains(&client.pid) && counted.insert(client.id) {
-                all.entry(client.pid).or_default().add(client);
+                all.entry(client.pid).or_default().add(client, is_integrated);
             }
         }
+        drop(known);
         for (pid, of) in all {
             let mut values = Vec::new();
             push(&mut values, &metric::MEMORY_USAGE, of.kind(), of.memory);
@@ -155,16 +162,17 @@ impl Clients {
         }
     }
 
-    /// The engines' times of each client on a device.
-    pub(super) fn engines(&self, address: &str) -> Times {
+    /// The engines' times of each client on a device, and when they were read.
+    pub(super) fn engines(&self, address: &str) -> (u64, Times) {
         let mut times = Times::new();
-        for client in self.known.lock().clients.iter().filter(|client| client.device == address) {
+        let known = self.known.lock();
+        for client in known.clients.iter().filter(|client| client.device == address) {
             for (name, time) in &client.engines {
                 // Of a client that processes share, the first one's, as its memory.
                 times.entry((client.id, name.clone())).or_insert((client.pid, *time));
             }
         }
-        times
+        (known.at_ns, times)
     }
 
     /// How many processes have clients on a device.
@@ -189,12 +197,13 @@ struct OfProcess {
 }
 
 impl OfProcess {
-    fn add(&mut self, client: &Client) {
+    fn add(&mut self, client: &Client, is_integrated: bool) {
         let sum = |sum: Option<i64>, more: Option<i64>| match (sum, more) {
             (Some(sum), Some(more)) => Some(sum.saturating_add(more)),
             (sum, more) => more.or(sum),
         };
         self.memory = sum(self.memory, client.memory);
+        self.memory = sum(self.memory, client.host.filter(|_| is_integrated));
         self.evicted = sum(self.evicted, client.evicted);
         let busy = |names: &[&str]| {
             let of = client.engines.iter().filter(|(name, _)| names.contains(&name.as_str()));
@@ -262,6 +271,8 @@ fn is_drm_node(descriptor: &Path) -> bool {
 
 /// Regions of device memory by driver: amdgpu's, xe's by tile, i915's.
 const REGIONS: &[&str] = &["vram", "vram0", "vram1", "local0", "local1"];
+/// Regions of the host's memory that the device uses: amdgpu's and xe's, i915's.
+const HOST_REGIONS: &[&str] = &["gtt", "system", "stolen", "system0", "stolen-system0"];
 /// Engines that compute and engines that draw, by driver: i915's and amdgpu's, xe's.
 const COMPUTE: &[&str] = &["compute", "ccs"];
 const GRAPHICS: &[&str] = &["render", "gfx", "rcs"];
@@ -280,13 +291,18 @@ fn client(pid: u32, text: &str) -> Option<Client> {
         let resident = keys.get(format!("drm-resident-{region}").as_str());
         resident.or_else(|| keys.get(format!("drm-memory-{region}").as_str()))
     };
-    let memory: Option<Vec<i64>> = REGIONS.iter().filter_map(of).map(|size| bytes(size)).collect();
-    let memory = memory.filter(|regions| !regions.is_empty());
+    let sum = |regions: &[&str]| {
+        let sizes = regions.iter().filter_map(of).map(|size| bytes(size));
+        let sizes: Option<Vec<i64>> = sizes.collect();
+        let sizes = sizes.filter(|sizes| !sizes.is_empty());
+        sizes.map(|sizes| sizes.into_iter().fold(0, i64::saturating_add))
+    };
     Some(Client {
         pid,
         device: (*keys.get("drm-pdev")?).to_owned(),
         id: keys.get("drm-client-id")?.parse().ok()?,
-        memory: memory.map(|regions| regions.into_iter().fold(0, i64::saturating_add)),
+        memory: sum(REGIONS),
+        host: sum(HOST_REGIONS),
         evicted: keys.get("amd-evicted-vram").and_then(|size| bytes(size)),
         engines: engines(&keys),
     })
@@ -330,7 +346,7 @@ pub(super) mod fake {
         let clients = Clients::default();
         clients.known.lock().clients =
             files.iter().filter_map(|(pid, text)| client(*pid, text)).collect();
-        clients.engines(address)
+        clients.engines(address).1
     }
 }
 
@@ -407,8 +423,8 @@ mod tests {
                      drm-pdev:\t0000:05:00.0\n";
         let reported = |memory: &str| client(7, &format!("{start}{memory}"));
         let of = |memory| {
-            let (device, engines) = ("0000:05:00.0".into(), BTreeMap::new());
-            Some(Client { pid: 7, device, id: 58, memory: Some(memory), evicted: None, engines })
+            let (device, memory, engines) = ("0000:05:00.0".into(), Some(memory), BTreeMap::new());
+            Some(Client { pid: 7, device, id: 58, memory, host: None, evicted: None, engines })
         };
         let unknown = of(0).map(|client| Client { memory: None, ..client });
         assert_eq!(reported("drm-memory-vram:\t2048 KiB\n"), of(2 << 20));
@@ -420,8 +436,30 @@ mod tests {
         assert_eq!(reported("drm-memory-vram:\t-1 KiB\n"), unknown);
         assert_eq!(reported("drm-memory-vram:\t18446744073709551615 MiB\n"), unknown);
         assert_eq!(reported("drm-memory-vram:\t1 bananas\n"), unknown);
-        assert_eq!(reported("drm-resident-system0:\t1 KiB\n"), unknown, "the host's memory");
+        let host = reported("drm-resident-system0:\t1 KiB\n").unwrap();
+        assert_eq!((host.memory, host.host), (None, Some(1 << 10)), "the host's memory");
         assert_eq!(client(7, "pos:\t0\n"), None, "no client");
+    }
+
+    #[test]
+    fn the_host_s_memory_counts_where_the_device_has_no_other() {
+        let of = |is_integrated, regions: &str| {
+            let start = "drm-client-id:\t1\ndrm-pdev:\tx\n";
+            let (all, mut out) = (Clients::default(), Vec::new());
+            all.known.lock().clients = vec![client(7, &format!("{start}{regions}")).unwrap()];
+            all.on("x", is_integrated, &mut out);
+            crate::sysfs::fake::values(&out.iter().map(|on| on.value).collect::<Vec<_>>())
+                .into_values()
+                .next()
+        };
+        let amd = "drm-memory-vram:\t1 KiB\ndrm-memory-gtt:\t4 KiB\ndrm-memory-cpu:\t8 KiB\n";
+        assert_eq!(of(false, amd), Some(1024.0), "a card");
+        assert_eq!(of(true, amd), Some(5120.0), "an APU");
+        let i915 = "drm-resident-system0:\t4 KiB\ndrm-resident-stolen-system0:\t1 KiB\n";
+        assert_eq!(of(false, i915), Some(5120.0), "an integrated one of i915");
+        let xe = "drm-resident-system:\t0\ndrm-resident-gtt:\t4 KiB\ndrm-resident-vram0:\t2 KiB\n";
+        assert_eq!(of(false, xe), Some(2048.0), "a card of xe");
+        assert_eq!(of(false, "drm-driver:\ti915\n"), None, "a kernel without these");
     }
 
     #[test]
@@ -433,7 +471,7 @@ mod tests {
         let kind = |clients: Vec<Client>| {
             let (all, mut out) = (Clients::default(), Vec::new());
             all.known.lock().clients = clients;
-            all.on("x", &mut out);
+            all.on("x", false, &mut out);
             assert_eq!(all.processes("x"), 1);
             crate::sysfs::fake::values(&[out[0].value]).into_keys().next().unwrap()
         };

@@ -96,6 +96,9 @@ pub(super) const THROTTLE: &[(&str, Reason)] = &[
 ];
 /// Files of the same form that are no reason: whether there is any.
 const NO_REASON: &str = "status";
+/// Files by which the sensors' folder is found; i915 can make one with energy alone (`hwm_gt_is_visible`).
+const SENSORS: &[&str] =
+    &["energy1_input", "energy2_input", "power1_max", "power2_max", "temp1_input", "temp2_input"];
 /// Engine classes of work by the drivers' names: i915's, then xe's.
 const VIDEO: &[&str] = &["video", "video-enhance", "vcs", "vecs"];
 
@@ -119,7 +122,7 @@ struct Gpu {
     index: u32,
     /// Shared by all devices.
     clients: Arc<Clients>,
-    /// The engines' times at the last reading, in nanoseconds of the boot clock.
+    /// The engines' times as last read, and when, in nanoseconds of the boot clock.
     last: Option<(u64, Times)>,
     limits: LinkLimits,
     memory: Cached<30>,
@@ -134,14 +137,23 @@ impl Gpu {
             limit: gt.join("freq0/rp0_freq"),
             reasons: named(&gt.join("freq0/throttle"), "reason_"),
         });
-        let cards = numbered(&self.folder.join("drm"), "card").into_iter();
+        let cards = || numbered(&self.folder.join("drm"), "card").into_iter();
         let of_i915 =
-            cards.flat_map(|(_, card)| numbered(&card.join("gt"), "gt")).map(|(_, gt)| Part {
+            cards().flat_map(|(_, card)| numbered(&card.join("gt"), "gt")).map(|(_, gt)| Part {
                 clock: gt.join("rps_act_freq_mhz"),
                 limit: gt.join("rps_RP0_freq_mhz"),
                 reasons: named(&gt, "throttle_reason_"),
             });
-        of_xe.chain(of_i915).take(MAX_PARTS).collect()
+        let mut parts: Vec<_> = of_xe.chain(of_i915).take(MAX_PARTS).collect();
+        if parts.is_empty() {
+            // Before Linux 5.18 the card has the files of its only unit (`i915_sysfs.c`).
+            parts.extend(cards().take(1).map(|(_, card)| Part {
+                clock: card.join("gt_act_freq_mhz"),
+                limit: card.join("gt_RP0_freq_mhz"),
+                reasons: Vec::new(),
+            }));
+        }
+        parts
     }
 
     /// Clocks of the fastest part, and the reasons of any.
@@ -186,7 +198,8 @@ impl Gpu {
     /// Busy time since the last reading, of the device and of each process: over the engine class that
     /// was busiest.
     fn utilization(&mut self, reading: &mut Reading) {
-        let (now_ns, now) = (reading.asked_ns, self.clients.engines(&self.address));
+        // Of the moment at which the files were read: for all devices at once.
+        let (now_ns, now) = self.clients.engines(&self.address);
         let Some((then_ns, then)) = self.last.replace((now_ns, now.clone())) else { return };
         let passed = now_ns.saturating_sub(then_ns);
         if passed == 0 {
@@ -280,7 +293,7 @@ impl ReadFiles for Gpu {
             return Outcome::Ok;
         }
         self.clocks(files, out);
-        let mut hwmon = Hwmon::of(&self.folder, files);
+        let mut hwmon = Hwmon::of(&self.folder, SENSORS, files);
         // The card's where it has both: the package's are part of it.
         let first = |hwmon: &mut Hwmon<'_>, names: [&str; 2]| {
             names.into_iter().find_map(|name| hwmon.scaled(name, MICRO))
@@ -301,7 +314,7 @@ impl ReadFiles for Gpu {
         let mut count = None;
         if self.clients.refresh(&self.paths, openers, reading.asked_ns, files) {
             // Before their busy time: what is listed already has no memory here.
-            self.clients.on(&self.address, &mut reading.processes);
+            self.clients.on(&self.address, false, &mut reading.processes);
             self.utilization(reading);
             count = i64::try_from(self.clients.processes(&self.address)).ok();
         }
@@ -338,14 +351,19 @@ fn sources() -> Vec<Source> {
         ),
         (
             metric::CLOCK_SPEED.def(),
-            "`gt/gtN/rps_act_freq_mhz` (i915), `tileN/gtN/freq0/act_freq` (xe)",
+            "`gt/gtN/rps_act_freq_mhz` (i915; `gt_act_freq_mhz` before Linux 5.18), `tileN/gtN/freq0/act_freq` \
+             (xe)",
         ),
-        (metric::CLOCK_LIMIT.def(), "`rps_RP0_freq_mhz` (i915), `rp0_freq` (xe)"),
+        (
+            metric::CLOCK_LIMIT.def(),
+            "`rps_RP0_freq_mhz` (i915; `gt_RP0_freq_mhz` before Linux 5.18), `rp0_freq` (xe)",
+        ),
         (metric::PROCESS_COUNT.def(), "the clients of its render node"),
         (process::INFO.def(), "the openers of its render node, the ownership table"),
         (
             process::MEMORY_USAGE.def(),
-            "`drm-resident-vram*`, `drm-resident-local*` of `fdinfo`; `compute` if the engines for that have worked most for it",
+            "`drm-resident-vram*`, `drm-resident-local*` of `fdinfo`, of integrated devices its other regions; \
+             `compute` if the engines for that have worked most for it",
         ),
         (
             process::UTILIZATION.def(),
@@ -554,6 +572,31 @@ mod tests {
         let mut device = tree.open(&VENDOR).devices.remove(0);
         fs::remove_file(tree.at(&format!("{folder}/driver"))).unwrap();
         assert!(matches!(device.read(&[]).outcome, Outcome::Lost(why) if why.contains(ADDRESS)));
+    }
+
+    /// The figures of a card under Ubuntu 22.04's Linux 5.15, as recorded.
+    #[test]
+    fn i915_before_linux_5_18_has_the_clocks_of_the_card() {
+        let tree = Tree::new();
+        let folder = tree.pci(ADDRESS, "i915");
+        let files = [("gt_act_freq_mhz", "350"), ("gt_RP0_freq_mhz", "1150")];
+        tree.put_all(&format!("{folder}/drm/card0"), &files);
+        let read = values(&tree.read(&VENDOR)[0].values);
+        let of = |name: &str| read.get(&format!("gpu.clock.{name}{{graphics}}")).copied();
+        assert_eq!(["speed", "limit"].map(of), [Some(350e6), Some(1150e6)]);
+        // From 5.18 on these stand beside the unit's own.
+        tree.put(&format!("{folder}/drm/card0/gt/gt0/rps_act_freq_mhz"), "400");
+        let read = values(&tree.read(&VENDOR)[0].values);
+        assert_eq!(read.get("gpu.clock.speed{graphics}"), Some(&400e6));
+    }
+
+    #[test]
+    fn a_folder_with_the_energy_of_one_unit_is_not_the_card_s() {
+        let tree = Tree::new();
+        let folder = battlemage(&tree);
+        let whole = values(&tree.read(&VENDOR)[0].values);
+        tree.put(&format!("{folder}/hwmon/hwmon1/energy1_input"), "7000000");
+        assert_eq!(values(&tree.read(&VENDOR)[0].values), whole);
     }
 
     #[test]

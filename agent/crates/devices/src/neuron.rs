@@ -3,8 +3,9 @@
 //! A reading is one small file for each core and a few for the device, below
 //! `/sys/devices/virtual/neuron_device`. The driver's counter of busy time (`nc_time_in_use`) has no
 //! published unit, and current runtimes leave it at 0, so no utilisation is read. Files: aws-neuron-
-//! driver 2.22 `neuron_sysfs_metrics.c` and AWS's sysfs guide; a later driver that has moved a file
-//! has no value for it. Not tried on hardware.
+//! driver 2.24.7 `neuron_sysfs_metrics.c` and AWS's sysfs guide. Driver 2.31 has moved several of them
+//! (the guide of Neuron 2.33), to places that no public source names: then the reading says so. Not
+//! tried on hardware.
 
 use super::files::{Files, numbered};
 use super::sysfs::{self, FileDevice, ReadFiles, Source};
@@ -58,6 +59,11 @@ pub(super) const VENDOR: Vendor = Vendor {
 
 /// More cores than any device has.
 const MAX_CORES: usize = 64;
+/// The memory that a core uses now. `present` beside it is the size of the last change, whether taken or
+/// given back (`nsysfsmetric_inc_counter` and `nsysfsmetric_dec_counter`: `total += delta; present = delta`).
+const USED: &str = "stats/memory_usage/device_mem/total";
+const NO_FILES: &str = "the Neuron driver has no file at the places of drivers up to 2.30 (2.31 moved them, \
+     and no public source says where to): no memory, no ECC errors";
 
 fn class(paths: &Paths) -> PathBuf {
     paths.sys.join("devices/virtual/neuron_device")
@@ -133,16 +139,20 @@ impl ReadFiles for Chip {
         let out = &mut reading.values;
         push(out, &metric::INFO, (), Some(1));
         let cores = numbered(&self.folder, "neuron_core");
-        let used = cores
-            .iter()
-            .take(MAX_CORES)
-            .map(|(_, core)| files.number(&core.join("stats/memory_usage/device_mem/present")));
+        let used = cores.iter().take(MAX_CORES).map(|(_, core)| files.number(&core.join(USED)));
         // A sum without one core is another sum.
         let used: Option<Vec<u64>> = used.collect();
         let used = used.filter(|cores| !cores.is_empty());
-        let used = used.and_then(|used| i64::try_from(used.iter().sum::<u64>()).ok());
+        // Root can set a core's counter to 0; it wraps when memory from before is given back.
+        let used = used.and_then(|used| {
+            let sum = used.into_iter().try_fold(0, u64::checked_add);
+            files.count_implausible(sum.and_then(|sum| i64::try_from(sum).ok()))
+        });
         push(out, &metric::MEMORY_USAGE, MemoryState::Used, used);
         self.ecc(files, out);
+        if out.len() == 1 {
+            NO_FILES.clone_into(&mut reading.note);
+        }
         sysfs::outcome(out, files)
     }
 }
@@ -154,7 +164,7 @@ fn sources() -> Vec<Source> {
         (metric::STATE.def(), "the driver's list, the reader's deadline"),
         (
             metric::MEMORY_USAGE.def(),
-            "`neuron_coreN/stats/memory_usage/device_mem/present`, in sum",
+            "`neuron_coreN/stats/memory_usage/device_mem/total`, in sum (drivers before 2.31)",
         ),
         (
             wear::ECC_ERRORS.def(),
@@ -217,9 +227,15 @@ mod tests {
             ],
         );
         for core in 0..8 {
-            let file = format!("{CHIP}/neuron_core{core}/stats/memory_usage/device_mem/present");
-            tree.put(&file, &(1_000_000 + core).to_string());
+            memory(tree, core, 1_000_000 + core, 4096);
         }
+    }
+
+    /// A core's counter as the driver has it: in use now, and the size of the last change.
+    fn memory(tree: &Tree, core: u64, total: u64, present: u64) {
+        let folder = format!("{CHIP}/neuron_core{core}/stats/memory_usage/device_mem");
+        tree.put(&format!("{folder}/total"), &total.to_string());
+        tree.put(&format!("{folder}/present"), &present.to_string());
     }
 
     #[test]
@@ -245,10 +261,40 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_what_is_in_use_and_not_the_last_allocation() {
+        let tree = Tree::new();
+        tree.put(&format!("{CHIP}/dev"), "242:0");
+        let used = |cores: [(u64, u64); 2]| {
+            for (core, (total, present)) in (0..).zip(cores) {
+                memory(&tree, core, total, present);
+            }
+            let reading = tree.read(&VENDOR).remove(0);
+            (
+                values(&reading.values).get("gpu.memory.usage{used}").copied(),
+                reading.cost.implausible,
+            )
+        };
+        let running = used([(9_000_000_000, 65_536), (8_500_000_000, 4_096)]);
+        assert_eq!(running, (Some(17_500_000_000.0), 0));
+        assert_eq!(used([(0, 3_221_225_472), (0, 4_096)]), (Some(0.0), 0), "all was given back");
+        let wrapped = used([(u64::MAX - 4_095, 4_096), (0, 4_096)]);
+        assert_eq!(wrapped, (None, 1), "a counter that root has reset wraps");
+    }
+
+    #[test]
+    fn a_driver_that_has_moved_its_files_is_named() {
+        let tree = Tree::new();
+        tree.put(&format!("{CHIP}/dev"), "242:0");
+        tree.put(&format!("{CHIP}/elsewhere/neuron_core0/total"), "1");
+        let note = tree.read(&VENDOR).remove(0).note;
+        assert!(note.contains("2.31 moved them"), "{note}");
+    }
+
+    #[test]
     fn a_core_without_its_file_leaves_the_sum_out_and_all_ones_are_no_value() {
         let tree = Tree::new();
         trainium(&tree);
-        let file = format!("{CHIP}/neuron_core3/stats/memory_usage/device_mem/present");
+        let file = format!("{CHIP}/neuron_core3/stats/memory_usage/device_mem/total");
         tree.put(&file, "18446744073709551615");
         tree.put(&format!("{CHIP}/stats/hardware/mem_ecc_uncorrected"), "4294967295");
         let reading = &tree.read(&VENDOR)[0];
@@ -270,7 +316,7 @@ mod tests {
         trainium(&tree);
         let whole = values(&tree.read(&VENDOR)[0].values);
         for (file, gone) in [
-            ("neuron_core7/stats/memory_usage/device_mem/present", "gpu.memory.usage{used}"),
+            ("neuron_core7/stats/memory_usage/device_mem/total", "gpu.memory.usage{used}"),
             (
                 "stats/hardware/sram_ecc_uncorrected",
                 "gpu.ecc.location.errors.volatile{uncorrected,sram}",

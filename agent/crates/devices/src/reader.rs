@@ -18,6 +18,7 @@ use super::child;
 use super::connection::Connection;
 use super::events::EventListener;
 use super::link::ExitingChild;
+use super::plausible::Checks;
 pub use super::states::{CompleteIdentity, Identify, NodeOpeners, OpenNodes, ServedValues};
 use super::states::{DeviceStates, ReaderContext};
 use gpuwho_collect::Collector;
@@ -102,6 +103,7 @@ pub struct DeviceReader {
     /// Forwards the library's events, if events are enabled.
     pub listener: EventListener,
     states: DeviceStates,
+    checks: Checks,
     session: Option<Connection>,
     leaving: Option<ExitingChild>,
     restarts: Restarts,
@@ -150,6 +152,7 @@ impl DeviceReader {
             control: Control::default(),
             listener: EventListener::of(vendor),
             states,
+            checks: Checks::of(vendor.name),
             session: None,
             leaving: None,
             restarts,

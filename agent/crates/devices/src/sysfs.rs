@@ -11,6 +11,7 @@ use gpuwho_model::ids::PciAddress;
 use gpuwho_model::paths::Paths;
 use gpuwho_owners::host::boot_time_ns;
 use gpuwho_owners::inventory::GpuInfo;
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -252,11 +253,24 @@ pub(super) struct Hwmon<'a> {
     folder: Option<PathBuf>,
 }
 
+/// The `hwmon` folder of a device. A driver may have made several (tt-kmd #25): the first of those in which
+/// most of these files have a value.
+pub(super) fn hwmon(device: &Path, probes: &[&str], files: &mut Files) -> Option<PathBuf> {
+    let mut folders: Vec<_> = numbered(&device.join("hwmon"), "hwmon");
+    if folders.len() > 1 {
+        folders.sort_by_cached_key(|(number, folder)| {
+            let has_value = |file: &&&str| files.signed(&folder.join(file)).is_some();
+            (Reverse(probes.iter().filter(has_value).count()), *number)
+        });
+    }
+    folders.into_iter().next().map(|(_, folder)| folder)
+}
+
 impl<'a> Hwmon<'a> {
-    /// The first `hwmon` folder of a device.
-    pub(super) fn of(device: &Path, files: &'a mut Files) -> Self {
-        let folder = numbered(&device.join("hwmon"), "hwmon").into_iter().next();
-        Self { files, folder: folder.map(|(_, folder)| folder) }
+    /// The sensors of a device, by files that show where they are.
+    pub(super) fn of(device: &Path, probes: &[&str], files: &'a mut Files) -> Self {
+        let folder = hwmon(device, probes, files);
+        Self { files, folder }
     }
 
     /// A level or a counter in its base unit.

@@ -51,16 +51,19 @@ pub(super) const VENDOR: Vendor = Vendor {
 
 /// The driver's name on the bus and in `/proc/devices`.
 const DRIVER: &str = "tenstorrent";
-/// Bytes that the PCIe counters count at once.
-const FLIT: u64 = 32;
-/// PCIe counters by direction, seen from the device. Each is of two networks on the chip.
-const SENT: &[&str] =
-    &["mst_posted_wr_data_word_sent", "mst_nonposted_wr_data_word_sent", "slv_rd_data_word_sent"];
-const RECEIVED: &[&str] = &[
+/// Bytes of a word of the PCIe counters, by the chip's number on the bus. Of Wormhole tt-kmd
+/// (`docs/sysfs-attributes.md`) and tt-isa-documentation (`WormholeB0/NoC/README.md`) both say 32. Of Blackhole
+/// they differ, 32 and 64 (`BlackholeA0/NoC/Counters.md`), so its traffic is not read.
+const WORDS: &[(&str, u64)] = &[("0x401e", 32)];
+/// PCIe counters by direction, seen from the device, of two networks each. They are of the PCIe tile, which
+/// begins (`mst`) what the host asks for and serves (`slv`) what tiles ask of the host (`NoC/Counters.md`).
+const SENT: &[&str] = &[
     "mst_rd_data_word_received",
     "slv_posted_wr_data_word_received",
     "slv_nonposted_wr_data_word_received",
 ];
+const RECEIVED: &[&str] =
+    &["mst_posted_wr_data_word_sent", "mst_nonposted_wr_data_word_sent", "slv_rd_data_word_sent"];
 /// The heartbeat changes several times a second; without a change for so long the firmware has
 /// stopped.
 const MAX_STILL_NS: u64 = 20_000_000_000;
@@ -73,7 +76,8 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
             folder,
             address,
             index,
-            io: [Flits::default(), Flits::default()],
+            word: None,
+            io: [Words::default(), Words::default()],
             heartbeat: Heartbeat::default(),
             limits: LinkLimits::default(),
         })
@@ -88,7 +92,9 @@ struct Card {
     folder: PathBuf,
     address: String,
     index: u32,
-    io: [Flits; 2],
+    /// Bytes of a word of its PCIe counters.
+    word: Option<u64>,
+    io: [Words; 2],
     heartbeat: Heartbeat,
     limits: LinkLimits,
 }
@@ -110,12 +116,12 @@ impl Heartbeat {
 /// 32-bit counters as one that does not wrap. It begins with the first reading, as a wrap before it
 /// leaves no trace.
 #[derive(Default)]
-struct Flits {
+struct Words {
     last: Vec<u32>,
     total: u64,
 }
 
-impl Flits {
+impl Words {
     /// Adds what the counters gained; `None` if their number has changed, as after a firmware update.
     fn add(&mut self, now: Vec<u32>) -> Option<u64> {
         if self.last.len() != now.len() {
@@ -136,9 +142,10 @@ impl Card {
     }
 
     fn io(&mut self, class: &std::path::Path, files: &mut Files, out: &mut Vec<WireValue>) {
+        let Some(word) = self.word else { return };
         let folder = class.join("pcie_perf_counters");
         let directions = [(Direction::Transmit, SENT), (Direction::Receive, RECEIVED)];
-        for ((direction, names), flits) in directions.into_iter().zip(&mut self.io) {
+        for ((direction, names), words) in directions.into_iter().zip(&mut self.io) {
             let counters = names.iter().flat_map(|name| [0, 1].map(|noc| format!("{name}{noc}")));
             let read = |file| {
                 // All ones is a value of these counters, so the file is read as text.
@@ -146,7 +153,7 @@ impl Card {
             };
             // A sum without one of them is another sum.
             let now: Option<Vec<u32>> = counters.map(read).collect();
-            let bytes = now.and_then(|now| flits.add(now)).map(|flits| flits.saturating_mul(FLIT));
+            let bytes = now.and_then(|now| words.add(now)).map(|words| words.saturating_mul(word));
             push(out, &wear::PCIE_IO, direction, bytes.and_then(|bytes| i64::try_from(bytes).ok()));
         }
     }
@@ -154,6 +161,9 @@ impl Card {
 
 impl ReadFiles for Card {
     fn identity(&mut self, files: &mut Files) -> GpuInfo {
+        let chip = files.text(&self.folder.join("device"));
+        let word = WORDS.iter().find(|(known, _)| Some(*known) == chip.as_deref());
+        self.word = word.map(|(_, bytes)| *bytes);
         let class = self.class();
         let mut text = |file: &str| files.text(&class.as_ref()?.1.join(file));
         let is_id = |id: &String| {
@@ -210,7 +220,7 @@ impl ReadFiles for Card {
             trips.and_then(|trips| i64::try_from(trips).ok()),
         );
         self.io(&class, files, out);
-        let mut hwmon = Hwmon::of(&self.folder, files);
+        let mut hwmon = Hwmon::of(&self.folder, &["power1_input", "temp1_input"], files);
         push(out, &metric::POWER, (), hwmon.scaled("power1_input", MICRO));
         push(out, &metric::POWER_LIMIT, Limit::Maximum, hwmon.scaled("power1_max", MICRO));
         push(out, &metric::TEMPERATURE, Sensor::Gpu, hwmon.degrees("temp1_input"));
@@ -234,7 +244,10 @@ fn sources() -> Vec<Source> {
         (metric::TEMPERATURE_LIMIT.def(), "hwmon `temp1_max` (m°C)"),
         (metric::CLOCK_SPEED.def(), "`tt_aiclk` (MHz)"),
         (metric::THERMAL_SHUTDOWNS.def(), "`tt_therm_trip_count` (Blackhole)"),
-        (wear::PCIE_IO.def(), "`pcie_perf_counters/*` (32 bytes; 32 bits, counted on)"),
+        (
+            wear::PCIE_IO.def(),
+            "`pcie_perf_counters/*` (Wormhole: words of 32 bytes; 32 bits, counted on)",
+        ),
     ];
     own.into_iter().chain(sysfs::link_sources()).chain(sysfs::opener_sources()).collect()
 }
@@ -267,6 +280,7 @@ mod tests {
 
     fn wormhole(tree: &Tree) -> String {
         let folder = tree.pci(ADDRESS, "tenstorrent");
+        tree.put(&format!("{folder}/device"), "0x401e");
         let class = format!("{folder}/tenstorrent/tenstorrent!0");
         tree.put_all(
             &class,
@@ -280,7 +294,15 @@ mod tests {
                 ("tt_heartbeat", "41"),
             ],
         );
-        for name in super::SENT.iter().chain(super::RECEIVED) {
+        // tt-kmd, `docs/sysfs-attributes.md`.
+        for name in [
+            "mst_rd_data_word_received",
+            "mst_nonposted_wr_data_word_sent",
+            "mst_posted_wr_data_word_sent",
+            "slv_nonposted_wr_data_word_received",
+            "slv_posted_wr_data_word_received",
+            "slv_rd_data_word_sent",
+        ] {
             for noc in 0..2 {
                 tree.put(&format!("{class}/pcie_perf_counters/{name}{noc}"), "4294967290");
             }
@@ -321,10 +343,38 @@ mod tests {
         assert_eq!(info.uuid.as_str(), "TT-00112233aabbccdd");
         assert_eq!(info.nodes, ["tenstorrent/0", "236:0"]);
         assert_eq!(info.model.as_deref(), Some("Tenstorrent n300"));
-        // A counter of 32 bits has wrapped: by 16 flits of 32 bytes.
+        // A counter of 32 bits has wrapped, by 16 words of 32 bytes: the device has read from the host.
         tree.put(&format!("{class}/pcie_perf_counters/slv_rd_data_word_sent1"), "10");
         tree.put(&format!("{class}/tt_heartbeat"), "42");
-        assert_eq!(values(&device.read(&[]).values), of(512.0, 0.0));
+        assert_eq!(values(&device.read(&[]).values), of(0.0, 512.0));
+    }
+
+    #[test]
+    fn what_the_host_writes_is_received_and_what_it_reads_is_sent() {
+        let tree = Tree::new();
+        let class = wormhole(&tree);
+        let mut device = tree.open(&VENDOR).devices.remove(0);
+        device.read(&[]);
+        let mut grows = |counter: &str| {
+            tree.put(&format!("{class}/pcie_perf_counters/{counter}0"), "4294967291");
+            let read = values(&device.read(&[]).values);
+            let of = |direction| read[&format!("gpu.pcie.io{{{direction}}}")] / 32.0;
+            (of("transmit"), of("receive"))
+        };
+        assert_eq!(grows("mst_posted_wr_data_word_sent"), (0.0, 1.0), "the host writes");
+        assert_eq!(grows("mst_nonposted_wr_data_word_sent"), (0.0, 2.0));
+        assert_eq!(grows("mst_rd_data_word_received"), (1.0, 2.0), "the host reads");
+        assert_eq!(grows("slv_posted_wr_data_word_received"), (2.0, 2.0), "a tile writes to it");
+        assert_eq!(grows("slv_rd_data_word_sent"), (2.0, 3.0), "a tile reads from it");
+    }
+
+    #[test]
+    fn a_blackhole_has_no_traffic_while_the_vendor_s_texts_differ() {
+        let tree = Tree::new();
+        wormhole(&tree);
+        tree.put(&format!("sys/devices/pci0000:00/{ADDRESS}/device"), "0xb140");
+        let read = values(&tree.read(&VENDOR)[0].values);
+        assert!(!read.keys().any(|name| name.starts_with("gpu.pcie.io")), "{read:?}");
     }
 
     #[test]
@@ -365,8 +415,22 @@ mod tests {
         fs::remove_file(tree.at(&format!("{class}/pcie_perf_counters/slv_rd_data_word_sent0")))
             .unwrap();
         let values = values(&tree.read(&VENDOR)[0].values);
-        assert!(!values.contains_key("gpu.pcie.io{transmit}"), "a part of a sum is no sum");
-        assert!(values.contains_key("gpu.pcie.io{receive}"));
+        assert!(!values.contains_key("gpu.pcie.io{receive}"), "a part of a sum is no sum");
+        assert!(values.contains_key("gpu.pcie.io{transmit}"));
+    }
+
+    #[test]
+    fn of_two_folders_of_sensors_the_one_with_values_is_read() {
+        let tree = Tree::new();
+        wormhole(&tree);
+        let whole = values(&tree.read(&VENDOR)[0].values);
+        let device = format!("sys/devices/pci0000:00/{ADDRESS}");
+        for (folder, files) in [("hwmon2", &["name", "power1_label"][..]), ("hwmon9", &["name"])] {
+            for file in files {
+                tree.put(&format!("{device}/hwmon/{folder}/{file}"), "wormhole");
+            }
+        }
+        assert_eq!(values(&tree.read(&VENDOR)[0].values), whole);
     }
 
     #[test]

@@ -83,8 +83,22 @@ pub enum Amount {
         /// Bytes.
         bytes: u64,
     },
-    /// Microjoules.
-    Energy(u128),
+    /// Energy.
+    Energy {
+        /// Microjoules.
+        microjoules: u128,
+        /// Nanoseconds between the readings of the counter: a rate is over these, not over `elapsed_ns`.
+        ns: u64,
+    },
+}
+
+/// The owner that all processes on a device have; none where nobody knows who some of them are.
+pub fn only_owner(
+    mut owners: impl Iterator<Item = OwnerId>,
+    unidentified: usize,
+) -> Option<OwnerId> {
+    let first = owners.next().filter(|_| unidentified == 0)?;
+    owners.all(|owner| owner == first).then_some(first)
 }
 
 /// The accounts of all devices.

@@ -83,7 +83,7 @@ impl Charge {
             Amount::Time(_, ns) | Amount::Granted(ns) => {
                 (price.map(|nano| nano * u128::from(ns)), None)
             }
-            Amount::Energy(microjoules) => {
+            Amount::Energy { microjoules, .. } => {
                 let with_pue = microjoules.saturating_mul(pue);
                 let price = rates.energy.as_ref().map(|(_, nano)| u128::from(*nano));
                 let of = |rate: u128| with_pue.saturating_mul(rate);

@@ -26,7 +26,7 @@ fn device(index: u32, processes: Vec<Process>) -> Device {
         processes,
         ..Device::default()
     };
-    Device { memory_unattributed_bytes: device.unattributed(), ..device }
+    device.with_rest(false)
 }
 
 fn lost(index: u32) -> Device {
@@ -299,4 +299,41 @@ fn a_process_on_two_devices_counts_once_and_the_rest_of_memory_has_a_line() {
     assert_eq!(rest.collect::<Vec<_>>(), [Some(11 * GIB), None, None]);
     let small = Device { memory_used_bytes: Some(60 * GIB + GIB / 2), ..report.devices[1].clone() };
     assert_eq!(small.unattributed(), None, "the driver's own");
+}
+
+/// Gaudi, TPU and Neuron: their drivers say of the device what it has in use, and not of processes.
+#[test]
+fn memory_that_no_driver_divides_is_said_as_the_counters_have_it() {
+    let bare = |owner: &str, pid| Process {
+        memory_bytes: None,
+        utilization: None,
+        ..process(owner, pid, 0, 0.0)
+    };
+    let of = |processes: &[Process], has_one_owner| {
+        let device = device(0, processes.to_vec());
+        let bare =
+            Device { memory_unattributed_bytes: None, memory_unsplittable_bytes: None, ..device };
+        bare.with_rest(has_one_owner)
+    };
+    let lines = |device: &Device| {
+        let table = at(80, &host(vec![device.clone()]));
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        table.lines().skip(5).map(words).collect::<Vec<_>>()
+    };
+    let (a, b) = (bare("vision/eval", 7), bare("vision/eval", 8));
+    let alone = of(std::slice::from_ref(&a), true);
+    assert_eq!(lines(&alone), ["vision/eval alice 7 python3 ~60.0 GiB ~87 %"]);
+    let together = of(&[a.clone(), b], true);
+    assert_eq!(lines(&together)[2], "all processes together ~60.0 GiB ~87 %");
+    let shared = of(&[a.clone(), bare("ml/other", 9)], false);
+    assert_eq!(lines(&shared)[2], "shared, not split 60.0 GiB");
+    let part = of(&[a, process("ml/other", 9, 20, 0.5)], false);
+    assert_eq!(lines(&part)[2], "shared, not split 40.0 GiB");
+    let all = [&alone, &together, &shared, &part].map(|device| {
+        let bytes = |bytes: Option<i64>| bytes.map(|bytes| bytes / GIB);
+        let Device { memory_exclusive_bytes, memory_unsplittable_bytes, .. } = device;
+        assert_eq!(device.memory_unattributed_bytes, None, "it is somebody's");
+        (bytes(*memory_exclusive_bytes), bytes(*memory_unsplittable_bytes))
+    });
+    assert_eq!(all, [(Some(60), None), (Some(60), None), (None, Some(60)), (None, Some(40))]);
 }

@@ -58,3 +58,28 @@ fn the_mps_list_is_asked_for_only_where_there_is_a_server() {
     rig.tick();
     assert_eq!(rig.calls(list), 2, "on the device with the server");
 }
+
+/// The graphics list is seldom read while it is empty, but a process that has used the device is on it.
+#[test]
+fn a_graphics_process_has_its_memory_in_the_reading_that_first_shows_its_use() {
+    let mut rig = Rig::new("a10x1");
+    let mut whole = String::new();
+    rig.edit(|text| {
+        let text = text.replace("file:compute", "file:gpu0");
+        let text = text.replace("\"file:graphics\"", "\"file:gpu0\"\nfirst_slot = 1");
+        whole.clone_from(&text);
+        text[..text.rfind("[[device.process]]").unwrap()].to_owned()
+    });
+    rig.tick();
+    rig.edit(|_| whole);
+    let pid = rig.pid(0, 1);
+    let of = |read: &Values, name: &str| {
+        read.iter().find(|(key, _)| key.0 == name && key.2 == pid).map(|(_, value)| *value)
+    };
+    let memory = rig.until(|batch, rig| {
+        let read = rig.values(batch);
+        of(&read, "gpu.process.utilization")?;
+        Some(of(&read, "gpu.process.memory.usage"))
+    });
+    assert_eq!(memory, Some(268_435_456.0));
+}

@@ -25,7 +25,7 @@ const FILES: [(&str, &str, &str); 5] = [
     ("intel", "sys/devices/pci0000:00/0000:c0:00.0/tile0/gt0/freq0/act_freq", "gpu.clock.speed"),
     (
         "neuron",
-        "sys/devices/virtual/neuron_device/neuron0/neuron_core3/stats/memory_usage/device_mem/present",
+        "sys/devices/virtual/neuron_device/neuron0/neuron_core3/stats/memory_usage/device_mem/total",
         "gpu.memory.usage",
     ),
 ];

@@ -105,6 +105,11 @@ impl Table {
         }
     }
 
+    /// Its format, of which each kind of device has its own.
+    pub(super) fn format(&self) -> Option<u8> {
+        self.bytes.get(2).copied()
+    }
+
     /// The numbers of a field, in order; `None` for one without a value.
     pub(super) fn each(&self, field: Field) -> impl Iterator<Item = Option<u64>> {
         let cell = self.cells.iter().find(|cell| cell.field == field);

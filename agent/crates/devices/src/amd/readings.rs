@@ -2,7 +2,7 @@
 //! driver's table for what has no file.
 
 use super::super::cached::Cached;
-use super::super::files::{Files, numbered};
+use super::super::files::Files;
 use super::super::sysfs::{self, LinkLimits, MEGA, MICRO, MILLI, PERCENT};
 use super::gpu_metrics::{Field, Table, Unreadable};
 use super::links;
@@ -26,6 +26,10 @@ const MAX_MHZ: u64 = 100_000;
 const SENSORS: [(&str, Sensor); 3] =
     [("edge", Sensor::Gpu), ("junction", Sensor::Hotspot), ("mem", Sensor::Memory)];
 
+/// Files by which the folder of the sensors is found.
+const PROBES: &[&str] =
+    &["power1_average", "power1_input", "temp1_input", "temp2_input", "freq1_input"];
+
 /// State of a board between readings.
 #[derive(Debug, Default)]
 pub(super) struct Board {
@@ -33,6 +37,9 @@ pub(super) struct Board {
     ras: Cached<6>,
     limits: Cached<30>,
     link: LinkLimits,
+    /// The host's memory is the device's own (an APU): what a program asks for as VRAM comes from GTT there
+    /// (`apu_prefer_gtt`).
+    pub(super) is_integrated: bool,
     /// The folder of its sensors, and their numbers.
     hwmon: Option<(PathBuf, Vec<(Sensor, u32)>)>,
 }
@@ -60,8 +67,17 @@ impl Board {
     pub(super) fn read(&mut self, pass: &mut Pass<'_>) -> Result<Option<Table>, NothingRead> {
         let before = pass.out.len();
         load(pass);
-        memory(pass);
-        let table = table(pass);
+        let [(vram, has_no_own), (gtt, _)] = ["vram", "gtt"].map(|name| pool(pass, name));
+        let (table, format) = table(pass);
+        // The driver has tables of formats 2 and 3 for APUs alone (`kgd_pp_interface.h`), and an APU of whose
+        // memory nothing is set aside has no VRAM (MI300A: `gmc_v9_0_mc_init`).
+        self.is_integrated |= has_no_own || matches!(format, Some(2 | 3));
+        let own = match (self.is_integrated, has_no_own) {
+            (false, _) => vram,
+            (true, false) => both(vram, gtt),
+            (true, true) => gtt,
+        };
+        memory(pass, own, gtt);
         let replays = pass.number("pcie_replay_count").and_then(whole);
         sysfs::link(pass.folder, pass.files, pass.out);
         self.sensors(pass, table.as_ref());
@@ -167,30 +183,40 @@ fn load(pass: &mut Pass<'_>) {
     push(pass.out, &metric::MEMORY_BANDWIDTH_UTILIZATION, (), busy);
 }
 
-/// Used and total bytes, if the used ones are not more than all.
-fn used_of(pass: &mut Pass<'_>, name: &str) -> (Option<i64>, Option<[i64; 2]>) {
-    let total = pass.number(&format!("mem_info_{name}_total")).filter(|total| *total > 0);
+/// Bytes of one kind of memory: all, and used and free.
+type Pool = (Option<i64>, Option<[i64; 2]>);
+
+/// One kind of memory, where the used bytes are not more than all; and whether there is none of it.
+fn pool(pass: &mut Pass<'_>, name: &str) -> (Pool, bool) {
+    let total = pass.number(&format!("mem_info_{name}_total"));
     let used = pass.number(&format!("mem_info_{name}_used"));
+    let is_none = total == Some(0);
+    let total = total.filter(|total| *total > 0);
     let parts = total.zip(used).and_then(|(total, used)| {
         let free = pass.files.count_implausible(total.checked_sub(used))?;
         Some([whole(used)?, whole(free)?])
     });
-    (total.and_then(whole), parts)
+    ((total.and_then(whole), parts), is_none)
 }
 
-fn memory(pass: &mut Pass<'_>) {
-    let (total, parts) = used_of(pass, "vram");
+/// Two kinds together; nothing where one is not known.
+fn both((a, x): Pool, (b, y): Pool) -> Pool {
+    let sum = |(a, b): (i64, i64)| a.saturating_add(b);
+    (a.zip(b).map(sum), x.zip(y).map(|([u, f], [v, g])| [sum((u, v)), sum((f, g))]))
+}
+
+fn memory(pass: &mut Pass<'_>, (total, parts): Pool, gtt: Pool) {
     push(pass.out, &metric::MEMORY_LIMIT, (), total);
     for (state, bytes) in
         [MemoryState::Used, MemoryState::Free].into_iter().zip(parts.iter().flatten())
     {
         push(pass.out, &metric::MEMORY_USAGE, state, Some(*bytes));
     }
-    for (name, usage, limit) in [
-        ("vis_vram", &metric::APERTURE_USAGE, &metric::APERTURE_LIMIT),
-        ("gtt", &metric::HOST_MEMORY_USAGE, &metric::HOST_MEMORY_LIMIT),
+    let (visible, _) = pool(pass, "vis_vram");
+    for ((total, parts), usage, limit) in [
+        (visible, &metric::APERTURE_USAGE, &metric::APERTURE_LIMIT),
+        (gtt, &metric::HOST_MEMORY_USAGE, &metric::HOST_MEMORY_LIMIT),
     ] {
-        let (total, parts) = used_of(pass, name);
         push(pass.out, limit, (), total);
         let states = [ApertureState::Used, ApertureState::Free];
         for (state, bytes) in states.into_iter().zip(parts.iter().flatten()) {
@@ -200,15 +226,20 @@ fn memory(pass: &mut Pass<'_>) {
 }
 
 /// Reads the driver's table; reports a revision that is not known.
-fn table(pass: &mut Pass<'_>) -> Option<Table> {
-    let bytes = pass.files.bytes(&pass.folder.join("gpu_metrics"))?;
-    match Table::parse(bytes) {
-        Ok(table) => Some(table),
-        Err(Unreadable::Malformed) => pass.files.count_implausible(None),
-        Err(Unreadable::Revision(number)) => {
-            push(pass.out, &metric::UNKNOWN_CODE, CodeKind::MetricsTable, Some(number.into()));
-            None
+/// Returns it with its format, which a revision that is not known has too.
+fn table(pass: &mut Pass<'_>) -> (Option<Table>, Option<u8>) {
+    let bytes = pass.files.bytes(&pass.folder.join("gpu_metrics"));
+    match bytes.map(Table::parse) {
+        Some(Ok(table)) => {
+            let format = table.format();
+            (Some(table), format)
         }
+        Some(Err(Unreadable::Malformed)) => (pass.files.count_implausible(None), None),
+        Some(Err(Unreadable::Revision(number))) => {
+            push(pass.out, &metric::UNKNOWN_CODE, CodeKind::MetricsTable, Some(number.into()));
+            (None, Some(number.to_be_bytes()[0]))
+        }
+        None => (None, None),
     }
 }
 
@@ -240,7 +271,7 @@ pub(super) fn mean(values: &[f64]) -> Option<f64> {
 
 /// Finds the folder of the sensors and which of them there are.
 fn sensors(pass: &mut Pass<'_>) -> Option<(PathBuf, Vec<(Sensor, u32)>)> {
-    let (_, hwmon) = numbered(&pass.folder.join("hwmon"), "hwmon").pop()?;
+    let hwmon = sysfs::hwmon(pass.folder, PROBES, pass.files)?;
     let mut found = Vec::new();
     for n in 1..=3 {
         let label = pass.files.text(&hwmon.join(format!("temp{n}_label")));
@@ -297,6 +328,7 @@ fn highest(levels: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sysfs::fake::{Tree, values};
 
     #[test]
     fn the_highest_clock_is_that_of_the_levels() {
@@ -304,6 +336,43 @@ mod tests {
         assert_eq!(highest("S: 19Mhz *\n0: 615Mhz\n1: 800Mhz\n2: 888Mhz\n"), Some(888e6));
         assert_eq!(highest("0: 99999999999Mhz"), None);
         assert_eq!(highest(""), None);
+    }
+
+    /// Bytes used and in all of a board whose files are those of `amdgpu_vram_mgr.c` and `amdgpu_gtt_mgr.c`.
+    fn memory_of(vram: [u64; 2], gtt: [u64; 2], table: Option<([u8; 2], u16)>) -> [Option<f64>; 3] {
+        let tree = Tree::new();
+        let folder = tree.pci("0000:c5:00.0", "amdgpu");
+        for (name, [total, used]) in [("vram", vram), ("gtt", gtt)] {
+            tree.put(&format!("{folder}/mem_info_{name}_total"), &total.to_string());
+            tree.put(&format!("{folder}/mem_info_{name}_used"), &used.to_string());
+        }
+        if let Some((revision, length)) = table {
+            let mut bytes = vec![0xff; usize::from(length)];
+            bytes[..2].copy_from_slice(&length.to_le_bytes());
+            bytes[2..4].copy_from_slice(&revision);
+            std::fs::write(tree.at(&format!("{folder}/gpu_metrics")), bytes).unwrap();
+        }
+        let read = values(&tree.read(&crate::amd::VENDOR)[0].values);
+        ["gpu.memory.usage{used}", "gpu.memory.limit", "gpu.memory.host.usage{used}"]
+            .map(|name| read.get(name).copied())
+    }
+
+    #[test]
+    fn the_memory_of_an_apu_is_what_is_set_aside_and_what_it_takes_of_the_host_s() {
+        let (small, gtt) = ([512 << 20, 148 << 20], [124 << 30, 60 << 30]);
+        let both = [Some(64_579_698_688.0), Some(133_680_857_088.0), Some(64_424_509_440.0)];
+        // Strix Halo (gpustack #4848), an older one, and one of a revision that is not known.
+        for table in [([3, 0], 264), ([2, 1], 120), ([3, 7], 300)] {
+            assert_eq!(memory_of(small, gtt, Some(table)), both, "{table:?}");
+        }
+        // MI300A: nothing is set aside, and its tables are those of cards.
+        let whole = [Some(64_424_509_440.0), Some(133_143_986_176.0), Some(64_424_509_440.0)];
+        assert_eq!(memory_of([0, 0], gtt, Some(([1, 6], 1664))), whole);
+        let card = [Some(155_189_248.0), Some(536_870_912.0), Some(64_424_509_440.0)];
+        assert_eq!(memory_of(small, gtt, Some(([1, 3], 120))), card);
+        assert_eq!(memory_of(small, gtt, None), card, "nothing says that it is one");
+        let none = [None, Some(133_680_857_088.0), None];
+        assert_eq!(memory_of(small, [124 << 30, 125 << 30], Some(([2, 1], 120))), none);
     }
 
     #[test]

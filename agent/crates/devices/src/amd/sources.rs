@@ -38,8 +38,8 @@ fn of_devices() -> Vec<Source> {
             "`gpu_busy_percent`; video and JPEG from `gpu_metrics` up to 1.5 and 1.9",
         ),
         (metric::MEMORY_BANDWIDTH_UTILIZATION.def(), "`mem_busy_percent`"),
-        (metric::MEMORY_USAGE.def(), "`mem_info_vram_used`"),
-        (metric::MEMORY_LIMIT.def(), "`mem_info_vram_total`"),
+        (metric::MEMORY_USAGE.def(), "`mem_info_vram_used`; of an APU with `mem_info_gtt_used`"),
+        (metric::MEMORY_LIMIT.def(), "`mem_info_vram_total`; of an APU with `mem_info_gtt_total`"),
         (metric::HOST_MEMORY_USAGE.def(), "`mem_info_gtt_used`"),
         (metric::HOST_MEMORY_LIMIT.def(), "`mem_info_gtt_total`"),
         (metric::APERTURE_USAGE.def(), "`mem_info_vis_vram_used`"),
@@ -97,7 +97,8 @@ fn of_the_rest() -> Vec<Source> {
         (process::INFO.def(), "KFD's list, openers of render nodes, the ownership table"),
         (
             process::MEMORY_USAGE.def(),
-            "KFD `proc/PID/vram_ID` (those that were 0 in turns), else `drm-resident-vram` of `fdinfo`",
+            "KFD `proc/PID/vram_ID` (those that were 0 in turns), else `drm-resident-vram` of `fdinfo`, of an APU \
+             with `drm-resident-gtt`",
         ),
         (process::OCCUPANCY.def(), "KFD `proc/PID/stats_ID/cu_occupancy` of all compute units"),
         (process::EVICTED_TIME.def(), "KFD `proc/PID/stats_ID/evicted_ms`"),

@@ -3,7 +3,8 @@
 //!
 //! With MPS the driver lists a client both as a compute and as an MPS process, and the server as a
 //! compute process. A list costs milliseconds: the MPS list is read only if there is a server, and
-//! the graphics list seldom while it is empty, as it is on most boards of a data centre.
+//! the graphics list seldom while it is empty, as it is on most boards of a data centre. A process that is
+//! on neither and has used the device is on that one, so the samples are read before it.
 
 use super::caller::{Call, NvmlCaller};
 use super::instances::Handle;
@@ -26,8 +27,8 @@ const NO_INSTANCE: u32 = u32::MAX;
 /// `nvidia-cuda-mps-server`, truncated by the kernel (`TASK_COMM_LEN`). The control daemon has the
 /// same name and no compute context.
 const SERVER_NAME: &str = "nvidia-cuda-mps";
-/// Time between two reads of a graphics list that is empty. A process that is in no list, but has
-/// used the device, brings the next read forward.
+/// Time between two reads of a graphics list that is empty, unless a process that is in no other list has
+/// used the device.
 const GRAPHICS_EVERY: Duration = Duration::from_mins(1);
 /// How far the first reading looks back.
 const FIRST_LOOK_BACK: Duration = Duration::from_secs(1);
@@ -113,6 +114,11 @@ impl ProcessLists {
         reading: &mut Reading,
     ) {
         let compute = self.list(&COMPUTE, device, instances, caller);
+        let busy = self.busy(device, caller);
+        let is_listed = |of: &u32| compute.iter().flatten().any(|((pid, _), _)| pid == of);
+        if !busy.keys().all(is_listed) {
+            self.graphics_due = None;
+        }
         let graphics = self.graphics(device, instances, caller);
         self.servers.update(compute.iter().flat_map(BTreeMap::keys).map(|(pid, _)| *pid));
         let mps =
@@ -136,7 +142,7 @@ impl ProcessLists {
             };
             Some(ProcessValue { pid: *pid, place: *place, value })
         }));
-        self.utilization(device, caller, &listed, &mut reading.processes);
+        utilization(busy, &listed, &mut reading.processes);
     }
 
     fn graphics(
@@ -183,35 +189,35 @@ impl ProcessLists {
         answered.then_some(found)
     }
 
-    fn utilization(
-        &mut self,
-        device: &Device<'_>,
-        caller: &mut NvmlCaller,
-        listed: &BTreeMap<ProcessPlace, Listed>,
-        out: &mut Vec<ProcessValue>,
-    ) {
+    /// How busy each process was since the last reading.
+    fn busy(&mut self, device: &Device<'_>, caller: &mut NvmlCaller) -> BTreeMap<u32, Busy> {
         let since_us = self.cursors.since(SystemTime::now());
         let samples = &mut self.samples;
         let call = || lists::process_utilization(device, since_us, samples);
-        if caller.call(Call::ProcessUtilization, call).is_none() {
-            return;
+        match caller.call(Call::ProcessUtilization, call) {
+            Some(()) => self.cursors.take(&self.samples),
+            None => BTreeMap::new(),
         }
-        for (pid, busy) in self.cursors.take(&self.samples) {
-            let tasks = [
-                (ProcessTask::Sm, busy.sm),
-                (ProcessTask::Memory, busy.memory),
-                (ProcessTask::Encoder, busy.encoder),
-                (ProcessTask::Decoder, busy.decoder),
-            ];
-            if !listed.keys().any(|(of, _)| *of == pid) {
-                self.graphics_due = None;
-            }
-            let place = only_place(listed, pid);
-            out.extend(tasks.into_iter().filter_map(|(task, mean)| {
-                let value = WireValue::new(&metric::UTILIZATION, task, mean.fraction()?)?;
-                Some(ProcessValue { pid, place, value })
-            }));
-        }
+    }
+}
+
+fn utilization(
+    busy: BTreeMap<u32, Busy>,
+    listed: &BTreeMap<ProcessPlace, Listed>,
+    out: &mut Vec<ProcessValue>,
+) {
+    for (pid, busy) in busy {
+        let tasks = [
+            (ProcessTask::Sm, busy.sm),
+            (ProcessTask::Memory, busy.memory),
+            (ProcessTask::Encoder, busy.encoder),
+            (ProcessTask::Decoder, busy.decoder),
+        ];
+        let place = only_place(listed, pid);
+        out.extend(tasks.into_iter().filter_map(|(task, mean)| {
+            let value = WireValue::new(&metric::UTILIZATION, task, mean.fraction()?)?;
+            Some(ProcessValue { pid, place, value })
+        }));
     }
 }
 

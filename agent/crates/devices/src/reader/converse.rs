@@ -2,7 +2,7 @@
 
 use super::DeviceReader;
 use crate::connection::{Connection, Disconnect};
-use crate::plausible;
+use crate::plausible::Checks;
 use crate::states::Unavailable;
 use crate::wire::{Frame, Outcome, Reading, Request};
 use gpuwho_model::catalog::device::DeviceState;
@@ -107,6 +107,7 @@ impl DeviceReader {
                 session.devices = Some(devices);
                 session.stuck.remove(&None);
                 self.states.renumber();
+                self.checks = Checks::of(self.vendor.name);
             }
             Frame::Refused { refusal, text } => return Err(Disconnect::Refused { refusal, text }),
             Frame::Stuck { slot, call } => {
@@ -125,7 +126,7 @@ impl DeviceReader {
                     session.gone.insert(slot, why.clone());
                 }
                 self.add_what_others_know(slot, &mut reading);
-                plausible::keep(&mut reading, &mut self.report);
+                self.checks.keep(slot, &mut reading, &mut self.report);
                 if let Some(gpu) = self.states.take(slot, &reading, timely, &self.context) {
                     reading.ended.iter().for_each(|ended| self.listener.ended(gpu, ended));
                 }

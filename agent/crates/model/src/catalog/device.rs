@@ -191,7 +191,9 @@ metrics! {
     /// written.
     MEMORY_BANDWIDTH_UTILIZATION: Gauge<f64> of GpuId = "gpu.memory.bandwidth.utilization" ["1"]
         from "nvmlDeviceGetUtilizationRates (memory)";
-    /// Device memory by state; the states add up to `gpu.memory.limit`.
+    /// Device memory by state; the states add up to `gpu.memory.limit`. Of a device that shares the host's
+    /// memory it is what is set aside for it and what it takes of the host's together (AMD's APUs), or absent
+    /// (GB10).
     MEMORY_USAGE: UpDownCounter<i64> of GpuId, by MemoryState = "gpu.memory.usage" ["By"]
         from "nvmlDeviceGetMemoryInfo_v2";
     /// Size of the device memory.
@@ -237,7 +239,8 @@ metrics! {
     /// Power limits, read at every thirtieth reading.
     POWER_LIMIT: Gauge<f64> of GpuId, by Limit = "gpu.power.limit" ["W"]
         from "fields 187 to 190 and 192 (mW); nvmlDeviceGetPowerManagementLimit, GetEnforcedPowerLimit where the driver has no such fields";
-    /// Energy used since the driver was loaded.
+    /// Energy used since the driver was loaded. Absent while the counter stands still (a minute or longer): no
+    /// device draws nothing.
     ENERGY: Counter<f64> of GpuId = "gpu.energy" ["J"]
         from "field 83 (mJ); nvmlDeviceGetTotalEnergyConsumption where the driver has no such field";
     /// What keeps the clocks down now: 1 for each active reason, 0 for the others that the device

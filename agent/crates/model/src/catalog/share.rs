@@ -122,9 +122,10 @@ metrics! {
     UNATTRIBUTED_TIME: Counter<f64> of GpuId = "gpu.unattributed.time" ["s"]
         from "gpu.busy.time less the shares of known owners";
     /// Used memory of a device over time: `gpu.memory.usage` (used) at the end of each accounted
-    /// interval, times its length.
+    /// interval, times its length. Where the driver has no such value (GB10 and others that share the
+    /// host's memory, Linux's xe) it is what the listed processes hold.
     MEMORY_TIME: Counter<f64> of GpuId = "gpu.memory.byte_seconds" ["{By.s}"]
-        from "gpu.memory.usage";
+        from "gpu.memory.usage, else gpu.process.memory.usage";
     /// Accounted energy of a device: the increase of `gpu.energy` since the agent first read it.
     /// Energy used while the device could not be read is included, as `unattributed`; energy before
     /// a reload of the driver that was not read is not.

@@ -24,8 +24,8 @@ pub(super) struct Device {
     last: Option<SystemTime>,
     /// A batch had no reading of this device since the last reading.
     missed: bool,
-    /// The energy counter at its last reading, in microjoules.
-    energy: Option<u64>,
+    /// The energy counter at its last reading, in microjoules, and when that was.
+    energy: Option<(u64, SystemTime)>,
     /// The last reading had no energy counter.
     energy_missed: bool,
     /// The last process samples, and when they arrived.
@@ -116,11 +116,10 @@ impl Device {
                 parts,
             );
         }
-        if let Some(used) = reading.memory {
-            divide::memory(reading, used, parts);
-            self.share(Resource::Memory, u128::from(used) * u128::from(ns), ns, parts);
+        if let Some(used) = divide::memory(reading, parts) {
+            self.share(Resource::Memory, used * u128::from(ns), ns, parts);
         }
-        self.record_energy(reading, interval, allocations, parts);
+        self.record_energy((reading, at), interval, allocations, parts);
         self.sum_added();
         self.accounts.expire();
     }
@@ -176,7 +175,7 @@ impl Device {
 
     fn record_energy(
         &mut self,
-        reading: &Reading,
+        (reading, at): (&Reading, SystemTime),
         interval: Interval,
         allocations: &[Bound],
         parts: &mut Vec<Part>,
@@ -186,16 +185,18 @@ impl Device {
             return;
         };
         // A counter that fell has restarted; its value before the restart is unknown.
-        let increase = self.energy.and_then(|before| now.checked_sub(before)).unwrap_or(0);
+        let increase = self.energy.and_then(|(before, _)| now.checked_sub(before)).unwrap_or(0);
+        let window = self.energy.and_then(|(_, before)| at.duration_since(before).ok());
+        let ns = window.map_or(0, |window| u64::try_from(window.as_nanos()).unwrap_or(u64::MAX));
         if increase > 0 && (self.energy_missed || interval == Interval::Gap) {
             parts.clear();
             parts.push(Part::idle(1_u8));
         } else {
             divide::energy(reading, allocations, parts);
         }
-        self.energy = Some(now);
+        self.energy = Some((now, at));
         self.energy_missed = false;
-        self.share(Resource::Energy, increase.into(), 0, parts);
+        self.share(Resource::Energy, increase.into(), ns, parts);
     }
 
     /// What the last reading added, for the cost and the receipts.
@@ -208,7 +209,7 @@ impl Device {
                     let bytes = amount.checked_div(ns.into()).unwrap_or(0);
                     Amount::Memory { byte_ns: amount, bytes: u64::try_from(bytes).unwrap_or(0) }
                 }
-                Resource::Energy => Amount::Energy(amount),
+                Resource::Energy => Amount::Energy { microjoules: amount, ns },
             };
             Increment { gpu, owner, elapsed_ns, what }
         }));

@@ -110,17 +110,19 @@ pub(super) fn busy_instances(reading: &Reading, parts: &mut Vec<Part>) -> Option
     Some(busy.min(WHOLE))
 }
 
-/// Divides the used memory in bytes: each process's bytes go to its owner, the rest is
-/// unattributed.
-pub(super) fn memory(reading: &Reading, used: u64, parts: &mut Vec<Part>) {
+/// Divides the used memory, and returns it in bytes: each process's bytes go to its owner, the rest is
+/// unattributed. A device that shares the host's memory has no value of its own (GB10): then it is what its
+/// processes hold. `None` if neither is known.
+pub(super) fn memory(reading: &Reading, parts: &mut Vec<Part>) -> Option<u128> {
     parts.clear();
     let occupancy = reading.occupancy();
     let is_reported = reading.processes.iter().all(|on| on.memory.is_some() || on.ended);
-    if let Occupancy::One(owner_id) = occupancy
+    if let (Some(used), Occupancy::One(owner_id)) = (reading.memory, occupancy)
         && !is_reported
     {
         // Virtual GPUs and confidential computing: the driver reports only the device's value.
-        return parts.push(Part::new(owner_id, ShareMethod::Exclusive, used));
+        parts.push(Part::new(owner_id, ShareMethod::Exclusive, used));
+        return Some(used.into());
     }
     let method = |on: &OnDevice| match occupancy {
         _ if on.instance.is_some() => ShareMethod::Instance,
@@ -130,11 +132,15 @@ pub(super) fn memory(reading: &Reading, used: u64, parts: &mut Vec<Part>) {
     let held = reading.processes.iter();
     parts.extend(held.filter_map(|on| Some(Part::new(on.owner, method(on), on.memory?))));
     let sum: u128 = parts.iter().map(|part| part.weight).sum();
-    match u128::from(used).checked_sub(sum) {
+    let Some(used) = reading.memory.map(u128::from) else {
+        return (!parts.is_empty()).then_some(sum);
+    };
+    match used.checked_sub(sum) {
         Some(rest) if is_reported => parts.push(Part::idle(rest)),
         Some(rest) => parts.push(Part::unsplittable(rest)),
-        None => scale(used.into(), parts),
+        None => scale(used, parts),
     }
+    Some(used)
 }
 
 /// Divides the energy.

@@ -2,6 +2,7 @@
 //! processes with their owners. A value that is not a number or out of range counts as not read.
 
 use super::instances::Slice;
+use super::only_owner;
 use gpuwho_model::catalog::device::{self, MemoryState, Task};
 use gpuwho_model::catalog::process::{self, ProcessTask, ProcessType};
 use gpuwho_model::catalog::{Dims as _, MetricDef};
@@ -111,11 +112,12 @@ impl Reading {
 
     /// Which owners have processes on it.
     pub(super) fn occupancy(&self) -> Occupancy {
-        let mut owners = self.processes.iter().map(|on| on.owner);
-        match (owners.next(), self.unidentified()) {
-            (None, 0) => Occupancy::Idle,
-            (None, _) => Occupancy::Unidentified,
-            (Some(first), 0) if owners.all(|owner_id| owner_id == first) => Occupancy::One(first),
+        let (unidentified, owners) =
+            (self.unidentified(), self.processes.iter().map(|on| on.owner));
+        match (only_owner(owners, unidentified), self.processes.len(), unidentified) {
+            (Some(owner), ..) => Occupancy::One(owner),
+            (None, 0, 0) => Occupancy::Idle,
+            (None, 0, _) => Occupancy::Unidentified,
             _ => Occupancy::Several,
         }
     }

@@ -50,6 +50,37 @@ fn the_only_owner_has_all_but_the_memory_that_the_driver_reserves() {
     assert_eq!(interval(&mut rig, &read, ENERGY), rows([("job 7", "exclusive", 1000.0)]));
 }
 
+/// NVIDIA's GB10 (nvitop #208): the driver refuses the device's memory and has that of processes. An
+/// integrated GPU and Linux's xe are alike.
+#[test]
+fn what_processes_hold_is_charged_where_the_device_has_no_memory_of_its_own() {
+    let unified = |processes: &[(ProcKey, i64, f64)]| Read { used: None, ..read(processes) };
+    let mut rig = Rig::new();
+    let (a, b) = (rig.process(1, 7), rig.process(2, 8));
+    let two = unified(&[(a, 20_064_501_760, 0.6), (b, 5_368_709_120, 0.3)]);
+    rig.read(0, &two);
+    let batch = rig.read(10, &two);
+    let expected =
+        rows([("job 7", "sampled", 200_645_017_600.0), ("job 8", "sampled", 53_687_091_200.0)]);
+    assert_eq!(rig.reported(&batch, MEMORY), expected);
+    let all = rows([("", "", 254_332_108_800.0)]);
+    assert_eq!(rig.reported(&batch, "gpu.memory.byte_seconds"), all);
+    let job = rig.job(7);
+    let held = rig.accounting.increments().iter().find_map(|increment| match increment.what {
+        Amount::Memory { bytes, .. } if increment.owner == job => Some(bytes),
+        _ => None,
+    });
+    assert_eq!(held, Some(20_064_501_760), "for its receipt");
+    let mut rig = Rig::new();
+    let a = rig.process(1, 7);
+    let one = unified(&[(a, 600, 0.1)]);
+    assert_eq!(interval(&mut rig, &one, MEMORY), rows([("job 7", "exclusive", 6000.0)]));
+    let mut rig = Rig::new();
+    rig.process(1, 7);
+    let hidden = Read { processes: vec![(a, None, Some(0.1))], ..one };
+    assert_eq!(interval(&mut rig, &hidden, MEMORY), rows([]), "nobody knows");
+}
+
 #[test]
 fn an_owner_s_processes_are_one_increment_of_a_resource() {
     let mut rig = Rig::new();
@@ -283,13 +314,15 @@ fn a_value_that_is_not_a_number_is_not_read() {
     let job = rig.process(1, 7);
     let good = read(&[(job, 1, 0.5)]);
     rig.read(0, &good);
-    for (at, bad) in [(10, f64::NAN), (20, f64::INFINITY), (30, -1.0)] {
+    for (at, bad) in [(10_u32, f64::NAN), (20, f64::INFINITY), (30, -1.0)] {
         let bad = Read { busy: Some(bad), used: Some(-1), joules: Some(bad), ..good.clone() };
         // Above 100 % counts as 100 %.
-        let batch = rig.read(at, &bad);
+        let batch = rig.read(at.into(), &bad);
         let whole = if at >= 20 { 10.0 } else { 0.0 };
         assert_eq!(rig.reported(&batch, "gpu.busy.time"), rows([("", "", whole)]), "at {at}");
-        assert_eq!(rig.reported(&batch, "gpu.memory.byte_seconds"), rows([("", "", 0.0)]));
+        // The byte that the process holds.
+        let held = rows([("", "", at.into())]);
+        assert_eq!(rig.reported(&batch, "gpu.memory.byte_seconds"), held);
         assert_eq!(rig.reported(&batch, "gpu.accounted.energy"), rows([("", "", 0.0)]));
     }
     let batch = rig.read(40, &Read { joules: Some(2500.0), ..good });

@@ -150,7 +150,7 @@ impl Account {
             Amount::Granted(_) => {
                 add(&mut self.of(&rates.of_money, charge.money)?.granted, charge.money);
             }
-            Amount::Energy(_) => {
+            Amount::Energy { .. } => {
                 if let Some(sums) = self.of(&rates.of_energy, charge.money) {
                     add(&mut sums.energy, charge.money);
                 }

@@ -104,6 +104,8 @@ struct State {
     has_files: bool,
     /// Receipts that found no room on their way to the receivers or to their files.
     lost: u64,
+    /// Figures that could not be.
+    implausible: u64,
 }
 
 impl Receipts {
@@ -138,8 +140,12 @@ impl Receipts {
         state.look_up_again(context.ownership);
         let info = context.inventory.get(gpu);
         let mut on: Vec<Arc<str>> = Vec::new();
+        let has = |of: fn(&Amount) -> bool| charges.iter().any(|charge| of(&charge.increment.what));
+        let has_memory = has(|what| matches!(what, Amount::Memory { .. }));
+        let is_unknown = [!has_memory, !has(|what| matches!(what, Amount::Energy { .. }))];
         for same in charges.chunk_by(|a, b| a.increment.owner == b.increment.owner) {
-            on.extend(state.add(same, info.as_deref(), (now, at), context.ownership));
+            let device = (info.as_deref(), is_unknown);
+            on.extend(state.add(same, device, (now, at), context.ownership));
         }
         state.on.insert(gpu, on);
     }
@@ -226,15 +232,20 @@ impl Receipts {
     /// How the receipts' files are doing, and what was lost; `None` while all is well.
     pub fn status(&self) -> Option<Report> {
         let files = self.files.lock();
-        let (lost, trouble) = (files.lost() + self.state.lock().lost, files.trouble());
-        if lost == 0 && trouble.is_none() {
+        let (of_state, implausible) = {
+            let state = self.state.lock();
+            (state.lost, state.implausible)
+        };
+        let (lost, trouble) = (files.lost() + of_state, files.trouble());
+        if lost == 0 && implausible == 0 && trouble.is_none() {
             return None;
         }
         let mut report = trouble.map_or_else(Report::ready, |trouble| {
             let remedy = "make the directory writable, and give it room";
             Report::of(SourceState::Degraded, trouble, remedy)
         });
-        report.dropped = vec![(DropReason::QueueFull, lost)];
+        let counts = [(DropReason::QueueFull, lost), (DropReason::Implausible, implausible)];
+        report.dropped = counts.into_iter().filter(|(_, count)| *count > 0).collect();
         Some(report)
     }
 
@@ -270,7 +281,7 @@ impl State {
     fn add(
         &mut self,
         charges: &[Charge],
-        info: Option<&GpuInfo>,
+        (info, is_unknown): (Option<&GpuInfo>, [bool; 2]),
         (now, at): (Instant, SystemTime),
         ownership: &Ownership,
     ) -> Option<Arc<str>> {
@@ -284,7 +295,8 @@ impl State {
         if open.team.is_none() {
             open.team = first.rates.team.as_deref().map(str::to_owned);
         }
-        open.add(charges, info, now, at);
+        let is_implausible = open.add(charges, info, (now, at), is_unknown);
+        self.implausible += u64::from(is_implausible);
         let is_present = charges.iter().any(|charge| charge.increment.what == Amount::Present);
         is_present.then(|| {
             let users = self.users.get(&owner).map_or(&[][..], Vec::as_slice);

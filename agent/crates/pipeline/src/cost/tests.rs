@@ -150,7 +150,7 @@ fn energy_has_a_cost_and_carbon_with_the_data_centres_overhead() {
     );
     let job = rig.job("1", "cv-a");
     // A kilowatt-hour in microjoules.
-    let values = rig.charge(&[(job, Amount::Energy(3_600_000_000_000))]);
+    let values = rig.charge(&[(job, Amount::Energy { microjoules: 3_600_000_000_000, ns: 1 })]);
     has(&values, "gpu.owner.energy.cost EUR vision", 0.3);
     has(&values, "gpu.owner.carbon vision", 600.0);
     has(&values, "gpu.energy.carbon_intensity configured", 400.0);

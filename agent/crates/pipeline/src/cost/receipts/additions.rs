@@ -3,7 +3,7 @@
 
 use super::State;
 use super::increase::Counted;
-use super::open::Open;
+use super::open::{OnDevice, Open};
 use crate::identity::Registries;
 use gpuwho_model::catalog::device;
 use gpuwho_model::ids::GpuId;
@@ -19,10 +19,22 @@ impl State {
             if !is_read {
                 continue;
             }
-            if let (Subject::Gpu(gpu), Value::Int(bytes)) = (sample.subject, &sample.value)
-                && *sample.metric == *device::MEMORY_LIMIT.def()
-            {
-                self.memory_limit(gpu, *bytes, context);
+            match (sample.subject, &sample.value) {
+                (Subject::Gpu(gpu), Value::Int(bytes))
+                    if *sample.metric == *device::MEMORY_LIMIT.def() =>
+                {
+                    let bytes = u64::try_from(*bytes).ok();
+                    self.on_device(gpu, context, |device| device.memory_limit = bytes);
+                }
+                (Subject::Gpu(gpu), Value::Double(watts))
+                    if *sample.metric == *device::POWER_LIMIT.def() =>
+                {
+                    let noted = |device: &mut OnDevice| {
+                        device.power_limit = device.power_limit.max(*watts);
+                    };
+                    self.on_device(gpu, context, noted);
+                }
+                _ => {}
             }
             let Some(counted) = Counted::of(sample.metric) else { continue };
             let Some(more) = self.increases.of(sample) else { continue };
@@ -46,12 +58,12 @@ impl State {
         }
     }
 
-    fn memory_limit(&mut self, gpu: GpuId, bytes: i64, context: &Registries<'_>) {
+    /// Changes the sums of those with something on a device.
+    fn on_device(&mut self, gpu: GpuId, context: &Registries<'_>, change: impl Fn(&mut OnDevice)) {
         let Some(info) = context.inventory.get(gpu) else { return };
         for key in self.on.get(&gpu).into_iter().flatten() {
-            if let Some(open) = self.open.get_mut(key) {
-                open.memory_limit(info.uuid.as_str(), u64::try_from(bytes).unwrap_or(0));
-            }
+            let open = self.open.get_mut(key);
+            open.and_then(|open| open.device(info.uuid.as_str())).map(&change);
         }
     }
 

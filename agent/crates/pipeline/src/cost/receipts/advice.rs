@@ -26,8 +26,9 @@ pub(super) fn of(receipt: &Receipt) -> Vec<String> {
     let mut all = Vec::new();
     let known = |device: &&DeviceReceipt| device.gpu_hours.unknown <= 0.0;
     let devices: Vec<&DeviceReceipt> = receipt.devices.iter().filter(known).collect();
-    let (unused, used): (Vec<&DeviceReceipt>, Vec<_>) =
-        devices.iter().partition(|device| device.utilization_mean < UNUSED);
+    let (unused, used): (Vec<&DeviceReceipt>, Vec<_>) = devices
+        .iter()
+        .partition(|device| device.utilization_mean.is_some_and(|mean| mean < UNUSED));
     if !unused.is_empty() && receipt.devices.len() > 1 && !used.is_empty() {
         let (unused, count) = (unused.len(), receipt.devices.len());
         let enough = count - unused;
@@ -37,19 +38,20 @@ pub(super) fn of(receipt: &Receipt) -> Vec<String> {
         ));
     }
     let largest = devices.iter().max_by_key(|device| device.memory_peak_bytes);
-    let busiest = devices.iter().map(|device| device.utilization_peak).fold(0.0, f64::max);
-    if let Some(device) = largest
+    let peaks: Option<Vec<f64>> = devices.iter().map(|device| device.utilization_peak).collect();
+    let busiest = peaks.map(|peaks| peaks.into_iter().fold(0.0, f64::max));
+    if let Some((device, (mean, busiest))) = largest.zip(receipt.utilization_mean.zip(busiest))
         && devices.len() == receipt.devices.len()
         && busiest < LITTLE
     {
-        all.extend(smaller(device, receipt.utilization_mean, busiest));
+        all.extend(smaller(device, mean, busiest));
     }
     all
 }
 
 fn smaller(device: &DeviceReceipt, mean: f64, peak: f64) -> Option<String> {
     let limit = device.memory_limit_bytes.filter(|limit| *limit > 0)? as f64;
-    let bytes = device.memory_peak_bytes as f64;
+    let bytes = device.memory_peak_bytes? as f64;
     let fits = |(_, compute, memory): &&(&str, f64, f64)| {
         peak <= *compute && bytes * MARGIN <= limit * memory
     };
@@ -79,15 +81,16 @@ mod tests {
         DeviceReceipt {
             model: Some("NVIDIA H100 80GB HBM3".into()),
             memory_limit_bytes: Some(80 << 30),
-            utilization_mean: busy[0],
-            utilization_peak: busy[1],
-            memory_peak_bytes: gib << 30,
+            utilization_mean: Some(busy[0]),
+            utilization_peak: Some(busy[1]),
+            memory_peak_bytes: Some(gib << 30),
             ..DeviceReceipt::default()
         }
     }
 
     fn advice(seconds: f64, devices: Vec<DeviceReceipt>) -> Vec<String> {
-        let mean = devices.iter().map(|d| d.utilization_mean).sum::<f64>() / devices.len() as f64;
+        let sum: f64 = devices.iter().filter_map(|device| device.utilization_mean).sum();
+        let mean = Some(sum / devices.len() as f64);
         of(&Receipt { seconds, devices, utilization_mean: mean, ..Receipt::default() })
     }
 

@@ -8,7 +8,8 @@ use super::increase::Counted;
 use super::view::{Collectives, DeviceReceipt, Receipt, SCHEMA, Tokens, is_named};
 use crate::accounting::Amount;
 use crate::cost::{Charge, account};
-use device::{MoneySums, NS_PER_HOUR, OnDevice};
+use device::NS_PER_HOUR;
+pub(super) use device::OnDevice;
 use gpuwho_model::catalog::cost::{ReceiptEnd, TimeUse};
 use gpuwho_owners::attribute::owner::{Owner, OwnerFacts};
 use gpuwho_owners::inventory::GpuInfo;
@@ -105,21 +106,25 @@ impl Open {
         self.names.take(facts);
     }
 
-    /// Adds what was charged for a device.
+    /// Adds what was charged for a device, of which this is not known; returns whether a figure could not be.
     pub(super) fn add(
         &mut self,
         charges: &[Charge],
         info: Option<&GpuInfo>,
-        now: Instant,
-        at: SystemTime,
-    ) {
+        (now, at): (Instant, SystemTime),
+        is_unknown: [bool; 2],
+    ) -> bool {
+        // What is charged is of the interval that ends now.
+        let length = charges.iter().map(|charge| charge.increment.elapsed_ns).max();
+        let from_ms = millis(at).saturating_sub(length.unwrap_or(0) / 1_000_000);
         if self.is_resumed {
-            self.unobserved_ms += millis(at).saturating_sub(self.last_ms);
+            self.unobserved_ms += from_ms.saturating_sub(self.last_ms);
             self.is_resumed = false;
         }
         self.seen = Some(now);
+        self.began_ms = self.began_ms.min(from_ms);
         self.last_ms = self.last_ms.max(millis(at));
-        let Some(info) = info else { return };
+        let Some(info) = info else { return false };
         for charge in charges {
             if let Amount::Busy(method) = charge.increment.what
                 && !self.methods.contains(method.as_str())
@@ -129,13 +134,15 @@ impl Open {
         }
         let uuid = info.uuid.as_str();
         if let Some(device) = self.devices.get_mut(uuid) {
-            device.add_all(charges);
-        } else if self.devices.len() < MAX_DEVICES {
+            return device.add_all(charges, is_unknown);
+        }
+        if self.devices.len() < MAX_DEVICES {
             let (index, model) = (info.index, info.model.clone());
             let mut device = Box::new(OnDevice { index, model, ..OnDevice::default() });
-            device.add_all(charges);
+            device.add_all(charges, is_unknown);
             self.devices.insert(uuid.to_owned(), device);
         }
+        false
     }
 
     /// Whether a name that a person types means it.
@@ -143,11 +150,9 @@ impl Open {
         is_named(&self.key, &self.names.all(), name)
     }
 
-    /// Notes the size of a device's memory.
-    pub(super) fn memory_limit(&mut self, uuid: &str, bytes: u64) {
-        if let Some(device) = self.devices.get_mut(uuid) {
-            device.memory_limit = Some(bytes);
-        }
+    /// The sums of a device.
+    pub(super) fn device(&mut self, uuid: &str) -> Option<&mut OnDevice> {
+        self.devices.get_mut(uuid).map(|device| &mut **device)
     }
 
     pub(super) fn throttled(&mut self, reason: &str, seconds: f64) {
@@ -183,8 +188,12 @@ impl Open {
         let slowest = self.waiting.iter().max_by(|a, b| a.1.total_cmp(b.1));
         let has_collectives = self.collectives > 0.0 || slowest.is_some();
         let has_tokens = self.prompt_tokens + self.generated_tokens > 0.0;
+        // Without any, nothing says what is allocated to whom.
+        let is_granted = total.granted_ns > 0;
+        let (energy, utilization, memory) = (total.energy(), total.utilization(), total.memory());
+        let peak = Some(total.milliwatts_peak).filter(|peak| *peak > 0);
         let devices: Vec<DeviceReceipt> =
-            self.devices.iter().map(|(uuid, device)| device.receipt(uuid)).collect();
+            self.devices.iter().map(|(uuid, device)| device.receipt(uuid, is_granted)).collect();
         let receipt = Receipt {
             schema: SCHEMA,
             receipt: self.key.to_string(),
@@ -197,17 +206,17 @@ impl Open {
             began: rfc3339(self.began_ms),
             until: rfc3339(self.last_ms),
             seconds: self.last_ms.saturating_sub(self.began_ms) as f64 / 1e3,
-            gpu_hours: total.hours(),
-            cost: total.money.iter().map(MoneySums::view).collect(),
-            energy_joules: total.microjoules as f64 / 1e6,
+            gpu_hours: total.hours(is_granted),
+            cost: total.money.iter().map(|money| money.view(is_granted)).collect(),
+            energy_joules: energy,
             energy_cost: total.energy_cost(),
             carbon_grams: total.carbon.map(account::grams),
-            utilization_mean: total.mean(total.by_use[TimeUse::Used as usize].into()),
-            utilization_peak: total.busy_peak as f64 / 1e9,
-            memory_mean_bytes: total.memory_mean(),
-            memory_peak_bytes: total.bytes_peak,
-            power_mean_watts: total.mean(total.microjoules * 1000),
-            power_peak_watts: total.milliwatts_peak as f64 / 1e3,
+            utilization_mean: utilization.map(|(mean, _)| mean),
+            utilization_peak: utilization.map(|(_, peak)| peak),
+            memory_mean_bytes: memory.map(|(mean, _)| mean),
+            memory_peak_bytes: memory.map(|(_, peak)| peak),
+            power_mean_watts: energy.map(|_| total.mean(total.microjoules * 1000)),
+            power_peak_watts: peak.map(|milliwatts| milliwatts as f64 / 1e3),
             throttled_seconds: self.throttled.clone(),
             collectives: has_collectives.then(|| Collectives {
                 seconds: (self.collectives > 0.0).then_some(self.collectives),
@@ -239,6 +248,18 @@ impl Open {
         if unknown > 0 {
             let hours = unknown as f64 / NS_PER_HOUR;
             all.push(format!("no reading shows the use of {hours:.4} GPU-hours"));
+        }
+        // Where none of it is known, the receipt has none.
+        let [_, unmetered] = total.unknown_ns;
+        if unmetered > 0 && total.energy().is_some() {
+            let hours = unmetered as f64 / NS_PER_HOUR;
+            all.push(format!("the energy of {hours:.4} GPU-hours was not counted"));
+        }
+        if total.implausible > 0 {
+            let count = total.implausible;
+            all.push(format!(
+                "{count} means of power above 125 % of the board's limit are left out"
+            ));
         }
         if self.restarts > 0 {
             let seconds = self.unobserved_ms as f64 / 1e3;

@@ -20,10 +20,10 @@ pub fn record(receipt: &Receipt) -> Record {
     }
     set.set_some(&attr::TEAM, receipt.team.as_deref());
     set.set(&attr::RECEIPT_END, &*receipt.state);
-    set.set(&attr::RECEIPT_GRANTED, receipt.gpu_hours.granted);
+    set.set_some(&attr::RECEIPT_GRANTED, receipt.gpu_hours.granted);
     set.set(&attr::RECEIPT_USED, receipt.gpu_hours.used);
     set.set(&attr::RECEIPT_IDLE, receipt.gpu_hours.idle);
-    set.set(&attr::RECEIPT_ENERGY, receipt.energy_joules);
+    set.set_some(&attr::RECEIPT_ENERGY, receipt.energy_joules);
     // With several currencies the body has the money.
     if let [money] = receipt.cost.as_slice() {
         set.set(&attr::RECEIPT_COST, money.total);

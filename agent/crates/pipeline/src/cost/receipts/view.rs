@@ -4,7 +4,6 @@ use gpuwho_model::catalog::attributes::{self as attr, AttrKey};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -31,7 +30,7 @@ pub struct Receipt {
     pub team: Option<String>,
     /// Users of its processes.
     pub users: Vec<u32>,
-    /// When the agent saw it first.
+    /// Begin of the first interval that it was charged for.
     pub began: String,
     /// When it was last seen.
     pub until: String,
@@ -41,24 +40,24 @@ pub struct Receipt {
     pub gpu_hours: GpuHours,
     /// Money for device-time, by currency and source of the price.
     pub cost: Vec<Money>,
-    /// Energy of the devices.
-    pub energy_joules: f64,
+    /// Energy of the devices; like all that follows null where no reading has it.
+    pub energy_joules: Option<f64>,
     /// Cost of that energy by currency, with PUE.
     pub energy_cost: BTreeMap<String, f64>,
     /// Carbon dioxide of that energy, with PUE.
     pub carbon_grams: Option<f64>,
     /// Mean use of a device while the owner had it.
-    pub utilization_mean: f64,
+    pub utilization_mean: Option<f64>,
     /// Largest use of a device in one interval.
-    pub utilization_peak: f64,
+    pub utilization_peak: Option<f64>,
     /// Mean memory on a device.
-    pub memory_mean_bytes: f64,
+    pub memory_mean_bytes: Option<f64>,
     /// Largest memory on a device.
-    pub memory_peak_bytes: u64,
+    pub memory_peak_bytes: Option<u64>,
     /// Mean power of a device.
-    pub power_mean_watts: f64,
-    /// Largest power of a device, as the mean of one interval.
-    pub power_peak_watts: f64,
+    pub power_mean_watts: Option<f64>,
+    /// Largest power of a device, as the mean of ten seconds or more.
+    pub power_peak_watts: Option<f64>,
     /// Time for which a device's clocks were held down, by reason; reasons overlap.
     pub throttled_seconds: BTreeMap<String, f64>,
     /// Collectives, where NCCL's data is there.
@@ -93,8 +92,8 @@ pub(super) fn makes_way<T: Eq + Hash>(tenants: impl Iterator<Item = T>) -> Optio
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuHours {
-    /// Allocated to the owner.
-    pub granted: f64,
+    /// Allocated to the owner; null where nothing names its allocations.
+    pub granted: Option<f64>,
     /// Kept busy by it.
     pub used: f64,
     /// Had by it, and not busy.
@@ -119,8 +118,8 @@ pub struct Money {
     pub idle: f64,
     /// For time whose use is unknown.
     pub unknown: f64,
-    /// For time allocated, used or not; not a part of the total.
-    pub granted: f64,
+    /// For time allocated, used or not; not a part of the total. Null where nothing names its allocations.
+    pub granted: Option<f64>,
 }
 
 /// Collectives of the owner's ranks on this host.
@@ -162,15 +161,15 @@ pub struct DeviceReceipt {
     /// Money for it.
     pub cost: Vec<Money>,
     /// Energy.
-    pub energy_joules: f64,
+    pub energy_joules: Option<f64>,
     /// Mean use while the owner had it.
-    pub utilization_mean: f64,
+    pub utilization_mean: Option<f64>,
     /// Largest use in one interval.
-    pub utilization_peak: f64,
+    pub utilization_peak: Option<f64>,
     /// Mean memory.
-    pub memory_mean_bytes: f64,
+    pub memory_mean_bytes: Option<f64>,
     /// Largest memory.
-    pub memory_peak_bytes: u64,
+    pub memory_peak_bytes: Option<u64>,
 }
 
 /// The answer to `gpuwho receipt`.
@@ -216,24 +215,21 @@ impl Receipt {
         Self { host: host.to_owned(), ..self }
     }
 
-    /// One line of `KEY=VALUE`, for a job's comment.
+    /// One line of `KEY=VALUE`, for a job's comment. What is not known has no key.
     pub fn line(&self) -> String {
         let GpuHours { granted, used, idle, .. } = self.gpu_hours;
-        let mut line = format!(
-            "gpu_hours={granted:.3} used={used:.3} idle={idle:.3} busy={:.0}% \
-             memory_peak={:.1}GiB energy={:.3}kWh",
-            self.utilization_mean * 100.0,
-            self.memory_peak_bytes as f64 / f64::from(1 << 30),
-            self.energy_joules / 3.6e6,
-        );
-        for money in &self.cost {
-            // Writing to a String cannot fail.
-            let _ = write!(line, " cost={:.2}{}", money.total, money.currency);
-        }
-        if let Some(grams) = self.carbon_grams {
-            let _ = write!(line, " co2={grams:.0}g");
-        }
-        line
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        let keys = [
+            granted.map(|granted| format!("gpu_hours={granted:.3}")),
+            Some(format!("used={used:.3} idle={idle:.3}")),
+            self.utilization_mean.map(|busy| format!("busy={:.0}%", busy * 100.0)),
+            self.memory_peak_bytes.map(|bytes| format!("memory_peak={:.1}GiB", gib(bytes))),
+            self.energy_joules.map(|joules| format!("energy={:.3}kWh", joules / 3.6e6)),
+        ];
+        let cost = |money: &Money| format!("cost={:.2}{}", money.total, money.currency);
+        let carbon = self.carbon_grams.map(|grams| format!("co2={grams:.0}g"));
+        let all = keys.into_iter().flatten().chain(self.cost.iter().map(cost)).chain(carbon);
+        all.collect::<Vec<_>>().join(" ")
     }
 }
 

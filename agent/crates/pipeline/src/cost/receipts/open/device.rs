@@ -8,13 +8,17 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 pub(super) const NS_PER_HOUR: f64 = 3.6e12;
+/// Shortest window of a peak of power: counters of energy step, and readings come late on a busy host.
+const PEAK_WINDOW_NS: u64 = 10_000_000_000;
+/// A mean power so far above the board's limit is none.
+const OVER_LIMIT: f64 = 1.25;
 
 /// The sums on one device.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct OnDevice {
+pub(in crate::cost::receipts) struct OnDevice {
     pub(super) index: u32,
     pub(super) model: Option<String>,
-    pub(super) memory_limit: Option<u64>,
+    pub(in crate::cost::receipts) memory_limit: Option<u64>,
     /// Time for which it was there or had an allocation.
     pub(super) present_ns: u64,
     pub(super) granted_ns: u64,
@@ -25,6 +29,18 @@ pub(super) struct OnDevice {
     pub(super) busy_peak: u64,
     pub(super) microjoules: u128,
     pub(super) milliwatts_peak: u64,
+    /// Time for which it was there and the device's memory and energy were not known.
+    #[serde(default)]
+    pub(super) unknown_ns: [u64; 2],
+    /// Microjoules and nanoseconds of the window of power that is not over.
+    #[serde(default)]
+    pub(super) window: (u128, u64),
+    /// The largest power limit of the device in watts.
+    #[serde(default)]
+    pub(in crate::cost::receipts) power_limit: f64,
+    /// Windows that were over the limit.
+    #[serde(default)]
+    pub(super) implausible: u64,
     pub(super) money: Vec<MoneySums>,
     pub(super) energy_money: EnergyMoney,
     pub(super) carbon: Option<u128>,
@@ -45,16 +61,42 @@ pub(super) struct MoneySums {
 pub(super) struct EnergyMoney(Vec<(String, u128)>);
 
 impl OnDevice {
-    pub(super) fn add_all(&mut self, charges: &[Charge]) {
-        for charge in charges {
-            self.add(charge);
+    /// Adds what was charged; returns whether that was a power that cannot be. `is_unknown`: the device's memory
+    /// and energy.
+    pub(super) fn add_all(&mut self, charges: &[Charge], is_unknown: [bool; 2]) -> bool {
+        let added = charges.iter().map(|charge| self.add(charge, is_unknown));
+        let ns = added.max().unwrap_or(0);
+        self.window.1 = self.window.1.saturating_add(ns);
+        if ns == 0 {
+            // The first reading, one without energy, or the clock was set back.
+            self.window = (0, 0);
         }
+        self.window.1 >= PEAK_WINDOW_NS && self.end_window()
     }
 
-    fn add(&mut self, charge: &Charge) {
+    /// Takes the mean power of a window as a peak, unless it cannot be.
+    fn end_window(&mut self) -> bool {
+        let (microjoules, ns) = std::mem::take(&mut self.window);
+        let milliwatts = microjoules * 1_000_000 / u128::from(ns.max(1));
+        let milliwatts = u64::try_from(milliwatts).unwrap_or(u64::MAX);
+        let limit = self.power_limit * 1e3 * OVER_LIMIT;
+        let is_over = limit > 0.0 && milliwatts as f64 > limit;
+        let possible = if is_over { 0 } else { milliwatts };
+        self.milliwatts_peak = self.milliwatts_peak.max(possible);
+        self.implausible += u64::from(is_over);
+        is_over
+    }
+
+    /// Adds a charge; returns the time between the readings of its energy.
+    fn add(&mut self, charge: &Charge, is_unknown: [bool; 2]) -> u64 {
         let elapsed = charge.increment.elapsed_ns;
         match charge.increment.what {
-            Amount::Present => self.present_ns += elapsed,
+            Amount::Present => {
+                self.present_ns += elapsed;
+                for (sum, is_unknown) in self.unknown_ns.iter_mut().zip(is_unknown) {
+                    *sum += if is_unknown { elapsed } else { 0 };
+                }
+            }
             Amount::Busy(_) => {}
             Amount::Granted(ns) => {
                 self.granted_ns += ns;
@@ -82,19 +124,19 @@ impl OnDevice {
                 self.byte_ns += byte_ns;
                 self.bytes_peak = self.bytes_peak.max(bytes);
             }
-            Amount::Energy(microjoules) => {
+            Amount::Energy { microjoules, ns } => {
                 self.microjoules += microjoules;
-                let milliwatts = (microjoules * 1_000_000).checked_div(elapsed.into());
-                let milliwatts = milliwatts.and_then(|power| u64::try_from(power).ok());
-                self.milliwatts_peak = self.milliwatts_peak.max(milliwatts.unwrap_or(0));
+                self.window.0 += microjoules;
                 if let Some((money, currency)) = charge.money.zip(charge.rates.energy_currency()) {
                     self.energy_money.add(currency, money);
                 }
                 if let Some(carbon) = charge.carbon {
                     self.carbon = Some(self.carbon.unwrap_or(0) + carbon);
                 }
+                return ns;
             }
         }
+        0
     }
 
     fn sums(&mut self, charge: &Charge) -> Option<(&mut MoneySums, u128)> {
@@ -112,6 +154,8 @@ impl OnDevice {
         self.busy_peak = self.busy_peak.max(other.busy_peak);
         self.microjoules += other.microjoules;
         self.milliwatts_peak = self.milliwatts_peak.max(other.milliwatts_peak);
+        self.unknown_ns.iter_mut().zip(other.unknown_ns).for_each(|(sum, more)| *sum += more);
+        self.implausible += other.implausible;
         if let Some(carbon) = other.carbon {
             self.carbon = Some(self.carbon.unwrap_or(0) + carbon);
         }
@@ -137,29 +181,48 @@ impl OnDevice {
         if self.present_ns == 0 { 0.0 } else { sum as f64 / self.present_ns as f64 }
     }
 
-    /// The clocks of the readings and of presence differ by a little.
-    pub(super) fn memory_mean(&self) -> f64 {
-        self.mean(self.byte_ns).min(self.bytes_peak as f64)
+    /// Mean and largest memory, if any reading had it.
+    pub(super) fn memory(&self) -> Option<(f64, u64)> {
+        let is_known = self.present_ns > self.unknown_ns[0] || self.byte_ns > 0;
+        // The clocks of the readings and of presence differ by a little.
+        let mean = || self.mean(self.byte_ns).min(self.bytes_peak as f64);
+        is_known.then(|| (mean(), self.bytes_peak))
     }
 
-    pub(super) fn hours(&self) -> GpuHours {
+    /// Mean and largest use, if any reading had it.
+    pub(super) fn utilization(&self) -> Option<(f64, f64)> {
+        let [used, idle, _] = self.by_use;
+        let mean = || self.mean(used.into());
+        (used > 0 || idle > 0).then(|| (mean(), self.busy_peak as f64 / 1e9))
+    }
+
+    /// Joules, if the device counts them.
+    pub(super) fn energy(&self) -> Option<f64> {
+        let is_known = self.present_ns > self.unknown_ns[1] || self.microjoules > 0;
+        is_known.then(|| self.microjoules as f64 / 1e6)
+    }
+
+    pub(super) fn hours(&self, is_granted: bool) -> GpuHours {
         let [used, idle, unknown] = self.by_use.map(|ns| ns as f64 / NS_PER_HOUR);
-        GpuHours { granted: self.granted_ns as f64 / NS_PER_HOUR, used, idle, unknown }
+        let granted = is_granted.then(|| self.granted_ns as f64 / NS_PER_HOUR);
+        GpuHours { granted, used, idle, unknown }
     }
 
-    pub(super) fn receipt(&self, uuid: &str) -> DeviceReceipt {
+    /// `is_granted`: something names what is allocated to the owner.
+    pub(super) fn receipt(&self, uuid: &str, is_granted: bool) -> DeviceReceipt {
+        let (utilization, memory) = (self.utilization(), self.memory());
         DeviceReceipt {
             uuid: uuid.to_owned(),
             index: self.index,
             model: self.model.clone(),
             memory_limit_bytes: self.memory_limit,
-            gpu_hours: self.hours(),
-            cost: self.money.iter().map(MoneySums::view).collect(),
-            energy_joules: self.microjoules as f64 / 1e6,
-            utilization_mean: self.mean(self.by_use[TimeUse::Used as usize].into()),
-            utilization_peak: self.busy_peak as f64 / 1e9,
-            memory_mean_bytes: self.memory_mean(),
-            memory_peak_bytes: self.bytes_peak,
+            gpu_hours: self.hours(is_granted),
+            cost: self.money.iter().map(|money| money.view(is_granted)).collect(),
+            energy_joules: self.energy(),
+            utilization_mean: utilization.map(|(mean, _)| mean),
+            utilization_peak: utilization.map(|(_, peak)| peak),
+            memory_mean_bytes: memory.map(|(mean, _)| mean),
+            memory_peak_bytes: memory.map(|(_, peak)| peak),
         }
     }
 }
@@ -210,7 +273,7 @@ impl MoneySums {
         self.granted += other.granted;
     }
 
-    pub(super) fn view(&self) -> Money {
+    pub(super) fn view(&self, is_granted: bool) -> Money {
         let [used, idle, unknown] = self.by_use.map(account::units);
         Money {
             currency: self.currency.clone(),
@@ -219,7 +282,7 @@ impl MoneySums {
             used,
             idle,
             unknown,
-            granted: account::units(self.granted),
+            granted: is_granted.then(|| account::units(self.granted)),
         }
     }
 }
