@@ -25,9 +25,9 @@ mod tenstorrent;
 
 use super::record::Record;
 use fallen::Fallen;
-use grammar::Words as _;
 use gpuwho_model::catalog::event::EventKind;
 use gpuwho_pipeline::event::{Named, Observation, Place, Severity, xid};
+use grammar::Words as _;
 use kill::Kills;
 
 /// Parses lines in order: some extend or repeat earlier ones.
@@ -128,11 +128,10 @@ fn is_gone(rest: &str) -> bool {
 
 /// Matches `RmInitAdapter failed! (0x62:0x65:1436)`.
 fn is_failed_init(words: &str) -> bool {
-    let codes =
-        words.after("RmInitAdapter failed! (0x").and_then(|rest| rest.split_once(')'));
+    let codes = words.after("RmInitAdapter failed! (0x").and_then(|rest| rest.split_once(')'));
     codes.is_some_and(|(codes, rest)| {
-        let is_code = |byte: u8| byte.is_ascii_hexdigit() || byte == b'x' || byte == b':';
-        codes.bytes().all(is_code) && rest.trim_end().is_empty()
+        let is_code = |byte: u8| byte.is_ascii_hexdigit() || b"xX:".contains(&byte);
+        codes.trim_end().bytes().all(is_code) && rest.trim_end().is_empty()
     })
 }
 
@@ -235,7 +234,8 @@ fn module(rest: &str, text: &str) -> Option<Observation> {
 fn process(text: &str) -> Option<Named> {
     let rest = text.after("pid=")?;
     let (pid, rest) = grammar::number(rest.after("'").unwrap_or(rest))?;
-    let name = rest.trim_start_matches('\'').after(", name").and_then(|name| name.strip_prefix('='));
+    let name =
+        rest.trim_start_matches('\'').after(", name").and_then(|name| name.strip_prefix('='));
     let comm = name.and_then(|name| name.split(',').next()).map(str::trim_end);
     // PID 0 is the kernel's own thread and has no device open.
     (pid != 0).then(|| Named { comm: comm.map(Box::from), ..Named::pid(pid) })

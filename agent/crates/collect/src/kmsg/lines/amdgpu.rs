@@ -84,9 +84,7 @@ fn counted(words: &str) -> Option<Severity> {
     // The first kernels with RAS, of 2019, do not write `hardware`.
     let rest = rest.after("hardware ").unwrap_or(rest);
     let is_new = rest.begins("error(")
-        || rest
-            .after("errors detected in ")
-            .is_some_and(|rest| !rest.begins("total in "));
+        || rest.after("errors detected in ").is_some_and(|rest| !rest.begins("total in "));
     let kinds = [
         ("uncorrectable", Severity::Critical),
         ("deferred", Severity::Warning),
@@ -104,7 +102,8 @@ fn memory(words: &str) -> Option<Severity> {
     let is_over = records.is_some_and(|rest| rest.begins(" exceed threshold:"))
         || pages.is_some_and(|rest| rest.begins(" reaches threshold value "));
     let reset = words.after("GPU reset for ").and_then(|rest| rest.split_once([' ', '\t']));
-    let is_poison = reset.is_some_and(|(_, rest)| rest.trim_start().begins("RAS poison consumption is "))
+    let is_poison = reset
+        .is_some_and(|(_, rest)| rest.trim_start().begins("RAS poison consumption is "))
         || words.begins("RAS poison consumption, ");
     if is_over {
         Some(Severity::Critical)
@@ -140,8 +139,7 @@ fn is_stuck(words: &str) -> bool {
         let number = rest.after("(").and_then(grammar::number);
         number.and_then(|(_, rest)| rest.after(")")).unwrap_or(rest)
     });
-    words.is(STUCK)
-        || scheduler.is_some_and(|rest| rest.begins(" failed to respond to msg="))
+    words.is(STUCK) || scheduler.is_some_and(|rest| rest.begins(" failed to respond to msg="))
 }
 
 /// A page fault, and the process that the line names.
@@ -160,11 +158,11 @@ fn page_fault(rest: &str) -> Option<PageFault> {
     for key in ["src_id:", " ring:", " vmid:", " pasid:"] {
         rest = grammar::number(rest.after(key)?)?.1;
     }
-    let rest = rest.trim_end();
+    let rest = rest.trim();
     if rest == ")" {
         return Some(PageFault { process: None });
     }
-    let named = rest.after(", for process ")?.strip_suffix(')')?;
+    let named = rest.strip_prefix(", for process ")?.strip_suffix(')')?;
     Some(PageFault { process: faulting(named).filter(|pid| *pid != 0).map(Named::pid) })
 }
 
@@ -175,7 +173,7 @@ fn faulting(named: &str) -> Option<u32> {
     for (at, _) in named.match_indices(" pid ").filter(|(at, _)| *at <= MAX_COMM) {
         let rest = named.get(at + " pid ".len()..)?;
         let Some((pid, rest)) = grammar::number(rest) else { continue };
-        let Some(thread) = rest.after(" thread ") else { continue };
+        let Some(thread) = rest.strip_prefix(" thread ") else { continue };
         let Some((name, number)) = thread.rsplit_once(" pid ") else { continue };
         let is_number = grammar::number(number).is_some_and(|(_, rest)| rest.is_empty());
         if name.len() <= MAX_COMM && is_number && found.replace(pid).is_some() {

@@ -77,6 +77,7 @@ fn hang(rest: &str, before: &str) -> Option<Said> {
     }
     let (name, pid) = rest.after(before)?.strip_suffix(']')?.rsplit_once([' ', '\t'])?;
     // -1: xe does not know it.
-    let pid = grammar::number(pid.strip_prefix('[')?).filter(|(pid, rest)| rest.is_empty() && *pid != 0);
+    let pid =
+        grammar::number(pid.strip_prefix('[')?).filter(|(pid, rest)| rest.is_empty() && *pid != 0);
     hang(pid.map(|(pid, _)| Named { comm: Some(name.trim_end().into()), ..Named::pid(pid) }))
 }

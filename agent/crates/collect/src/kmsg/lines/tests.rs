@@ -925,14 +925,14 @@ fn a_drivers_line_reads_alike_however_its_blanks_and_its_case_are() {
         }
         text + ["", "\r", " ", " \r", "\t"][numbers.next(5)]
     };
+    let mut unlike = Vec::new();
     for line in OF_DRIVERS {
         let plain = what(line);
         assert!(plain.is_some(), "{line}");
-        for _ in 0..300 {
-            let text = respelled(line);
-            assert_eq!(what(&text), plain, "{text:?}");
-        }
+        let mut texts = (0..300).map(|_| respelled(line));
+        unlike.extend(texts.find(|text| what(text) != plain));
     }
+    assert_eq!(unlike, [""; 0]);
 }
 
 #[test]

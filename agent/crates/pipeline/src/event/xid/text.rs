@@ -109,9 +109,8 @@ pub(super) fn recovery(text: &str) -> Option<Detail<'_>> {
     }
     let name = words.get(to + 1..)?.join(" ");
     let name = name.trim_matches(['(', ')']);
-    let action = ACTIONS.iter().find(|(number, of, _)| {
-        is(to + 1, number) || name.eq_ignore_ascii_case(of)
-    });
+    let action =
+        ACTIONS.iter().find(|(number, of, _)| is(to + 1, number) || name.eq_ignore_ascii_case(of));
     let (_, _, action) = action?;
     Some(Detail { action: *action, affects: Affects::Device, unit: None, status: None })
 }
@@ -137,7 +136,11 @@ fn is_in(rows: Rows, unit: &str, status: Option<u32>) -> bool {
     };
     // That of `NETIR_MFDE_EVENT` is a number: 1 is fatal, 3 is nothing.
     let fits = |bits: u32, mask: u32| {
-        if unit.to_ascii_uppercase().starts_with("NETIR") { bits == mask } else { bits & !mask == 0 }
+        if unit.to_ascii_uppercase().starts_with("NETIR") {
+            bits == mask
+        } else {
+            bits & !mask == 0
+        }
     };
     let known = |bits| rows.iter().any(|(name, mask)| is_named(name) && fits(bits, *mask));
     status.is_some_and(|bits| bits != 0 && known(bits))
@@ -295,7 +298,9 @@ mod tests {
         ] {
             let words = format!("GPU recovery action changed from 0x4 (Drain and Reset) to {to}");
             assert_eq!(read(154, &words), (severity, None, None), "{to}");
-            for words in [words.replace(' ', "  "), words.to_uppercase().replace("0X", "0x"), words + "\r"] {
+            for words in
+                [words.replace(' ', "  "), words.to_uppercase().replace("0X", "0x"), words + "\r"]
+            {
                 assert_eq!(read(154, &words).0, severity, "{words:?}");
             }
         }
