@@ -11,11 +11,13 @@ use absence::absence;
 use gpuwho_collect::snapshot::DeviceSnapshot;
 use gpuwho_model::catalog::device::{self as metric, DeviceState};
 use gpuwho_model::catalog::gpm::CounterState;
+use gpuwho_model::catalog::wear;
 use gpuwho_model::ids::{GpuId, ProcKey};
 use gpuwho_model::paths::Paths;
 use gpuwho_model::sample::Batch;
 use gpuwho_owners::attribute::pid_cache::ProcessesByPid;
 use gpuwho_owners::host::boot_time_ns;
+use gpuwho_owners::inventory::register::BestLink;
 use gpuwho_owners::inventory::{GpuInfo, Inventory};
 use gpuwho_owners::partitions::PartitionNodes;
 use row::DeviceRow;
@@ -180,6 +182,7 @@ impl DeviceStates {
             self.unidentified += row.fill(reading, context, &self.partitions);
             if let Some(info) = context.inventory.get(gpu) {
                 context.inventory.register().seen(&info.uuid, time);
+                context.inventory.register().linked(&info.uuid, link(&reading.values));
             }
         }
         if timely {
@@ -315,6 +318,18 @@ fn up(state: DeviceState) -> Option<bool> {
         | DeviceState::Failing
         | DeviceState::Missing
         | DeviceState::NoDriver => Some(false),
+    }
+}
+
+/// The PCIe link in a reading, of at most what device and slot can have.
+fn link(values: &[WireValue]) -> BestLink {
+    let of = |metric| values.iter().find_map(|value| value.int(metric, ()));
+    let within = |now: Option<i64>, limit: Option<i64>| {
+        now.filter(|now| limit.is_none_or(|limit| *now <= limit))
+    };
+    BestLink {
+        lanes: within(of(&wear::PCIE_WIDTH), of(&wear::PCIE_WIDTH_LIMIT)),
+        generation: within(of(&wear::PCIE_GENERATION), of(&wear::PCIE_GENERATION_LIMIT)),
     }
 }
 

@@ -53,6 +53,18 @@ pub struct KnownDevice {
     /// The device found at its PCI address since then.
     #[serde(default)]
     pub replaced_by: Option<GpuUuid>,
+    /// The best link that this device has had in this slot.
+    #[serde(default)]
+    pub best_link: BestLink,
+}
+
+/// The most of a PCIe link that was ever read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BestLink {
+    /// Lanes.
+    pub lanes: Option<i64>,
+    /// PCIe generation.
+    pub generation: Option<i64>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -140,6 +152,13 @@ impl DeviceStore {
             serial: info.serial.clone(),
             last_seen: seconds(at),
             replaced_by: None,
+            best_link: state.known.get(&info.uuid).map_or_else(BestLink::default, |known| {
+                // Another slot, or another board whose id is made of the slot, has shown nothing yet.
+                let serials = known.serial.as_ref().zip(info.serial.as_ref());
+                let is_same = serials.is_none_or(|(known, now)| known == now)
+                    && known.pci_address == info.pci_address;
+                if is_same { known.best_link } else { BestLink::default() }
+            }),
         };
         let place = pci(&fresh);
         for other in state.known.values_mut() {
@@ -168,6 +187,30 @@ impl DeviceStore {
         if let Some(known) = self.state().known.get_mut(uuid) {
             known.last_seen = seconds(at);
         }
+    }
+
+    /// Records a link that was read.
+    pub fn linked(&self, uuid: &GpuUuid, now: BestLink) {
+        let mut state = self.state();
+        let Some(known) = state.known.get_mut(uuid) else { return };
+        let BestLink { lanes, generation } = known.best_link;
+        let best =
+            BestLink { lanes: lanes.max(now.lanes), generation: generation.max(now.generation) };
+        let is_better = std::mem::replace(&mut known.best_link, best) != best;
+        state.changed |= is_better;
+    }
+
+    /// The best link that a device has had in its slot.
+    pub fn best_link(&self, uuid: &GpuUuid) -> BestLink {
+        self.state().known.get(uuid).map_or_else(BestLink::default, |known| known.best_link)
+    }
+
+    /// Forgets what a device's slot has shown; false if it is not known.
+    pub fn forget_link(&self, uuid: &str) -> bool {
+        let mut state = self.state();
+        state.changed = true;
+        let known = state.known.get_mut(&GpuUuid::new(uuid));
+        known.map(|known| known.best_link = BestLink::default()).is_some()
     }
 
     /// Removes a device and returns its entry.

@@ -1,7 +1,7 @@
 //! The conditions of one device: its values of this tick against the rules.
 
 use super::history::{Counter, History};
-use super::rules::{Figures, RULES, Rule, Signal};
+use super::rules::{Figures, LinkPart, RULES, Rule, Signal};
 use crate::event::Observation;
 use gpuwho_model::catalog::health::Condition;
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,8 @@ pub(super) struct Vital {
     pub(super) temperature: Option<f64>,
     /// The device's clock as a part of its peers'.
     pub(super) behind: Option<f64>,
+    /// The lanes and the generation that its PCIe link is expected to have.
+    pub(super) link: [Option<f64>; 2],
 }
 
 /// A condition that has started or ended.
@@ -204,12 +206,10 @@ impl RuleState {
         };
         match rule.signal {
             Signal::Value(_) => sum(),
-            Signal::BusyShare(..) => {
-                let (Some(value), Some(limit)) = (*readings.first()?, *readings.get(1)?) else {
-                    return None;
-                };
-                let is_busy = vital.busy.is_some_and(|busy| busy >= BUSY);
-                (is_busy && limit > 0.0).then_some(value / limit)
+            Signal::Link(_, part) => {
+                let [lanes, generation] = vital.link;
+                let expected = if part == LinkPart::Lanes { lanes } else { generation };
+                Some((*readings.first()?)? / expected?)
             }
             Signal::Increase(_, window) | Signal::MostIncrease(_, window) => {
                 if !self.counter.take(readings.iter().copied()) {

@@ -1,10 +1,13 @@
-//! Compares devices of one model on which the same owners work: a device whose clock is far below
-//! the others' at the same work is slow for a reason of its own. With fewer than three peers nobody
-//! can say which one is wrong.
+//! Compares devices of one model. One whose clock is far below the others' where the same owners work
+//! is slow for a reason of its own; one whose PCIe link has fewer lanes than most is not well in its slot.
+//! With fewer than three peers nobody can say which one is wrong.
 
 use super::device::BUSY;
 use super::inputs::DeviceReadings;
+use super::rules::{LinkPart, RULES, Signal};
 use gpuwho_owners::inventory::Inventory;
+use gpuwho_owners::inventory::register::BestLink;
+use std::ops::Range;
 
 /// Devices that make a comparison.
 const MIN_PEERS: usize = 3;
@@ -40,5 +43,46 @@ pub(super) fn compare(devices: &mut [DeviceReadings], inventory: &Inventory) {
     }
     for (device, part) in devices.iter_mut().zip(parts) {
         device.vital.behind = part;
+    }
+}
+
+/// Sets what each device's PCIe link is compared with: the most that it was in this slot, and what most cards
+/// of its model on this host have now, as busy or as idle as it is. What device and slot say that they
+/// support is no measure: a guest sees the card's own limit alone, whatever lanes are wired to it. An idle
+/// device saves power: its generation is not judged, its lanes only where its idle peers keep theirs.
+pub(super) fn links(
+    devices: &mut [DeviceReadings],
+    places: &[Range<usize>],
+    inventory: &Inventory,
+) {
+    let infos: Vec<_> = devices.iter().map(|device| inventory.get(device.gpu)).collect();
+    let model = |at: usize| infos.get(at)?.as_ref()?.model.as_deref();
+    let is_busy: Vec<_> =
+        devices.iter().map(|of| of.vital.busy.is_some_and(|busy| busy >= BUSY)).collect();
+    for (part, slot) in [(LinkPart::Lanes, 0), (LinkPart::Generation, 1)] {
+        let is_it = |signal| matches!(signal, Signal::Link(_, of) if of == part);
+        let rule = RULES.iter().position(|rule| is_it(rule.signal));
+        let Some(place) = rule.and_then(|rule| places.get(rule)) else { continue };
+        let now: Vec<_> =
+            devices.iter().map(|of| of.values.get(place.start).copied().flatten()).collect();
+        for (at, device) in devices.iter_mut().enumerate() {
+            let (Some(_), Some(busy)) = (now.get(at), is_busy.get(at)) else { continue };
+            let peers = is_busy.iter().zip(&now).enumerate().filter(|(peer, (of, _))| {
+                *of == busy && model(*peer).is_some() && model(*peer) == model(at)
+            });
+            let mut peers: Vec<f64> = peers.filter_map(|(_, (_, value))| *value).collect();
+            peers.sort_unstable_by(|a, b| b.total_cmp(a));
+            // More than half of them have this or more.
+            let most = peers.get(peers.len() / 2).filter(|_| peers.len() >= MIN_PEERS).copied();
+            let best = infos.get(at).and_then(Option::as_ref).filter(|_| *busy);
+            let best = best.map(|info| inventory.register().best_link(&info.uuid));
+            let BestLink { lanes, generation } = best.unwrap_or_default();
+            let best = if part == LinkPart::Lanes { lanes } else { generation };
+            let expected = [best.map(|best| best as f64), most].into_iter().flatten();
+            let is_judged = part == LinkPart::Lanes || *busy;
+            if let Some(of) = device.vital.link.get_mut(slot) {
+                *of = expected.reduce(f64::max).filter(|most| is_judged && *most > 0.0);
+            }
+        }
     }
 }

@@ -34,8 +34,8 @@ pub struct Input {
 pub enum Signal {
     /// The sum of readings.
     Value(&'static [Input]),
-    /// A reading as a part of another one, while the device is busy: an idle device saves power.
-    BusyShare(Input, Input),
+    /// A reading of the PCIe link as a part of what is expected of it ([`super::peers::links`]).
+    Link(Input, LinkPart),
     /// The increase of counters in the last so many seconds, restarts of the agent included.
     Increase(&'static [Input], f64),
     /// The same of that counter which has increased most, where they count the same time.
@@ -48,6 +48,15 @@ pub enum Signal {
     Peers,
     /// 1 when such an event arrives, else 0. Judged only once there was one.
     Event(fn(&Observation) -> bool),
+}
+
+/// A part of the PCIe link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkPart {
+    /// The number of its lanes.
+    Lanes,
+    /// Its generation.
+    Generation,
 }
 
 /// The figures of a rule.
@@ -188,15 +197,15 @@ pub static RULES: &[Rule] = &[
     rule!(MemoryFault, "the driver reported a memory fault that needs a reset",
         "drain the device and reset it; replace the board if it comes back",
         Signal::Event(faults::is_memory), "a memory fault", EVENT, NVIDIA_XID),
-    rule!(BusWidth, "the PCIe link has fewer lanes than device and slot support",
-        "reseat the board; check riser and slot",
-        Signal::BusyShare(plain(wear::PCIE_WIDTH.def()), plain(wear::PCIE_WIDTH_LIMIT.def())),
-        "{} of the lanes that device and slot support",
+    rule!(BusWidth, "the PCIe link has fewer lanes than it had in this slot, or than most cards of this model on the host",
+        "reseat the board; check riser and slot; `gpuwho forget UUID` where it was rewired",
+        Signal::Link(plain(wear::PCIE_WIDTH.def()), LinkPart::Lanes),
+        "{} of the lanes that it had in this slot, or that most cards of its model have",
         Figures { start: 0.99, end: 1.0, after: 5.0 * MINUTE, clear: 5.0 * MINUTE, severity: Severity::Warning }, NVML),
-    rule!(BusGeneration, "the PCIe link of a busy device is slower than device and slot support",
-        "reseat the board; check riser, slot and the firmware's PCIe settings",
-        Signal::BusyShare(plain(wear::PCIE_GENERATION.def()), plain(wear::PCIE_GENERATION_LIMIT.def())),
-        "{} of the PCIe generation that device and slot support",
+    rule!(BusGeneration, "the PCIe link of a busy device is slower than it was in this slot, or than those of most cards of this model on the host",
+        "reseat the board; check riser, slot and the firmware's PCIe settings; `gpuwho forget UUID` where these were changed",
+        Signal::Link(plain(wear::PCIE_GENERATION.def()), LinkPart::Generation),
+        "{} of the PCIe generation that it had in this slot, or that most cards of its model have",
         Figures { start: 0.99, end: 1.0, after: 5.0 * MINUTE, clear: 5.0 * MINUTE, severity: Severity::Warning }, NVML),
     rule!(BusReplays, "PCIe packets are sent again, more than eight a minute",
         "reseat the board; check riser and slot",
@@ -322,7 +331,7 @@ mod tests {
                 | Signal::Increase(all, _)
                 | Signal::MostIncrease(all, _)
                 | Signal::Loss(all) => all.to_vec(),
-                Signal::BusyShare(one, limit) => vec![one, limit],
+                Signal::Link(one, _) => vec![one],
                 _ => Vec::new(),
             };
             for Input { metric, dims } in inputs {

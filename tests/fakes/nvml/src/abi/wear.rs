@@ -119,6 +119,9 @@ exports! {
             let [max, high, partial, low, none] = remapped(device)?.banks.ok_or(NOT_SUPPORTED)?;
             put(to, nvmlRowRemapperHistogramValues_t { max, high, partial, low, none })
         });
+    /// The type of the bus (`nvmlBusType_t`).
+    fn nvmlDeviceGetBusType(device: nvmlDevice_t, to: *mut nvmlBusType_t) |name|
+        on_device(name, device, |_, device| put(to, pcie(device)?.bus));
     /// PCIe generation now.
     fn nvmlDeviceGetCurrPcieLinkGeneration(device: nvmlDevice_t, to: *mut c_uint) |name|
         on_device(name, device, |_, device| put(to, pcie(device)?.generation[0]));

@@ -37,6 +37,7 @@ fn known(uuid: &str, pci: &str, last_seen: u64) -> KnownDevice {
         serial: info.serial,
         last_seen,
         replaced_by: None,
+        best_link: BestLink::default(),
     }
 }
 
@@ -55,6 +56,34 @@ fn a_device_is_known_to_the_next_agent_with_when_it_last_answered() {
     register.seen(&GpuUuid::new("GPU-1"), at(160));
     drop(register);
     assert_eq!(next(&state), [known("GPU-1", "00000000:13:00.0", 160)]);
+}
+
+#[test]
+fn the_best_link_of_a_slot_is_kept_until_it_is_forgotten_or_another_board_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = |lanes, generation| BestLink { lanes: Some(lanes), generation: Some(generation) };
+    let uuid = GpuUuid::new("GPU-1");
+    let at_13 = device("GPU-1", "00000000:13:00.0");
+    let register = DeviceStore::open(folder.path());
+    register.identified(&at_13, at(100));
+    for seen in [link(8, 5), link(16, 1), link(4, 4)] {
+        register.linked(&uuid, seen);
+    }
+    register.identified(&at_13, at(200));
+    drop(register);
+    let register = DeviceStore::open(folder.path());
+    assert_eq!(register.best_link(&uuid), link(16, 5), "after a restart");
+    assert!(register.forget_link("GPU-1") && !register.forget_link("GPU-2"));
+    assert_eq!(register.best_link(&uuid), BestLink::default());
+    for other in [
+        GpuInfo { serial: Some("another".into()), ..at_13.clone() },
+        device("GPU-1", "00000000:14:00.0"),
+    ] {
+        register.identified(&at_13, at(300));
+        register.linked(&uuid, link(16, 5));
+        register.identified(&other, at(400));
+        assert_eq!(register.best_link(&uuid), BestLink::default(), "{other:?}");
+    }
 }
 
 #[test]
