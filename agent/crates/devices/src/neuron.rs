@@ -110,13 +110,14 @@ impl ReadFiles for Chip {
     fn identity(&mut self, files: &mut Files) -> GpuInfo {
         // The driver writes an empty line for a number that it could not read.
         let serial = files.text(&self.folder.join("info/serial_number"));
-        let id = serial
-            .as_deref()
-            .map_or_else(|| format!("NEURON-{}", self.number), |serial| format!("NEURON-{serial}"));
+        let placed = format!("NEURON-{}", self.number);
+        let id = serial.as_deref().map(|serial| format!("NEURON-{serial}"));
+        let id = id.unwrap_or_else(|| placed.clone());
         let chip = files.text(&self.folder.join("info/architecture/device_name"));
         let model = chip.map_or_else(|| "AWS Neuron".to_owned(), |chip| format!("AWS {chip}"));
         GpuInfo {
             nodes: sysfs::nodes(format!("neuron{}", self.number), &self.folder, files),
+            placed: Some(GpuUuid::new(&placed)),
             model: Some(model),
             serial,
             driver_version: sysfs::version(&self.paths, "neuron", files),
@@ -143,7 +144,7 @@ impl ReadFiles for Chip {
         let used = used.and_then(|used| i64::try_from(used.iter().sum::<u64>()).ok());
         push(out, &metric::MEMORY_USAGE, MemoryState::Used, used);
         self.ecc(files, out);
-        sysfs::outcome(out, files)
+        sysfs::outcome(reading, files)
     }
 }
 
@@ -242,6 +243,15 @@ mod tests {
         assert_eq!((info.nodes.join(" "), info.model.as_deref()), {
             ("neuron0 242:0".to_owned(), Some("AWS Trainium2"))
         });
+    }
+
+    #[test]
+    fn a_device_without_statistics_is_there_and_unread() {
+        let tree = Tree::new();
+        tree.put_all(CHIP, &[("dev", "242:0"), ("core_count", "2")]);
+        let reading = &tree.read(&VENDOR)[0];
+        assert_eq!((&reading.outcome, reading.note.as_str()), (&Outcome::Ok, super::sysfs::UNREAD));
+        assert_eq!(values(&reading.values).len(), 1);
     }
 
     #[test]

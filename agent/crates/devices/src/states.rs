@@ -163,6 +163,7 @@ impl DeviceStates {
     ) -> Option<GpuId> {
         let time = UNIX_EPOCH + Duration::from_nanos(reading.time_ns);
         let reported = reading.identity.clone().map(|info| {
+            let info = context.inventory.register().same(info);
             context.inventory.register().identified(&info, time);
             context.inventory.put(info)
         });

@@ -139,6 +139,29 @@ impl DeviceStore {
         self.state().generation
     }
 
+    /// The identity under the id by which its device is known: a device whose own id can be read at one time and
+    /// not at another is one device, unless it has another serial number.
+    pub fn same(&self, info: GpuInfo) -> GpuInfo {
+        let Some(placed) = info.placed.clone() else { return info };
+        let place = info.pci_address.as_deref().and_then(PciAddress::parse);
+        let state = self.state();
+        let is_same = |known: &&KnownDevice| {
+            let is_here =
+                if place.is_some() { pci(known) == place } else { known.index == info.index };
+            let serials = known.serial.as_ref().zip(info.serial.as_ref());
+            known.vendor == info.vendor
+                && is_here
+                && known.replaced_by.is_none()
+                && serials.is_none_or(|(known, now)| known == now)
+        };
+        let by_place = state.known.get(&placed).filter(is_same);
+        let here = || state.known.values().find(is_same).filter(|_| info.uuid == placed);
+        match by_place.or_else(here) {
+            Some(known) => GpuInfo { uuid: known.uuid.clone(), ..info },
+            None => info,
+        }
+    }
+
     /// Records a device that reported its identity; another device at its PCI address is replaced
     /// by it.
     pub fn identified(&self, info: &GpuInfo, at: SystemTime) {

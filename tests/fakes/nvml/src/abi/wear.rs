@@ -6,7 +6,7 @@ use crate::runtime::Code;
 use crate::scenario::Device;
 use crate::scenario::health::{Ecc, Errors, Pcie, Remapped};
 use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlEccCounterType_t, nvmlEccSramErrorStatus_t, nvmlEnableState_t,
+    nvmlBusType_t, nvmlDevice_t, nvmlEccCounterType_t, nvmlEccSramErrorStatus_t, nvmlEnableState_t,
     nvmlMemoryErrorType_t, nvmlMemoryLocation_t, nvmlPcieUtilCounter_t,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,

@@ -12,6 +12,7 @@ fn at(seconds: u64) -> SystemTime {
 fn device(uuid: &str, pci: &str) -> GpuInfo {
     GpuInfo {
         uuid: GpuUuid::new(uuid),
+        placed: None,
         vendor: "nvidia".into(),
         index: 3,
         minor: Some(3),
@@ -83,6 +84,34 @@ fn the_best_link_of_a_slot_is_kept_until_it_is_forgotten_or_another_board_is_the
         register.linked(&uuid, link(16, 5));
         register.identified(&other, at(400));
         assert_eq!(register.best_link(&uuid), BestLink::default(), "{other:?}");
+    }
+}
+
+#[test]
+fn an_identity_does_not_change_with_what_could_be_read() {
+    let with = |uuid: &str, serial: Option<&str>| GpuInfo {
+        placed: Some(GpuUuid::new("TT-0000:04:00.0")),
+        serial: serial.map(str::to_owned),
+        ..device(uuid, "0000:04:00.0")
+    };
+    let (own, placed) = ("TT-00112233", "TT-0000:04:00.0");
+    // Seen with and without telemetry, in either order: what it was first is what it is.
+    for (first, later, expected) in [
+        (with(own, Some("a")), with(placed, None), own),
+        (with(placed, None), with(own, Some("a")), placed),
+        // Another board in the slot.
+        (with(own, Some("a")), with("TT-99", Some("b")), "TT-99"),
+        (with(placed, Some("a")), with(own, Some("b")), own),
+    ] {
+        let register = DeviceStore::default();
+        for info in [&first, &later] {
+            let info = register.same(info.clone());
+            register.identified(&info, at(100));
+        }
+        let again = register.same(later.clone());
+        assert_eq!(again.uuid.as_str(), expected, "{first:?} {later:?}");
+        let present = register.known("nvidia").into_iter().filter(|one| one.replaced_by.is_none());
+        assert_eq!(present.count(), 1, "{first:?} {later:?}");
     }
 }
 
