@@ -509,7 +509,8 @@ mod tests {
     fn an_integrated_device_without_sensors_is_well() {
         let tree = Tree::new();
         let folder = tree.pci("0000:00:02.0", "xe");
-        for file in ["current_link_width", "max_link_width", "current_link_speed", "max_link_speed"] {
+        for file in ["current_link_width", "max_link_width", "current_link_speed", "max_link_speed"]
+        {
             fs::remove_file(tree.at(&format!("{folder}/{file}"))).unwrap();
         }
         let mut device = tree.open(&VENDOR).devices.remove(0);

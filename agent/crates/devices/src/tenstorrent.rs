@@ -336,7 +336,10 @@ mod tests {
         let mut device = tree.open(&VENDOR).devices.remove(0);
         for _ in 0..3 {
             let reading = device.read(&[]);
-            assert_eq!((&reading.outcome, reading.note.as_str()), (&Outcome::Ok, super::sysfs::UNREAD));
+            assert_eq!(
+                (&reading.outcome, reading.note.as_str()),
+                (&Outcome::Ok, super::sysfs::UNREAD)
+            );
             assert_eq!(values(&reading.values), expected(&[]));
         }
         tree.put(&format!("{folder}/hwmon/hwmon3/power1_input"), "83000000");
