@@ -9,7 +9,9 @@ use crate::event::{Advised, Observation, Severity};
 use gpuwho_model::catalog::board::{self, RecoveryAction};
 use gpuwho_model::catalog::device::{self, DeviceState, Sensor, ThrottleReason};
 use gpuwho_model::catalog::health::Condition;
-use gpuwho_model::catalog::link::{self, FabricHealth, FabricState, LinkState, TotalError};
+use gpuwho_model::catalog::link::{
+    self, FabricCondition, FabricHealth, FabricState, LinkState, TotalError,
+};
 use gpuwho_model::catalog::wear::{
     self, EccCount, EccError, PcieError, RetirementCause, SpareRows,
 };
@@ -240,10 +242,15 @@ pub static RULES: &[Rule] = &[
         "check nvidia-fabricmanager and its log",
         Signal::Value(&[of(link::FABRIC_STATE.def(), FabricState::Completed as u8)]), "not in the fabric",
         Figures { start: 0.0, end: 1.0, after: 10.0 * MINUTE, clear: 0.0, severity: Severity::Critical }, NVML),
-    rule!(LinkFabricUnhealthy, "the NVLink fabric works with less bandwidth or with errors",
-        "gpu.fabric.condition says what of it; check the switches and their log",
-        Signal::Value(&[of(link::FABRIC_HEALTH.def(), FabricHealth::Healthy as u8)]), "the fabric is not healthy",
-        Figures { start: 0.0, end: 1.0, after: 5.0 * MINUTE, clear: MINUTE, severity: Severity::Warning }, NVML),
+    rule!(LinkFabricUnhealthy, "the NVLink fabric works with less bandwidth or with errors, or has not registered a board of a rack",
+        "gpu.fabric.condition says what of it; check the switches and nvidia-fabricmanager, and their logs",
+        Signal::Value(&[
+            of(link::FABRIC_HEALTH.def(), FabricHealth::Unhealthy as u8),
+            of(link::FABRIC_HEALTH.def(), FabricHealth::Limited as u8),
+            of(link::FABRIC_CONDITION.def(), FabricCondition::Unregistered as u8),
+        ]),
+        "the fabric is not healthy",
+        Figures { start: 1.0, end: 0.0, after: 5.0 * MINUTE, clear: MINUTE, severity: Severity::Warning }, NVML),
     rule!(LinkFault, "the driver reported a fault of a link between devices",
         "reset the device and its link peers; check the cable if it comes back",
         Signal::Event(faults::is_link), "a fault of a link", EVENT, NVIDIA_XID),

@@ -10,7 +10,7 @@ use gpuwho_model::catalog::device::{
 };
 use gpuwho_model::catalog::health::Condition;
 use gpuwho_model::catalog::link::{
-    self, ChipLink, FabricHealth, FabricState, LinkState, TotalError,
+    self, ChipLink, FabricCondition, FabricHealth, FabricState, LinkState, TotalError,
 };
 use gpuwho_model::catalog::share::{self, Presence};
 use gpuwho_model::catalog::wear::{
@@ -197,6 +197,9 @@ fn readings(gpu: GpuId, time: f64) -> Vec<Sample> {
         link::NVLINK_ERRORS.sample(gpu, TotalError::RecoveryFailed, 0),
         link::FABRIC_STATE.sample(gpu, FabricState::Completed, 1),
         link::FABRIC_HEALTH.sample(gpu, FabricHealth::Healthy, 1),
+        link::FABRIC_HEALTH.sample(gpu, FabricHealth::Unhealthy, 0),
+        link::FABRIC_HEALTH.sample(gpu, FabricHealth::Limited, 0),
+        link::FABRIC_CONDITION.sample(gpu, FabricCondition::Unregistered, 0),
         board::RECOVERY_ACTION.sample(gpu, RecoveryAction::None, 1),
         board::INFOROM_VALID.sample(gpu, (), 1),
         share::OWNER_PROCESSES.sample(owner, Presence::Listed, i64::from(busy)),
@@ -276,7 +279,12 @@ fn sick_elsewhere() -> Vec<(Condition, Vec<Sample>, f64)> {
         (C::LinkFabric, vec![link::FABRIC_STATE.sample(gpu, FabricState::Completed, 0)], 600.0),
         (
             C::LinkFabricUnhealthy,
-            vec![link::FABRIC_HEALTH.sample(gpu, FabricHealth::Healthy, 0)],
+            vec![link::FABRIC_HEALTH.sample(gpu, FabricHealth::Limited, 1)],
+            300.0,
+        ),
+        (
+            C::LinkFabricUnhealthy,
+            vec![link::FABRIC_CONDITION.sample(gpu, FabricCondition::Unregistered, 1)],
             300.0,
         ),
         (C::ThermalMargin, vec![device::TEMPERATURE_MARGIN.sample(gpu, (), 4.0)], 300.0),
