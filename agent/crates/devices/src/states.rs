@@ -322,16 +322,10 @@ fn up(state: DeviceState) -> Option<bool> {
     }
 }
 
-/// The PCIe link in a reading, of at most what device and slot can have.
+/// The lanes and the generation of the PCIe link in a reading.
 fn link(values: &[WireValue]) -> BestLink {
     let of = |metric| values.iter().find_map(|value| value.int(metric, ()));
-    let within = |now: Option<i64>, limit: Option<i64>| {
-        now.filter(|now| limit.is_none_or(|limit| *now <= limit))
-    };
-    BestLink {
-        lanes: within(of(&wear::PCIE_WIDTH), of(&wear::PCIE_WIDTH_LIMIT)),
-        generation: within(of(&wear::PCIE_GENERATION), of(&wear::PCIE_GENERATION_LIMIT)),
-    }
+    [of(&wear::PCIE_WIDTH), of(&wear::PCIE_GENERATION)]
 }
 
 /// Converts seconds since the epoch to nanoseconds on the boot clock; negative if before the boot.

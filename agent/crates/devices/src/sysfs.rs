@@ -274,7 +274,7 @@ fn leaving(folder: &Path, files: &mut Files) -> Option<PathBuf> {
         if is_root || own.is_none() || files.text(&parent.join("vendor")) != own {
             break;
         }
-        port = parent.to_owned();
+        port.pop();
     }
     let most = lanes(files, &port.join("max_link_width"));
     let is_inner = most == Some(1) && generation(files, &port.join("max_link_speed")) == Some(1);
@@ -582,7 +582,9 @@ mod tests {
                 (&down, inner(vendor)),
                 (&device, inner(vendor)),
             ] {
-                rows.iter().for_each(|(file, text)| tree.put(&format!("{folder}/{file}"), text));
+                for (file, text) in rows {
+                    tree.put(&format!("{folder}/{file}"), &text);
+                }
             }
             let read: Vec<_> = link(&mut Link::default(), &tree, &device)
                 .into_iter()

@@ -58,7 +58,6 @@ fn driver(address: PciAddress, paths: &Paths) -> Option<Bound> {
 mod tests {
     use super::*;
     use gpuwho_model::ids::GpuUuid;
-    use gpuwho_owners::inventory::register::BestLink;
     use std::os::unix::fs::symlink;
 
     #[test]
@@ -85,7 +84,7 @@ mod tests {
                 serial: None,
                 last_seen: 0,
                 replaced_by: None,
-                best_link: BestLink::default(),
+                best_link: [None; 2],
             };
             let unavailable = absence(Some(&known), &["vendor-drm"], None, &paths);
             assert_eq!(unavailable.state, DeviceState::Missing);

@@ -58,14 +58,8 @@ pub struct KnownDevice {
     pub best_link: BestLink,
 }
 
-/// The most of a PCIe link that was ever read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BestLink {
-    /// Lanes.
-    pub lanes: Option<i64>,
-    /// PCIe generation.
-    pub generation: Option<i64>,
-}
+/// The most of a PCIe link that was ever read: lanes and generation.
+pub type BestLink = [Option<i64>; 2];
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Content {
@@ -148,11 +142,8 @@ impl DeviceStore {
         let is_same = |known: &&KnownDevice| {
             let is_here =
                 if place.is_some() { pci(known) == place } else { known.index == info.index };
-            let serials = known.serial.as_ref().zip(info.serial.as_ref());
-            known.vendor == info.vendor
-                && is_here
-                && known.replaced_by.is_none()
-                && serials.is_none_or(|(known, now)| known == now)
+            let is_there = is_here && known.replaced_by.is_none();
+            known.vendor == info.vendor && is_there && has_its_serial(known, &info)
         };
         let by_place = state.known.get(&placed).filter(is_same);
         let here = || state.known.values().find(is_same).filter(|_| info.uuid == placed);
@@ -175,12 +166,10 @@ impl DeviceStore {
             serial: info.serial.clone(),
             last_seen: seconds(at),
             replaced_by: None,
-            best_link: state.known.get(&info.uuid).map_or_else(BestLink::default, |known| {
-                // Another slot, or another board whose id is made of the slot, has shown nothing yet.
-                let serials = known.serial.as_ref().zip(info.serial.as_ref());
-                let is_same = serials.is_none_or(|(known, now)| known == now)
-                    && known.pci_address == info.pci_address;
-                if is_same { known.best_link } else { BestLink::default() }
+            // Another slot, or another board whose id is made of the slot, has shown nothing yet.
+            best_link: state.known.get(&info.uuid).map_or([None; 2], |known| {
+                let is_here = known.pci_address == info.pci_address;
+                if is_here && has_its_serial(known, info) { known.best_link } else { [None; 2] }
             }),
         };
         let place = pci(&fresh);
@@ -216,16 +205,15 @@ impl DeviceStore {
     pub fn linked(&self, uuid: &GpuUuid, now: BestLink) {
         let mut state = self.state();
         let Some(known) = state.known.get_mut(uuid) else { return };
-        let BestLink { lanes, generation } = known.best_link;
-        let best =
-            BestLink { lanes: lanes.max(now.lanes), generation: generation.max(now.generation) };
+        let [lanes, generation] = known.best_link;
+        let best = [lanes.max(now[0]), generation.max(now[1])];
         let is_better = std::mem::replace(&mut known.best_link, best) != best;
         state.changed |= is_better;
     }
 
     /// The best link that a device has had in its slot.
     pub fn best_link(&self, uuid: &GpuUuid) -> BestLink {
-        self.state().known.get(uuid).map_or_else(BestLink::default, |known| known.best_link)
+        self.state().known.get(uuid).map_or([None; 2], |known| known.best_link)
     }
 
     /// Forgets what a device's slot has shown; false if it is not known.
@@ -233,7 +221,7 @@ impl DeviceStore {
         let mut state = self.state();
         state.changed = true;
         let known = state.known.get_mut(&GpuUuid::new(uuid));
-        known.map(|known| known.best_link = BestLink::default()).is_some()
+        known.map(|known| known.best_link = [None; 2]).is_some()
     }
 
     /// Removes a device and returns its entry.
@@ -307,6 +295,12 @@ impl State {
         let devices = self.known.values().cloned().collect();
         serde_json::to_vec_pretty(&Content { version: VERSION, devices }).ok()
     }
+}
+
+/// Whether nothing says that another board has its place.
+fn has_its_serial(known: &KnownDevice, now: &GpuInfo) -> bool {
+    let serials = known.serial.as_ref().zip(now.serial.as_ref());
+    serials.is_none_or(|(known, now)| known == now)
 }
 
 fn pci(known: &KnownDevice) -> Option<PciAddress> {

@@ -1,7 +1,7 @@
 //! The conditions of one device: its values of this tick against the rules.
 
 use super::history::{Counter, History};
-use super::rules::{Figures, LinkPart, RULES, Rule, Signal};
+use super::rules::{Figures, RULES, Rule, Signal};
 use crate::event::Observation;
 use gpuwho_model::catalog::health::Condition;
 use serde::{Deserialize, Serialize};
@@ -207,8 +207,7 @@ impl RuleState {
         match rule.signal {
             Signal::Value(_) => sum(),
             Signal::Link(_, part) => {
-                let [lanes, generation] = vital.link;
-                let expected = if part == LinkPart::Lanes { lanes } else { generation };
+                let expected = *vital.link.get(part as usize)?;
                 Some((*readings.first()?)? / expected?)
             }
             Signal::Increase(_, window) | Signal::MostIncrease(_, window) => {

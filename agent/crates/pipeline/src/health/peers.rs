@@ -6,7 +6,6 @@ use super::device::BUSY;
 use super::inputs::DeviceReadings;
 use super::rules::{LinkPart, RULES, Signal};
 use gpuwho_owners::inventory::Inventory;
-use gpuwho_owners::inventory::register::BestLink;
 use std::ops::Range;
 
 /// Devices that make a comparison.
@@ -59,14 +58,13 @@ pub(super) fn links(
     let model = |at: usize| infos.get(at)?.as_ref()?.model.as_deref();
     let is_busy: Vec<_> =
         devices.iter().map(|of| of.vital.busy.is_some_and(|busy| busy >= BUSY)).collect();
-    for (part, slot) in [(LinkPart::Lanes, 0), (LinkPart::Generation, 1)] {
+    for part in [LinkPart::Lanes, LinkPart::Generation] {
         let is_it = |signal| matches!(signal, Signal::Link(_, of) if of == part);
         let rule = RULES.iter().position(|rule| is_it(rule.signal));
         let Some(place) = rule.and_then(|rule| places.get(rule)) else { continue };
         let now: Vec<_> =
             devices.iter().map(|of| of.values.get(place.start).copied().flatten()).collect();
-        for (at, device) in devices.iter_mut().enumerate() {
-            let (Some(_), Some(busy)) = (now.get(at), is_busy.get(at)) else { continue };
+        for (at, (device, busy)) in devices.iter_mut().zip(&is_busy).enumerate() {
             let peers = is_busy.iter().zip(&now).enumerate().filter(|(peer, (of, _))| {
                 *of == busy && model(*peer).is_some() && model(*peer) == model(at)
             });
@@ -74,14 +72,14 @@ pub(super) fn links(
             peers.sort_unstable_by(|a, b| b.total_cmp(a));
             // More than half of them have this or more.
             let most = peers.get(peers.len() / 2).filter(|_| peers.len() >= MIN_PEERS).copied();
-            let best = infos.get(at).and_then(Option::as_ref).filter(|_| *busy);
-            let best = best.map(|info| inventory.register().best_link(&info.uuid));
-            let BestLink { lanes, generation } = best.unwrap_or_default();
-            let best = if part == LinkPart::Lanes { lanes } else { generation };
-            let expected = [best.map(|best| best as f64), most].into_iter().flatten();
+            let info = infos.get(at).and_then(Option::as_ref).filter(|_| *busy);
+            let best = info.and_then(|info| {
+                inventory.register().best_link(&info.uuid).get(part as usize).copied()?
+            });
+            let expected = best.map(|best| best as f64).into_iter().chain(most).reduce(f64::max);
             let is_judged = part == LinkPart::Lanes || *busy;
-            if let Some(of) = device.vital.link.get_mut(slot) {
-                *of = expected.reduce(f64::max).filter(|most| is_judged && *most > 0.0);
+            if let Some(of) = device.vital.link.get_mut(part as usize) {
+                *of = expected.filter(|most| is_judged && *most > 0.0);
             }
         }
     }

@@ -409,11 +409,10 @@ fn l4(fleet: &mut Fleet, [lanes, generation]: [i64; 2]) -> Vec<(EventKind, &'sta
 /// card's own limit alone.
 #[test]
 fn a_card_that_never_had_more_lanes_in_its_slot_is_well() {
-    use gpuwho_owners::inventory::register::BestLink;
     let mut fleet = Fleet::new();
     assert_eq!(l4(&mut fleet, [8, 3]), []);
     let uuid = fleet.inventory.get(GpuId(0)).unwrap().uuid.clone();
-    let shown = |lanes, generation| BestLink { lanes: Some(lanes), generation: Some(generation) };
+    let shown = |lanes, generation| [Some(lanes), Some(generation)];
     let info = fleet.inventory.get(GpuId(0)).unwrap();
     fleet.inventory.register().identified(&info, UNIX_EPOCH);
     fleet.inventory.register().linked(&uuid, shown(8, 3));

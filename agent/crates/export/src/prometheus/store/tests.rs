@@ -40,7 +40,9 @@ fn every_series_says_of_which_host_and_cluster_it_is() {
         (&attr::K8S_CLUSTER_NAME, "prod"),
         (&attr::CLOUD_ZONE, "a"),
     ];
-    facts.iter().for_each(|(key, value)| resource.set(key, *value));
+    for (key, value) in facts {
+        resource.set(key, value);
+    }
     let labels = text::of_host(resource.iter().map(|(key, value)| (key.name, value)));
     let promoted = r#",host_name="node-1",k8s_cluster_name="prod",cloud_availability_zone="a""#;
     assert_eq!(&*labels, promoted);

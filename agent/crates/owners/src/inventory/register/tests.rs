@@ -38,7 +38,7 @@ fn known(uuid: &str, pci: &str, last_seen: u64) -> KnownDevice {
         serial: info.serial,
         last_seen,
         replaced_by: None,
-        best_link: BestLink::default(),
+        best_link: [None; 2],
     }
 }
 
@@ -62,7 +62,7 @@ fn a_device_is_known_to_the_next_agent_with_when_it_last_answered() {
 #[test]
 fn the_best_link_of_a_slot_is_kept_until_it_is_forgotten_or_another_board_is_there() {
     let folder = tempfile::tempdir().unwrap();
-    let link = |lanes, generation| BestLink { lanes: Some(lanes), generation: Some(generation) };
+    let link = |lanes, generation| [Some(lanes), Some(generation)];
     let uuid = GpuUuid::new("GPU-1");
     let at_13 = device("GPU-1", "00000000:13:00.0");
     let register = DeviceStore::open(folder.path());
@@ -75,7 +75,7 @@ fn the_best_link_of_a_slot_is_kept_until_it_is_forgotten_or_another_board_is_the
     let register = DeviceStore::open(folder.path());
     assert_eq!(register.best_link(&uuid), link(16, 5), "after a restart");
     assert!(register.forget_link("GPU-1") && !register.forget_link("GPU-2"));
-    assert_eq!(register.best_link(&uuid), BestLink::default());
+    assert_eq!(register.best_link(&uuid), [None; 2]);
     for other in [
         GpuInfo { serial: Some("another".into()), ..at_13.clone() },
         device("GPU-1", "00000000:14:00.0"),
@@ -83,7 +83,7 @@ fn the_best_link_of_a_slot_is_kept_until_it_is_forgotten_or_another_board_is_the
         register.identified(&at_13, at(300));
         register.linked(&uuid, link(16, 5));
         register.identified(&other, at(400));
-        assert_eq!(register.best_link(&uuid), BestLink::default(), "{other:?}");
+        assert_eq!(register.best_link(&uuid), [None; 2], "{other:?}");
     }
 }
 

@@ -88,31 +88,22 @@ fn is_injected(words: &[&str]) -> bool {
     numbers.into_iter().any(|number| number != 0)
 }
 
-/// Recovery actions by number and by name.
-const ACTIONS: &[(&str, &str, Action)] = &[
-    ("0x0", "None", Action::Recovered),
-    ("0x1", "GPU Reset Required", Action::ResetGpu),
-    ("0x2", "Node Reboot Required", Action::RestartNode),
-    ("0x3", "Drain P2P", Action::DrainPeers),
-    ("0x4", "Drain and Reset", Action::ResetGpu),
-];
-
 /// `GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)`: the numbers are
 /// `NV2080_CTRL_GPU_RECOVERY_ACTION_*` (`gpuRefreshRecoveryActionInLock`, 570 to 595).
 pub(super) fn recovery(text: &str) -> Option<Detail<'_>> {
-    let words: Vec<&str> = last(text).split_whitespace().collect();
-    let is = |at: usize, of| words.get(at).is_some_and(|word| word.eq_ignore_ascii_case(of));
-    let begin = ["GPU", "recovery", "action", "changed"];
-    let to = words.iter().rposition(|word| word.eq_ignore_ascii_case("to"))?;
-    if !begin.iter().enumerate().all(|(at, word)| is(at, word)) {
+    let words: Vec<String> = last(text).split_whitespace().map(str::to_ascii_lowercase).collect();
+    let to = words.iter().rposition(|word| word == "to")?;
+    if !words.join(" ").starts_with("gpu recovery action changed ") {
         return None;
     }
-    let name = words.get(to + 1..)?.join(" ");
-    let name = name.trim_matches(['(', ')']);
-    let action =
-        ACTIONS.iter().find(|(number, of, _)| is(to + 1, number) || name.eq_ignore_ascii_case(of));
-    let (_, _, action) = action?;
-    Some(Detail { action: *action, affects: Affects::Device, unit: None, status: None })
+    let action = match words.get(to + 1)?.as_str() {
+        "0x0" => Action::Recovered,
+        "0x1" | "0x4" => Action::ResetGpu,
+        "0x2" => Action::RestartNode,
+        "0x3" => Action::DrainPeers,
+        _ => return None,
+    };
+    Some(Detail { action, affects: Affects::Device, unit: None, status: None })
 }
 
 fn last(text: &str) -> &str {
