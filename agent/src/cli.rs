@@ -90,7 +90,7 @@ enum Command {
     Release(ReleaseArgs),
     /// End a release early: open the devices again now.
     Resume(SocketArgs),
-    /// Stop reporting a removed device as missing.
+    /// Stop reporting a removed device as missing; of one that is there, forget the link of its slot.
     Forget(ForgetArgs),
     /// Print the completions of a shell: gpuwho completions bash > /etc/bash_completion.d/gpuwho
     Completions(pages::CompletionsArgs),

@@ -3,6 +3,7 @@
 mod amd;
 mod failures;
 mod gpm;
+mod healthy;
 mod late;
 mod links;
 pub(crate) mod mig;

@@ -7,4 +7,5 @@ mod metrics;
 mod names;
 mod otlp_receiver;
 mod prometheus;
-mod rules;
+pub(crate) mod rules;
+mod two_hosts;

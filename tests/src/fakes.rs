@@ -189,7 +189,11 @@ impl Host {
 
     /// Lets time pass; NVIDIA's library does by itself.
     pub fn play(&self) -> io::Result<()> {
-        let seconds = self.begun.elapsed().as_secs_f64();
+        self.play_at(self.begun.elapsed().as_secs_f64())
+    }
+
+    /// Shows the devices of the other vendors as they are at a second.
+    pub fn play_at(&self, seconds: f64) -> io::Result<()> {
         self.others.iter().try_for_each(|fake| fake.play(seconds))
     }
 }

@@ -69,6 +69,11 @@ impl Prometheus {
         Self::with(&program(), folder, &text, &[])
     }
 
+    /// Starts it with a configuration.
+    pub fn configured(folder: &Path, text: &str) -> Result<Self, PrometheusError> {
+        Self::with(&program(), folder, text, &[])
+    }
+
     /// Starts one that scrapes nothing and takes remote write.
     pub fn receiver(folder: &Path) -> Result<Self, PrometheusError> {
         Self::with(&program(), folder, "", &["--web.enable-remote-write-receiver"])
@@ -141,13 +146,26 @@ impl Prometheus {
 
     /// The result of a query at this moment: an array of series.
     pub fn query(&self, query: &str) -> Result<Vec<Value>, PrometheusError> {
+        let answer = self.ask(query)?;
+        Ok(answer["data"]["result"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// The whole answer to a query at this moment, errors included.
+    pub fn ask(&self, query: &str) -> Result<Value, PrometheusError> {
         let mut encoded = String::new();
         for byte in query.bytes() {
             // Writing to a String cannot fail.
             let _ = write!(encoded, "%{byte:02X}");
         }
-        let answer = self.api(&format!("/api/v1/query?query={encoded}"))?;
-        Ok(answer["data"]["result"].as_array().cloned().unwrap_or_default())
+        self.api(&format!("/api/v1/query?query={encoded}"))
+    }
+
+    /// Its rules, each with its health.
+    pub fn rules(&self) -> Result<Vec<Value>, PrometheusError> {
+        let answer = self.api("/api/v1/rules")?;
+        let groups = answer["data"]["groups"].as_array().cloned().unwrap_or_default();
+        let rules = groups.iter().filter_map(|group| group["rules"].as_array().cloned());
+        Ok(rules.flatten().collect())
     }
 
     /// The names of all metrics.

@@ -162,6 +162,7 @@ pub(crate) fn inventory() -> (Arc<Inventory>, Vec<GpuId>) {
     let put = |index: u32| {
         inventory.put(GpuInfo {
             uuid: GpuUuid::new(&format!("GPU-{index}")),
+            placed: None,
             vendor: "nvidia".into(),
             index,
             minor: Some(index),

@@ -212,7 +212,8 @@ impl Answer for Core {
             self.context.inventory.get(read.gpu).is_some_and(|info| info.uuid.as_str() == uuid)
         });
         if answers {
-            return Err(format!("{uuid} answers: it would be remembered again at once"));
+            self.context.inventory.register().forget_link(uuid);
+            return Ok(format!("{uuid} answers and stays; what its slot has shown is forgotten"));
         }
         match self.context.inventory.register().remove(uuid) {
             Some(known) => {

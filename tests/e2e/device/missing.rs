@@ -106,7 +106,7 @@ fn a_device_that_vanished_is_down_also_for_the_next_agent_until_it_is_forgotten(
 
     let other = host.forget(&LAST.replace("007", "006"));
     let said = String::from_utf8_lossy(&other.stderr).into_owned();
-    assert!(!other.status.success() && said.contains("answers"), "{said}");
+    assert!(other.status.success(), "it answers and stays: {said}");
     let done = host.forget(LAST);
     assert!(done.status.success(), "{done:?}");
     host.wait_for_last("gpu.up", LAST, None);

@@ -93,6 +93,8 @@ fn scrape(prometheus: &Prometheus) -> Option<HashMap<Series, f64>> {
         let mut labels: BTreeMap<_, _> =
             labels.map(|(key, value)| (key.clone(), text(value))).collect();
         let name = labels.remove("__name__").unwrap();
+        // What a receiver promotes from the resource.
+        assert!(labels.remove("host_name").is_some(), "{name} {labels:?}");
         labels.retain(|key, _| key != "job" && key != "instance");
         ((name, labels), text(&series["value"][1]).parse().unwrap())
     });

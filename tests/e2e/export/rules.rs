@@ -5,7 +5,7 @@ use std::process::Command;
 const DASHBOARDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../dashboards");
 
 /// `promtool`, where `cargo xtask test` says or on the path; `None` where there is none.
-fn promtool(args: &[&str]) -> Option<(bool, String)> {
+pub(crate) fn promtool(args: &[&str]) -> Option<(bool, String)> {
     let program = std::env::var_os("GPUWHO_PROMTOOL").unwrap_or_else(|| "promtool".into());
     let output = Command::new(program).args(args).current_dir(DASHBOARDS).output().ok()?;
     let said = [output.stdout, output.stderr].concat();

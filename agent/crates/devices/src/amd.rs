@@ -106,8 +106,19 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let device = |(index, address, folder)| {
         let (paths, clients, list) = (paths.clone(), Arc::clone(&clients), Arc::clone(&list));
         let (files, board, known) = (Files::default(), Board::default(), None);
-        let device =
-            AmdDevice { paths, folder, address, index, files, known, board, clients, list };
+        let telemetry = sysfs::Telemetry::default();
+        let device = AmdDevice {
+            paths,
+            folder,
+            address,
+            index,
+            files,
+            known,
+            board,
+            telemetry,
+            clients,
+            list,
+        };
         Box::new(device) as Box<dyn DeviceRead>
     };
     let devices = sysfs::bound_devices(&paths, &[DRIVER]).map(device).collect();
@@ -124,6 +135,7 @@ struct AmdDevice {
     /// The device and its partitions as last read.
     known: Option<Known>,
     board: Board,
+    telemetry: sysfs::Telemetry,
     /// Shared by all devices, as is the list of KFD's processes.
     clients: Arc<Clients>,
     list: Arc<ProcessList>,
@@ -144,6 +156,7 @@ impl DeviceRead for AmdDevice {
     fn read(&mut self, openers: &[u32]) -> Reading {
         let mut reading = sysfs::begin(&mut self.files);
         reading.outcome = self.read_into(openers, &mut reading);
+        self.telemetry.check(&mut reading);
         if reading.outcome != Outcome::Ok {
             self.known = None;
         }
@@ -179,8 +192,7 @@ impl AmdDevice {
         let (out, now_ns) = (&mut reading.values, reading.asked_ns);
         let mut pass = Pass { folder: &self.folder, files: &mut self.files, out, now_ns };
         let Ok(table) = self.board.read(&mut pass) else {
-            let why = self.files.why().unwrap_or("no file can be read");
-            return Outcome::Failing(why.to_owned());
+            return sysfs::outcome(reading, &self.files);
         };
         if let [_, _, ..] = parts.as_slice() {
             reading.instances = self.partitions(&parts, is_new, table.as_ref());
@@ -246,6 +258,7 @@ impl AmdDevice {
         let model = model.or_else(|| device.map(|id| sysfs::model("AMD", MODELS, &id)));
         let mut info = GpuInfo {
             nodes: parts.iter().flat_map(Part::nodes).collect(),
+            placed: Some(GpuUuid::new(&format!("GPU-{}", self.address))),
             model,
             pci_address: Some(self.address.to_ascii_lowercase()),
             serial: text("serial_number"),

@@ -15,7 +15,7 @@ mod tool;
 
 use super::files::{Files, numbered};
 use super::library::{Library, Substitute};
-use super::sysfs::{self, FileDevice, LinkLimits, MEGA, MILLI, ReadFiles};
+use super::sysfs::{self, FileDevice, Link, MEGA, MILLI, ReadFiles};
 use super::wire::{OpenErrorKind, Outcome, Reading, WireValue, push};
 use super::{OpenError, OpenLibrary, OpenOptions, Vendor};
 use gpuwho_model::catalog::device::{self as metric, Clock, Limit};
@@ -117,8 +117,8 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
             Reader::Tool(tool) => By::Tool(Arc::clone(tool)),
             Reader::None(why) => By::Files(why.clone()),
         };
-        let (paths, limits) = (paths.clone(), LinkLimits::default());
-        FileDevice::boxed(Gaudi { paths, folder, address, index, by, limits })
+        let (paths, link) = (paths.clone(), Link::default());
+        FileDevice::boxed(Gaudi { paths, folder, address, index, by, link })
     });
     // The process exits next, and the kernel closes what the library holds: shutting it down could
     // wait for a call that hangs.
@@ -161,7 +161,7 @@ struct Gaudi {
     address: String,
     index: u32,
     by: By,
-    limits: LinkLimits,
+    link: Link,
 }
 
 impl Gaudi {
@@ -204,7 +204,8 @@ impl ReadFiles for Gaudi {
             By::Tool(tool) => tool.identity(&self.address),
             By::Files(_) => Identity::default(),
         };
-        let id = about.uuid.unwrap_or_else(|| format!("GAUDI-{}", self.address));
+        let placed = format!("GAUDI-{}", self.address);
+        let id = about.uuid.unwrap_or_else(|| placed.clone());
         let chip = self.text("device_type", files);
         let nodes =
             self.class().map_or_else(Vec::new, |(name, folder)| sysfs::nodes(name, &folder, files));
@@ -212,6 +213,7 @@ impl ReadFiles for Gaudi {
         let model = about.model.or(chip).map(|name| format!("Intel Gaudi {name}"));
         let mut info = GpuInfo {
             nodes,
+            placed: Some(GpuUuid::new(&placed)),
             model: model.or_else(|| Some("Intel Gaudi".to_owned())),
             pci_address: Some(self.address.to_ascii_lowercase()),
             serial: about.serial,
@@ -249,9 +251,9 @@ impl ReadFiles for Gaudi {
         if !matches!(self.by, By::Library(_)) {
             self.by_files(files, out);
         }
-        sysfs::link(&self.folder, files, out);
-        let outcome = sysfs::outcome(out, files);
-        self.limits.read(&self.folder, files, out);
+        self.link.read(&self.folder, files, out);
+        let outcome = sysfs::outcome(reading, files);
+        self.link.limits(&self.folder, files, &mut reading.values);
         outcome
     }
 }

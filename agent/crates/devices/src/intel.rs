@@ -10,7 +10,7 @@
 use super::cached::Cached;
 use super::fdinfo::{Clients, Times};
 use super::files::{Files, named, numbered};
-use super::sysfs::{self, FileDevice, Hwmon, LinkLimits, MEGA, MICRO, ReadFiles, Source};
+use super::sysfs::{self, FileDevice, Hwmon, Link, MEGA, MICRO, ReadFiles, Source};
 use super::wire::{Outcome, ProcessValue, Reading, WireValue, push};
 use super::{OpenError, OpenLibrary, OpenOptions, Vendor};
 use gpuwho_model::catalog::device::{
@@ -107,8 +107,8 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let clients = Arc::new(Clients::default());
     let device = |(index, address, folder)| {
         let (paths, clients) = (paths.clone(), Arc::clone(&clients));
-        let (last, limits, memory) = (None, LinkLimits::default(), Cached::default());
-        FileDevice::boxed(Gpu { paths, folder, address, index, clients, last, limits, memory })
+        let (last, link, memory) = (None, Link::default(), Cached::default());
+        FileDevice::boxed(Gpu { paths, folder, address, index, clients, last, link, memory })
     };
     let devices = sysfs::bound_devices(&paths, DRIVERS).map(device).collect();
     sysfs::library(devices, &paths, VENDOR.listed, &sysfs::unbound(DRIVERS))
@@ -124,7 +124,7 @@ struct Gpu {
     clients: Arc<Clients>,
     /// The engines' times as last read, and when, in nanoseconds of the boot clock.
     last: Option<(u64, Times)>,
-    limits: LinkLimits,
+    link: Link,
     memory: Cached<30>,
 }
 
@@ -310,7 +310,7 @@ impl ReadFiles for Gpu {
         let package = package.into_iter().find_map(|name| hwmon.degrees(name));
         push(out, &metric::TEMPERATURE, Sensor::Gpu, package);
         push(out, &metric::TEMPERATURE, Sensor::Memory, hwmon.degrees("temp3_input"));
-        sysfs::link(&self.folder, files, out);
+        self.link.read(&self.folder, files, out);
         let mut count = None;
         if self.clients.refresh(&self.paths, openers, reading.asked_ns, files) {
             // Before their busy time: what is listed already has no memory here.
@@ -318,8 +318,8 @@ impl ReadFiles for Gpu {
             self.utilization(reading);
             count = i64::try_from(self.clients.processes(&self.address)).ok();
         }
-        let outcome = sysfs::outcome(&reading.values, files);
-        self.limits.read(&self.folder, files, &mut reading.values);
+        let outcome = sysfs::outcome(reading, files);
+        self.link.limits(&self.folder, files, &mut reading.values);
         self.memory(files, &mut reading.values);
         push(&mut reading.values, &metric::PROCESS_COUNT, (), count);
         outcome
@@ -520,6 +520,21 @@ mod tests {
         let of = |reason: &str| read.get(&format!("gpu.throttle.active{{{reason}}}")).copied();
         let found = ["other", "memory_thermal", "thermal", "power_cap"].map(of);
         assert_eq!(found, [Some(1.0), Some(1.0), Some(0.0), Some(1.0)]);
+    }
+
+    /// A part of the CPU, with xe: no `hwmon`, and as an endpoint of the root complex no link.
+    #[test]
+    fn an_integrated_device_without_sensors_is_well() {
+        let tree = Tree::new();
+        let folder = tree.pci("0000:00:02.0", "xe");
+        for file in ["current_link_width", "max_link_width", "current_link_speed", "max_link_speed"]
+        {
+            fs::remove_file(tree.at(&format!("{folder}/{file}"))).unwrap();
+        }
+        let mut device = tree.open(&VENDOR).devices.remove(0);
+        let reading = device.read(&[]);
+        assert_eq!(reading.outcome, Outcome::Ok, "{reading:?}");
+        assert_eq!(device.read(&[]).outcome, Outcome::Ok);
     }
 
     #[test]

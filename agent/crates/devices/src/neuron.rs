@@ -62,8 +62,9 @@ const MAX_CORES: usize = 64;
 /// The memory that a core uses now. `present` beside it is the size of the last change, whether taken or
 /// given back (`nsysfsmetric_inc_counter` and `nsysfsmetric_dec_counter`: `total += delta; present = delta`).
 const USED: &str = "stats/memory_usage/device_mem/total";
-const NO_FILES: &str = "the Neuron driver has no file at the places of drivers up to 2.30 (2.31 moved them, \
-     and no public source says where to): no memory, no ECC errors";
+/// Begins as [`sysfs::UNREAD`] does.
+const NO_FILES: &str = "it is there, but its driver has no reading of it at the places of drivers up to 2.30 \
+     (2.31 moved them, and no public source says where to): no memory, no ECC errors";
 
 fn class(paths: &Paths) -> PathBuf {
     paths.sys.join("devices/virtual/neuron_device")
@@ -116,13 +117,14 @@ impl ReadFiles for Chip {
     fn identity(&mut self, files: &mut Files) -> GpuInfo {
         // The driver writes an empty line for a number that it could not read.
         let serial = files.text(&self.folder.join("info/serial_number"));
-        let id = serial
-            .as_deref()
-            .map_or_else(|| format!("NEURON-{}", self.number), |serial| format!("NEURON-{serial}"));
+        let placed = format!("NEURON-{}", self.number);
+        let id = serial.as_deref().map(|serial| format!("NEURON-{serial}"));
+        let id = id.unwrap_or_else(|| placed.clone());
         let chip = files.text(&self.folder.join("info/architecture/device_name"));
         let model = chip.map_or_else(|| "AWS Neuron".to_owned(), |chip| format!("AWS {chip}"));
         GpuInfo {
             nodes: sysfs::nodes(format!("neuron{}", self.number), &self.folder, files),
+            placed: Some(GpuUuid::new(&placed)),
             model: Some(model),
             serial,
             driver_version: sysfs::version(&self.paths, "neuron", files),
@@ -153,7 +155,7 @@ impl ReadFiles for Chip {
         if out.len() == 1 {
             NO_FILES.clone_into(&mut reading.note);
         }
-        sysfs::outcome(out, files)
+        sysfs::outcome(reading, files)
     }
 }
 
@@ -288,6 +290,15 @@ mod tests {
         tree.put(&format!("{CHIP}/elsewhere/neuron_core0/total"), "1");
         let note = tree.read(&VENDOR).remove(0).note;
         assert!(note.contains("2.31 moved them"), "{note}");
+    }
+
+    #[test]
+    fn a_device_without_statistics_is_there_and_unread() {
+        let tree = Tree::new();
+        tree.put_all(CHIP, &[("dev", "242:0"), ("core_count", "2")]);
+        let reading = &tree.read(&VENDOR)[0];
+        assert_eq!((&reading.outcome, reading.note.as_str()), (&Outcome::Ok, super::NO_FILES));
+        assert_eq!(values(&reading.values).len(), 1);
     }
 
     #[test]

@@ -11,11 +11,13 @@ use absence::absence;
 use gpuwho_collect::snapshot::DeviceSnapshot;
 use gpuwho_model::catalog::device::{self as metric, DeviceState};
 use gpuwho_model::catalog::gpm::CounterState;
+use gpuwho_model::catalog::wear;
 use gpuwho_model::ids::{GpuId, ProcKey};
 use gpuwho_model::paths::Paths;
 use gpuwho_model::sample::Batch;
 use gpuwho_owners::attribute::pid_cache::ProcessesByPid;
 use gpuwho_owners::host::boot_time_ns;
+use gpuwho_owners::inventory::register::BestLink;
 use gpuwho_owners::inventory::{GpuInfo, Inventory};
 use gpuwho_owners::partitions::PartitionNodes;
 use row::DeviceRow;
@@ -161,6 +163,7 @@ impl DeviceStates {
     ) -> Option<GpuId> {
         let time = UNIX_EPOCH + Duration::from_nanos(reading.time_ns);
         let reported = reading.identity.clone().map(|info| {
+            let info = context.inventory.register().same(info);
             context.inventory.register().identified(&info, time);
             context.inventory.put(info)
         });
@@ -180,6 +183,7 @@ impl DeviceStates {
             self.unidentified += row.fill(reading, context, &self.partitions);
             if let Some(info) = context.inventory.get(gpu) {
                 context.inventory.register().seen(&info.uuid, time);
+                context.inventory.register().linked(&info.uuid, link(&reading.values));
             }
         }
         if timely {
@@ -316,6 +320,12 @@ fn up(state: DeviceState) -> Option<bool> {
         | DeviceState::Missing
         | DeviceState::NoDriver => Some(false),
     }
+}
+
+/// The lanes and the generation of the PCIe link in a reading.
+fn link(values: &[WireValue]) -> BestLink {
+    let of = |metric| values.iter().find_map(|value| value.int(metric, ()));
+    [of(&wear::PCIE_WIDTH), of(&wear::PCIE_GENERATION)]
 }
 
 /// Converts seconds since the epoch to nanoseconds on the boot clock; negative if before the boot.

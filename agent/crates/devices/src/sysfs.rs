@@ -11,6 +11,7 @@ use gpuwho_model::ids::PciAddress;
 use gpuwho_model::paths::Paths;
 use gpuwho_owners::host::boot_time_ns;
 use gpuwho_owners::inventory::GpuInfo;
+use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -142,11 +143,13 @@ pub(super) struct FileDevice<R> {
     reader: R,
     files: Files,
     is_identified: bool,
+    telemetry: Telemetry,
 }
 
 impl<R: ReadFiles + 'static> FileDevice<R> {
     pub(super) fn boxed(reader: R) -> Box<dyn DeviceRead> {
-        Box::new(Self { reader, files: Files::default(), is_identified: false })
+        let (files, telemetry) = <(Files, Telemetry)>::default();
+        Box::new(Self { reader, files, is_identified: false, telemetry })
     }
 }
 
@@ -161,6 +164,7 @@ impl<R: ReadFiles> DeviceRead for FileDevice<R> {
             }
             self.reader.values(&mut self.files, openers, &mut reading)
         };
+        self.telemetry.check(&mut reading);
         self.is_identified &= reading.outcome == Outcome::Ok;
         end(&self.files, reading)
     }
@@ -185,12 +189,40 @@ pub(super) fn end(files: &Files, mut reading: Reading) -> Reading {
     reading
 }
 
-/// The outcome of a reading with these values, of which the first says only that there is a device.
-pub(super) fn outcome(values: &[WireValue], files: &Files) -> Outcome {
-    if values.len() > 1 {
+/// What is said of a device that its driver has, but of which it has no reading: firmware without
+/// telemetry, a driver in a guest, a part of the CPU.
+pub(super) const UNREAD: &str = "it is there, but its driver has no reading of it";
+
+/// The outcome of a reading whose first value says only that there is a device. Files that are not there are
+/// no failure; one that is there and cannot be read is.
+pub(super) fn outcome(reading: &mut Reading, files: &Files) -> Outcome {
+    if reading.values.len() > 1 {
         return Outcome::Ok;
     }
-    Outcome::Failing(files.why().unwrap_or("no file can be read").to_owned())
+    if let Some(why) = files.why() {
+        return Outcome::Failing(why.to_owned());
+    }
+    if reading.note.is_empty() {
+        UNREAD.clone_into(&mut reading.note);
+    }
+    Outcome::Ok
+}
+
+/// Whether the readings of a device that had some have ended.
+#[derive(Debug, Default)]
+pub(super) struct Telemetry {
+    had_any: bool,
+}
+
+impl Telemetry {
+    /// A device without telemetry is well; one whose telemetry has gone is not.
+    pub(super) fn check(&mut self, reading: &mut Reading) {
+        let is_unread = reading.outcome == Outcome::Ok && reading.note.starts_with(UNREAD);
+        if is_unread && self.had_any {
+            reading.outcome = Outcome::Failing("the readings that it had are gone".to_owned());
+        }
+        self.had_any |= !is_unread && reading.values.len() > 1;
+    }
 }
 
 /// Whether the device is suspended, or about to be: reading its files would wake it. Reading this one
@@ -200,35 +232,64 @@ pub(super) fn is_suspended(folder: &Path, files: &mut Files) -> bool {
     matches!(status.as_deref(), Some("suspended" | "suspending"))
 }
 
-/// The PCIe link as it is, from the files that the kernel has for every PCI device.
-pub(super) fn link(folder: &Path, files: &mut Files, out: &mut Vec<WireValue>) {
-    push(out, &wear::PCIE_WIDTH, (), lanes(files, &folder.join("current_link_width")));
-    let speed = generation(files, &folder.join("current_link_speed"));
-    push(out, &wear::PCIE_GENERATION, (), speed);
+/// The PCIe link of a card: the files that the kernel has for every PCI device, of the port that leaves the
+/// card. What it can have is read every thirtieth time; so that comes after [`outcome`], for which it counts
+/// as nothing.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    /// The port that leaves the card, once it was looked for.
+    port: OnceCell<Option<PathBuf>>,
+    limits: Cached<30>,
 }
 
-/// What the PCIe link can have: read every thirtieth time. So it comes after [`outcome`], for which it
-/// counts as nothing.
-#[derive(Debug, Default)]
-pub(super) struct LinkLimits(Cached<30>);
-
-impl LinkLimits {
-    /// Adds the limits.
+impl Link {
+    /// Adds the link as it is.
     pub(super) fn read(&mut self, folder: &Path, files: &mut Files, out: &mut Vec<WireValue>) {
-        self.0.read(out, |out| limits(folder, files, out));
+        let Some(port) = self.port.get_or_init(|| leaving(folder, files)) else { return };
+        push(out, &wear::PCIE_WIDTH, (), lanes(files, &port.join("current_link_width")));
+        let speed = generation(files, &port.join("current_link_speed"));
+        push(out, &wear::PCIE_GENERATION, (), speed);
+    }
+
+    /// Adds what both ends of it can have.
+    pub(super) fn limits(&mut self, folder: &Path, files: &mut Files, out: &mut Vec<WireValue>) {
+        let Some(port) = self.port.get_or_init(|| leaving(folder, files)) else { return };
+        self.limits.read(out, |out| limits(port, files, out));
     }
 }
 
-/// What both ends of the link can have.
-fn limits(folder: &Path, files: &mut Files, out: &mut Vec<WireValue>) {
-    // The slot is the end of the link at the parent of the device. The path names the folder itself:
-    // a folder of the bus is a link to it.
-    let slot = folder.canonicalize().ok().and_then(|path| Some(path.parent()?.to_owned()));
-    let ends = [Some(folder.to_owned()), slot];
-    let ends: Vec<_> = ends.into_iter().flatten().collect();
+/// The port that leaves the card. A card with a switch of its own shows at the device the link behind that
+/// switch: 2.5 GT/s of one lane on Intel's (`8086:4fa0` and `e2ff` are the ports to the slot), the full link
+/// on AMD's whatever the slot has. Its ports have the device's vendor, as `amdgpu_device_gpu_bandwidth` takes
+/// it (Linux 6.10); an Intel host's root port has it, too, and is the slot. In a guest an Intel card's switch
+/// is hidden: one lane of 2.5 GT/s at most is no slot's link.
+fn leaving(folder: &Path, files: &mut Files) -> Option<PathBuf> {
+    let mut port = folder.canonicalize().ok()?;
+    let own = files.text(&port.join("vendor"));
+    let is_device = |at: &Path| {
+        let name = at.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| PciAddress::parse(name).is_some())
+    };
+    while let Some(parent) = port.parent().filter(|parent| is_device(parent)) {
+        let is_root = !parent.parent().is_some_and(is_device);
+        if is_root || own.is_none() || files.text(&parent.join("vendor")) != own {
+            break;
+        }
+        port.pop();
+    }
+    let most = lanes(files, &port.join("max_link_width"));
+    let is_inner = most == Some(1) && generation(files, &port.join("max_link_speed")) == Some(1);
+    (!is_inner).then_some(port)
+}
+
+/// What both ends of the link at a port can have.
+fn limits(port: &Path, files: &mut Files, out: &mut Vec<WireValue>) {
+    // The slot is the end of the link at the parent of the port. The path names the folder itself: a folder
+    // of the bus is a link to it.
+    let ends: Vec<_> = [Some(port), port.parent()].into_iter().flatten().collect();
     let width = ends.iter().filter_map(|end| lanes(files, &end.join("max_link_width"))).min();
-    push(out, &wear::PCIE_WIDTH_LIMIT, (), width);
     let speed = ends.iter().filter_map(|end| generation(files, &end.join("max_link_speed"))).min();
+    push(out, &wear::PCIE_WIDTH_LIMIT, (), width);
     push(out, &wear::PCIE_GENERATION_LIMIT, (), speed);
 }
 
@@ -296,13 +357,13 @@ pub(super) fn own_sources() -> [Source; 2] {
     [(metric::UP.def(), "`gpu.status`"), (metric::READ_AGE.def(), "the agent's clock")]
 }
 
-/// What [`link`] and [`LinkLimits`] read.
+/// What [`Link`] reads.
 pub(super) fn link_sources() -> [Source; 4] {
     [
-        (wear::PCIE_GENERATION.def(), "`current_link_speed`"),
-        (wear::PCIE_WIDTH.def(), "`current_link_width`"),
-        (wear::PCIE_GENERATION_LIMIT.def(), "`max_link_speed` of the device and of its slot"),
-        (wear::PCIE_WIDTH_LIMIT.def(), "`max_link_width` of the device and of its slot"),
+        (wear::PCIE_GENERATION.def(), "`current_link_speed` of the port that leaves the card"),
+        (wear::PCIE_WIDTH.def(), "`current_link_width` of the port that leaves the card"),
+        (wear::PCIE_GENERATION_LIMIT.def(), "`max_link_speed` of that port and of the slot"),
+        (wear::PCIE_WIDTH_LIMIT.def(), "`max_link_width` of that port and of the slot"),
     ]
 }
 
@@ -467,14 +528,14 @@ pub(super) mod fake {
 #[cfg(test)]
 mod tests {
     use super::fake::Tree;
-    use super::{Files, LinkLimits, is_suspended};
+    use super::{Files, Link, is_suspended};
     use crate::wire::WireValue;
 
-    fn link(limits: &mut LinkLimits, tree: &Tree, folder: &str) -> Vec<(String, f64)> {
+    fn link(link: &mut Link, tree: &Tree, folder: &str) -> Vec<(String, f64)> {
         let mut out: Vec<WireValue> = Vec::new();
         let (folder, mut files) = (tree.at(folder), Files::default());
-        super::link(&folder, &mut files, &mut out);
-        limits.read(&folder, &mut files, &mut out);
+        link.read(&folder, &mut files, &mut out);
+        link.limits(&folder, &mut files, &mut out);
         super::fake::values(&out).into_iter().collect()
     }
 
@@ -489,7 +550,7 @@ mod tests {
         tree.put(&format!("{folder}/current_link_speed"), "Unknown");
         // The bus has a link to the folder; the slot is at the folder's own parent.
         let folder = "sys/bus/pci/devices/0000:19:00.0";
-        let mut reader = LinkLimits::default();
+        let mut reader = Link::default();
         let expected = [
             ("gpu.pcie.link.generation.limit".to_owned(), 3.0),
             ("gpu.pcie.link.width".to_owned(), 16.0),
@@ -500,6 +561,60 @@ mod tests {
         assert_eq!(link(&mut reader, &tree, folder), expected, "as it was read last");
         let later = (0..29).map(|_| link(&mut reader, &tree, folder)).last().unwrap();
         assert_eq!(later.last(), Some(&("gpu.pcie.link.width.limit".to_owned(), 4.0)));
+    }
+
+    /// Below an Intel host's root port (`8086:460d`), as `lspci` has it: an Arc B70 or B580 behind `8086:e2ff`
+    /// and `e2f0`, an A770 behind `4fa0` and `4fa4` (`geerlingguy/raspberry-pi-pcie-devices` 510, 695), Radeon
+    /// and Instinct behind `1002:1478` and `1479` (`ilya-zlobintsev/LACT` 334).
+    #[test]
+    fn a_card_behind_its_own_switch_has_the_link_of_the_port_that_leaves_it() {
+        let files = |lanes: &str, speed: &str, most: [&str; 2], vendor: &str| {
+            [
+                ("current_link_width", lanes.to_owned()),
+                ("current_link_speed", format!("{speed} GT/s PCIe")),
+                ("max_link_width", most[0].to_owned()),
+                ("max_link_speed", format!("{} GT/s PCIe", most[1])),
+                ("vendor", vendor.to_owned()),
+            ]
+        };
+        let inner = |vendor| match vendor {
+            "0x8086" => files("1", "2.5", ["1", "2.5"], vendor),
+            _ => files("16", "16.0", ["16", "16.0"], vendor),
+        };
+        for (vendor, lanes, speed, expected) in [
+            ("0x8086", "16", "16.0", [16.0, 4.0, 16.0, 4.0]),
+            ("0x1002", "1", "8.0", [1.0, 3.0, 16.0, 4.0]),
+        ] {
+            let tree = Tree::new();
+            let root = "sys/devices/pci0000:00/0000:00:01.0".to_owned();
+            let up = format!("{root}/0000:01:00.0");
+            let down = format!("{up}/0000:02:01.0");
+            let device = format!("{down}/0000:03:00.0");
+            for (folder, rows) in [
+                (&root, files(lanes, speed, ["16", "32.0"], "0x8086")),
+                (&up, files(lanes, speed, ["16", "16.0"], vendor)),
+                (&down, inner(vendor)),
+                (&device, inner(vendor)),
+            ] {
+                for (file, text) in rows {
+                    tree.put(&format!("{folder}/{file}"), &text);
+                }
+            }
+            let read: Vec<_> = link(&mut Link::default(), &tree, &device)
+                .into_iter()
+                .map(|(_, one)| one)
+                .collect();
+            // By name: generation, its limit, width, its limit.
+            let [lanes, generation, most, best] = expected;
+            assert_eq!(read, [generation, best, lanes, most], "{vendor}");
+        }
+        // In a guest there is only the device.
+        let tree = Tree::new();
+        let folder = tree.pci("0000:00:05.0", "xe");
+        for (file, text) in inner("0x8086") {
+            tree.put(&format!("{folder}/{file}"), &text);
+        }
+        assert_eq!(link(&mut Link::default(), &tree, &folder), []);
     }
 
     #[test]

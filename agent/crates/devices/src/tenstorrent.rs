@@ -7,7 +7,7 @@
 //! `telemetry.c`, `wormhole.c` and `blackhole.c` (2026); not tried on hardware.
 
 use super::files::{Files, numbered};
-use super::sysfs::{self, FileDevice, Hwmon, LinkLimits, MEGA, MICRO, ReadFiles, Source};
+use super::sysfs::{self, FileDevice, Hwmon, Link, MEGA, MICRO, ReadFiles, Source};
 use super::wire::{Outcome, Reading, WireValue, push};
 use super::{OpenError, OpenLibrary, OpenOptions, Vendor};
 use gpuwho_model::catalog::device::{self as metric, Clock, Limit, Sensor, TemperatureLimit};
@@ -79,7 +79,7 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
             word: None,
             io: [Words::default(), Words::default()],
             heartbeat: Heartbeat::default(),
-            limits: LinkLimits::default(),
+            link: Link::default(),
         })
     };
     let devices = sysfs::bound_devices(&paths, &[DRIVER]).map(device).collect();
@@ -96,7 +96,7 @@ struct Card {
     word: Option<u64>,
     io: [Words; 2],
     heartbeat: Heartbeat,
-    limits: LinkLimits,
+    link: Link,
 }
 
 /// The last heartbeat of the firmware, and when it was first read, in nanoseconds of the boot clock.
@@ -175,16 +175,16 @@ impl ReadFiles for Card {
         let card = text("tt_card_type").filter(|card| card != "unknown");
         let bundle = text("tt_fw_bundle_ver");
         // Two chips of a board have one serial number and a chip's number each.
-        let id = match asic {
-            Some(id) => format!("TT-{}", id.trim_start_matches("0x")),
-            None => format!("TT-{}", self.address),
-        };
+        let placed = format!("TT-{}", self.address);
+        let id = asic.map(|id| format!("TT-{}", id.trim_start_matches("0x")));
+        let id = id.unwrap_or_else(|| placed.clone());
         let nodes = class.as_ref().map_or_else(Vec::new, |(number, class)| {
             sysfs::nodes(format!("tenstorrent/{number}"), class, files)
         });
         let model = card.map_or_else(|| "Tenstorrent".to_owned(), |c| format!("Tenstorrent {c}"));
         let mut info = GpuInfo {
             nodes,
+            placed: Some(GpuUuid::new(&placed)),
             model: Some(model),
             pci_address: Some(self.address.to_ascii_lowercase()),
             serial,
@@ -226,9 +226,9 @@ impl ReadFiles for Card {
         push(out, &metric::TEMPERATURE, Sensor::Gpu, hwmon.degrees("temp1_input"));
         let limit = hwmon.degrees("temp1_max");
         push(out, &metric::TEMPERATURE_LIMIT, TemperatureLimit::Slowdown, limit);
-        let outcome = sysfs::outcome(out, files);
-        sysfs::link(&self.folder, files, out);
-        self.limits.read(&self.folder, files, out);
+        let outcome = sysfs::outcome(reading, files);
+        self.link.read(&self.folder, files, &mut reading.values);
+        self.link.limits(&self.folder, files, &mut reading.values);
         outcome
     }
 }
@@ -375,6 +375,29 @@ mod tests {
         tree.put(&format!("sys/devices/pci0000:00/{ADDRESS}/device"), "0xb140");
         let read = values(&tree.read(&VENDOR)[0].values);
         assert!(!read.keys().any(|name| name.starts_with("gpu.pcie.io")), "{read:?}");
+    }
+
+    /// `tenstorrent/tt-firmware` 9: a Galaxy whose class folder has `dev` and `uevent` alone, without `hwmon`.
+    #[test]
+    fn a_chip_without_telemetry_is_there_and_unread_and_one_that_loses_it_fails() {
+        let tree = Tree::new();
+        let folder = tree.pci(ADDRESS, "tenstorrent");
+        tree.put(&format!("{folder}/tenstorrent/tenstorrent!0/dev"), "236:0");
+        let mut device = tree.open(&VENDOR).devices.remove(0);
+        for _ in 0..3 {
+            let reading = device.read(&[]);
+            assert_eq!(
+                (&reading.outcome, reading.note.as_str()),
+                (&Outcome::Ok, super::sysfs::UNREAD)
+            );
+            assert_eq!(values(&reading.values), expected(&[]));
+        }
+        tree.put(&format!("{folder}/hwmon/hwmon3/power1_input"), "83000000");
+        let reading = device.read(&[]);
+        assert_eq!((&reading.outcome, reading.note.as_str()), (&Outcome::Ok, ""));
+        fs::remove_dir_all(tree.at(&format!("{folder}/hwmon"))).unwrap();
+        let gone = Outcome::Failing("the readings that it had are gone".to_owned());
+        assert_eq!(device.read(&[]).outcome, gone);
     }
 
     #[test]

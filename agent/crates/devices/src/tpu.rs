@@ -9,7 +9,7 @@
 mod runtime;
 
 use super::files::Files;
-use super::sysfs::{self, FileDevice, LinkLimits, ReadFiles, Source};
+use super::sysfs::{self, FileDevice, Link, ReadFiles, Source};
 use super::wire::{Outcome, Reading, push};
 use super::{OpenError, OpenLibrary, OpenOptions, Vendor};
 use gpuwho_model::catalog::device as metric;
@@ -152,8 +152,8 @@ fn listed(paths: &Paths) -> BTreeSet<OsString> {
 fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let paths = opening.paths.clone();
     let device = |(index, (folder, chip)): (u32, (PathBuf, Chip))| {
-        let (paths, limits) = (paths.clone(), LinkLimits::default());
-        FileDevice::boxed(Tpu { paths, folder, chip, index, limits })
+        let (paths, link) = (paths.clone(), Link::default());
+        FileDevice::boxed(Tpu { paths, folder, chip, index, link })
     };
     let devices = (0..).zip(chips(&paths)).map(device).collect();
     sysfs::library(devices, &paths, listed, "there is no TPU on the PCI bus")
@@ -165,7 +165,7 @@ struct Tpu {
     folder: PathBuf,
     chip: Chip,
     index: u32,
-    limits: LinkLimits,
+    link: Link,
 }
 
 impl Tpu {
@@ -210,8 +210,8 @@ impl ReadFiles for Tpu {
         if sysfs::is_suspended(&self.folder, files) {
             return Outcome::Ok;
         }
-        sysfs::link(&self.folder, files, &mut reading.values);
-        self.limits.read(&self.folder, files, &mut reading.values);
+        self.link.read(&self.folder, files, &mut reading.values);
+        self.link.limits(&self.folder, files, &mut reading.values);
         Outcome::Ok
     }
 }

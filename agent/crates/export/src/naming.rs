@@ -308,10 +308,11 @@ mod tests {
             let raw = RawNaming { owner_on_devices: Some(true), ..RawNaming::default() };
             resolve_with("otlp", raw, &metrics)
         };
-        let error = of(selection(Level::Default, &[])).unwrap_err();
+        let error = of(selection(Level::Basic, &[])).unwrap_err();
         let parts = ["otlp.owner_on_devices", "add \"gpu.owner.processes\" to metrics.include"];
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
-        assert!(of(selection(Level::All, &[])).is_ok());
-        assert!(of(selection(Level::Default, &["gpu.owner.processes"])).is_ok());
+        assert!(of(selection(Level::Default, &[])).is_ok());
+        let include = ["gpu.owner.processes", "gpu.allocation.time"];
+        assert!(of(selection(Level::Basic, &include)).is_ok());
     }
 }

@@ -97,6 +97,7 @@ impl Pages {
             scope_labels: false,
             target: text::labels(&mut host.iter()),
             host: Box::default(),
+            of_host: text::of_host(host.iter().map(|(key, value)| (key.name, value))),
             stale: def::LOOKBACK,
         };
         Self(Store::new(options))

@@ -24,6 +24,9 @@ pub use name::DeviceName;
 pub struct GpuInfo {
     /// The driver's name of the device.
     pub uuid: GpuUuid,
+    /// Its id made of its place, which it has where its own cannot be read; `None` where it always can, or
+    /// never.
+    pub placed: Option<GpuUuid>,
     /// `nvidia`, ….
     pub vendor: String,
     /// Index in the driver's order.
@@ -59,6 +62,7 @@ impl GpuInfo {
     pub fn new(uuid: GpuUuid, vendor: &str, index: u32) -> Self {
         Self {
             uuid,
+            placed: None,
             vendor: vendor.to_owned(),
             index,
             minor: None,

@@ -142,6 +142,7 @@ impl HealthMonitor {
             return Vec::new();
         }
         peers::compare(&mut self.readings, inventory);
+        peers::links(&mut self.readings, &self.index.places, inventory);
         let mut observations = Vec::new();
         for of in &self.readings {
             if of.vital.is_replaced {
@@ -340,7 +341,7 @@ impl rules::Rule {
     /// A value in words.
     fn reason(&self, value: f64) -> String {
         let number = match self.signal {
-            rules::Signal::BusyShare(..) | rules::Signal::Peers => {
+            rules::Signal::Link(..) | rules::Signal::Peers => {
                 format!("{:.0} %", value * 100.0)
             }
             _ if value.fract().abs() < 0.05 => format!("{value:.0}"),

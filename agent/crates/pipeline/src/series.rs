@@ -246,6 +246,7 @@ mod tests {
     fn gpu(driver: &str) -> GpuInfo {
         GpuInfo {
             uuid: GpuUuid::new("GPU-0"),
+            placed: None,
             vendor: "nvidia".into(),
             index: 0,
             minor: Some(0),

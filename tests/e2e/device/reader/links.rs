@@ -262,3 +262,53 @@ fn no_account_is_asked_for_where_accounting_is_off() {
     rig.tick();
     assert_eq!(rig.calls("nvmlDeviceGetAccountingStats"), 0);
 }
+
+/// `Azure/azhpc-images` 506 and `NVIDIA/NVSentinel` 883: registered without a cluster, and no fabric at all, on
+/// boards that are parts of a rack; an H200 has neither and needs neither.
+#[test]
+fn a_board_of_a_rack_without_its_fabric_is_said_to_be_unregistered() {
+    let zero = "00000000000000000000000000000000";
+    for (state, cluster, board, expected) in [
+        (3, zero, "NVIDIA GB200", Some(1.0)),
+        (0, zero, "NVIDIA GB200", Some(1.0)),
+        (0, zero, "NVIDIA GB300", Some(1.0)),
+        (3, "11112222333344445555666677778888", "NVIDIA GB200", Some(0.0)),
+        (3, zero, "NVIDIA H200", None),
+        (0, zero, "NVIDIA H100 80GB HBM3", None),
+    ] {
+        let mut rig = Rig::new("h200x8-nvlink");
+        rig.edit(|text| {
+            let text = text.replace("name = \"NVIDIA H200\"", &format!("name = \"{board}\""));
+            text.replace(
+                &format!("[device.fabric]\nstate = 3\ncluster = \"{zero}\""),
+                &format!("[device.fabric]\nstate = {state}\ncluster = \"{cluster}\""),
+            ) + "\n"
+        });
+        let read = rig.tick();
+        let key = ("gpu.fabric.condition".to_owned(), 0, 0, "unregistered".to_owned());
+        assert_eq!(read.get(&key).copied(), expected, "{state} {board} {cluster}");
+    }
+}
+
+/// `Syllo/nvtop` 426: a GB10 is on the chip-to-chip link; NVML answers with generation 1 and one lane, or
+/// with another bus.
+#[test]
+fn a_part_on_a_chip_to_chip_link_has_no_pcie_link() {
+    let link = |edit: fn(&str) -> String| {
+        let mut rig = Rig::new("h100x8");
+        rig.edit(|text| edit(&text) + "\n");
+        let read = rig.tick();
+        let names = read
+            .keys()
+            .filter(|(name, device, ..)| *device == 0 && name.starts_with("gpu.pcie.link."));
+        names.count()
+    };
+    assert_eq!(link(str::to_owned), 4);
+    let placeholder = |text: &str| {
+        text.replace("generation = [4, 5]", "generation = [1, 1]")
+            .replace("width = [8, 16]", "width = [1, 1]")
+    };
+    assert_eq!(link(placeholder), 0);
+    // NVML_BUS_TYPE_FPCI.
+    assert_eq!(link(|text| text.replace("width = [8, 16]", "width = [8, 16]\nbus = 3")), 0);
+}

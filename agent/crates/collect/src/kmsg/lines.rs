@@ -27,6 +27,7 @@ use super::record::Record;
 use fallen::Fallen;
 use gpuwho_model::catalog::event::EventKind;
 use gpuwho_pipeline::event::{Named, Observation, Place, Severity, xid};
+use grammar::Words as _;
 use kill::Kills;
 
 /// Parses lines in order: some extend or repeat earlier ones.
@@ -60,13 +61,13 @@ fn read(text: &str) -> Option<Observation> {
     if is_of_a_packet(text) {
         return None;
     }
-    if let Some(rest) = text.strip_prefix("NVRM: ") {
+    if let Some(rest) = text.after("NVRM: ") {
         return nvrm(rest, text);
     }
-    if let Some(rest) = text.strip_prefix("nvidia-nvswitch") {
+    if let Some(rest) = text.after("nvidia-nvswitch") {
         return sxid(rest, text);
     }
-    if let Some(rest) = text.strip_prefix("nvidia-nvlink: ") {
+    if let Some(rest) = text.after("nvidia-nvlink: ") {
         return module(rest, text);
     }
     kill::read(text).or_else(|| bus::read(text))
@@ -91,22 +92,22 @@ fn is_of_a_packet(text: &str) -> bool {
 /// Parses lines of the NVIDIA driver.
 fn nvrm(rest: &str, text: &str) -> Option<Observation> {
     let critical = |kind, place| Some(Observation::new(kind, place, Severity::Critical, text));
-    if let Some(rest) = rest.strip_prefix("Xid (") {
+    if let Some(rest) = rest.after("Xid (") {
         return xid_line(rest, text);
     }
-    if let Some(rest) = rest.strip_prefix("The NVIDIA GPU ") {
+    if let Some(rest) = rest.after("The NVIDIA GPU ") {
         let (address, rest) = grammar::device(rest)?;
         return is_gone(rest).then(|| critical(EventKind::Lost, Place::Pci(address))).flatten();
     }
     if let Some(place) = unbound(rest) {
         return Some(Observation::new(EventKind::DriverUnbind, place, Severity::Warning, text));
     }
-    let named = rest.strip_prefix("GPU ").and_then(grammar::device);
+    let named = rest.after("GPU ").and_then(grammar::device);
     let (place, words) = match named {
-        Some((address, rest)) => (Place::Pci(address), rest.strip_prefix(": ")?),
+        Some((address, rest)) => (Place::Pci(address), rest.after(": ")?),
         None => (Place::Host, rest),
     };
-    if named.is_some() && words.trim_end() == "GPU has fallen off the bus." {
+    if named.is_some() && words.is("GPU has fallen off the bus.") {
         return critical(EventKind::Lost, place);
     }
     if is_failed_init(words) {
@@ -118,20 +119,19 @@ fn nvrm(rest: &str, text: &str) -> Option<Observation> {
 /// Matches the second and third line of one `printk`.
 fn is_gone(rest: &str) -> bool {
     let ids = || {
-        let (_, rest) = grammar::hex(rest.strip_prefix("\nNVRM: (PCI ID: ")?, 4..=4)?;
-        let (_, rest) = grammar::hex(rest.strip_prefix(':')?, 4..=4)?;
-        rest.strip_prefix(") installed in this system has\nNVRM: fallen off the bus")
+        let (_, rest) = grammar::hex(rest.after("\nNVRM: (PCI ID: ")?, 4..=4)?;
+        let (_, rest) = grammar::hex(rest.after(":")?, 4..=4)?;
+        rest.after(") installed in this system has\nNVRM: fallen off the bus")
     };
     ids().is_some()
 }
 
 /// Matches `RmInitAdapter failed! (0x62:0x65:1436)`.
 fn is_failed_init(words: &str) -> bool {
-    let codes =
-        words.strip_prefix("RmInitAdapter failed! (0x").and_then(|rest| rest.split_once(')'));
+    let codes = words.after("RmInitAdapter failed! (0x").and_then(|rest| rest.split_once(')'));
     codes.is_some_and(|(codes, rest)| {
-        let is_code = |byte: u8| byte.is_ascii_hexdigit() || byte == b'x' || byte == b':';
-        codes.bytes().all(is_code) && rest.trim_end().is_empty()
+        let is_code = |byte: u8| byte.is_ascii_hexdigit() || b"xX:".contains(&byte);
+        codes.trim_end().bytes().all(is_code) && rest.trim_end().is_empty()
     })
 }
 
@@ -140,18 +140,18 @@ fn is_failed_init(words: &str) -> bool {
 /// or 120 that accompanies it names the device.
 fn is_timeout(rest: &str) -> bool {
     let words = || {
-        let rest = match rest.strip_prefix("GPU") {
-            Some(rest) => grammar::number(rest)?.1.strip_prefix(' ')?,
+        let rest = match rest.after("GPU") {
+            Some(rest) => grammar::number(rest)?.1.after(" ")?,
             None => rest,
         };
-        grammar::identifier(rest)?.1.strip_prefix(": ")
+        grammar::identifier(rest)?.1.after(": ")
     };
     words().is_some_and(|words| {
         let stars = words.trim_end();
-        let heading = stars.strip_prefix("********").and_then(|rest| rest.strip_suffix("********"));
-        let heading = heading.map(|heading| heading.trim_matches('*'));
-        matches!(heading, Some(" GSP Timeout " | " GSP Failure "))
-            || words.starts_with("Heartbeat timed out, currentTimeMs ")
+        let heading = stars.after("********").and_then(|rest| rest.strip_suffix("********"));
+        let heading = heading.map(|heading| heading.trim_matches('*').trim_start());
+        heading.is_some_and(|words| words.is("GSP Timeout") || words.is("GSP Failure"))
+            || words.begins("Heartbeat timed out, currentTimeMs ")
     })
 }
 
@@ -159,18 +159,18 @@ fn is_timeout(rest: &str) -> bool {
 /// the line had the minor number only), or a program requested the unbind lock
 /// (`/proc/driver/nvidia/gpus/*/unbindLock`) and got it, or failed because the device is open.
 fn unbound(rest: &str) -> Option<Place> {
-    if let Some(rest) = rest.strip_prefix("Attempting to remove ") {
-        let (place, rest) = if let Some(rest) = rest.strip_prefix("minor device ") {
+    if let Some(rest) = rest.after("Attempting to remove ") {
+        let (place, rest) = if let Some(rest) = rest.after("minor device ") {
             (Place::Host, grammar::number(rest)?.1)
         } else {
-            let (address, rest) = grammar::device(rest.strip_prefix("device ")?)?;
+            let (address, rest) = grammar::device(rest.after("device ")?)?;
             (Place::Pci(address), rest)
         };
-        return (rest.trim_end() == " with non-zero usage count!").then_some(place);
+        return rest.is(" with non-zero usage count!").then_some(place);
     }
-    let (address, rest) = grammar::device(rest.strip_prefix("GPU ")?)?;
-    let words = rest.strip_prefix(": ")?.trim_end();
-    let is_lock = ["UnbindLock acquired", "Could not acquire UnbindLock"].contains(&words);
+    let (address, rest) = grammar::device(rest.after("GPU ")?)?;
+    let words = rest.after(": ")?;
+    let is_lock = words.is("UnbindLock acquired") || words.is("Could not acquire UnbindLock");
     is_lock.then_some(Place::Pci(address))
 }
 
@@ -178,10 +178,12 @@ fn unbound(rest: &str) -> Option<Place> {
 /// write no `PCI:` or no process, or quote an unknown one. With MIG, ` GPU-I:05` follows the
 /// address, in decimal (`%02u`), and ` GPU-CI:00` may follow that.
 fn xid_line(rest: &str, text: &str) -> Option<Observation> {
-    let (address, rest) = grammar::address(rest.strip_prefix("PCI:").unwrap_or(rest))?;
+    let place = rest.after("PCI:").unwrap_or(rest);
+    let (address, rest) = grammar::device(place).or_else(|| grammar::address(place))?;
     let (gpu_instance, rest) = instance(rest)?;
-    let (code, rest) = grammar::number(rest.strip_prefix("): ")?)?;
-    let rest = if rest.is_empty() { rest } else { rest.strip_prefix(',')? };
+    let (code, rest) = grammar::number(rest.after("): ")?)?;
+    let is_end = |rest: &&str| rest.is_empty() || rest.starts_with(char::is_whitespace);
+    let rest = rest.after(",").or(Some(rest).filter(is_end))?;
     let process = process(rest.trim_start());
     let severity = xid::verdict(code, text).action.severity();
     let event = Observation::new(EventKind::Xid, Place::Pci(address), severity, text);
@@ -189,9 +191,9 @@ fn xid_line(rest: &str, text: &str) -> Option<Observation> {
 }
 
 fn instance(rest: &str) -> Option<(Option<u32>, &str)> {
-    let Some(rest) = rest.strip_prefix(" GPU-I:") else { return Some((None, rest)) };
+    let Some(rest) = rest.after(" GPU-I:") else { return Some((None, rest)) };
     let (id, rest) = grammar::number(rest)?;
-    let rest = match rest.strip_prefix(" GPU-CI:") {
+    let rest = match rest.after(" GPU-CI:") {
         Some(rest) => grammar::number(rest)?.1,
         None => rest,
     };
@@ -202,13 +204,14 @@ fn instance(rest: &str) -> Option<(Option<u32>, &str)> {
 /// with the same code, have its registers.
 fn sxid(rest: &str, text: &str) -> Option<Observation> {
     let (_, rest) = grammar::number(rest)?;
-    let (address, rest) = grammar::device(rest.strip_prefix(": SXid (PCI:")?)?;
-    let (code, rest) = grammar::number(rest.strip_prefix("): ")?)?;
-    let words = rest.strip_prefix(", ")?;
-    if words.starts_with("Severity ") || words.starts_with("Data {") {
+    let (address, rest) = grammar::device(rest.after(": SXid (PCI:")?)?;
+    let (code, rest) = grammar::number(rest.after("): ")?)?;
+    let words = rest.after(", ")?;
+    if words.begins("Severity ") || words.begins("Data {") {
         return None;
     }
-    let is_fatal = words.starts_with("Fatal, ");
+    let first = words.split(|c: char| !c.is_ascii_alphanumeric()).next();
+    let is_fatal = first.is_some_and(|word| word.is("Fatal"));
     let severity = if is_fatal { Severity::Critical } else { Severity::Warning };
     let event = Observation::new(EventKind::Sxid, Place::Pci(address), severity, text);
     Some(Observation { code: Some(code), ..event })
@@ -216,23 +219,24 @@ fn sxid(rest: &str, text: &str) -> Option<Observation> {
 
 /// Parses the lines that the driver prints when it is loaded or unloaded.
 fn module(rest: &str, text: &str) -> Option<Observation> {
-    let (words, number) = rest.split_once(", major device number ")?;
-    let kind = match words {
-        "Unregistered the Nvlink Core" | "Unregistered Nvlink Core" => EventKind::DriverUnloaded,
-        "Nvlink Core is being initialized" => EventKind::DriverLoaded,
-        _ => return None,
-    };
-    let (_, rest) = grammar::number(number)?;
+    let kinds = [
+        ("Unregistered the Nvlink Core", EventKind::DriverUnloaded),
+        ("Unregistered Nvlink Core", EventKind::DriverUnloaded),
+        ("Nvlink Core is being initialized", EventKind::DriverLoaded),
+    ];
+    let (rest, kind) = kinds.iter().find_map(|(words, kind)| Some((rest.after(words)?, *kind)))?;
+    let (_, rest) = grammar::number(rest.after(", major device number ")?)?;
     rest.trim_end().is_empty().then(|| Observation::new(kind, Place::Host, Severity::Info, text))
 }
 
 /// Parses `pid=1234, name=python, …` or `pid='<unknown>', …` at the start; without a PID there is
 /// no process. The process chooses its name: nothing after it is parsed.
 fn process(text: &str) -> Option<Named> {
-    let rest = text.strip_prefix("pid=")?;
-    let (pid, rest) = grammar::number(rest.strip_prefix('\'').unwrap_or(rest))?;
-    let name = rest.trim_start_matches('\'').strip_prefix(", name=");
-    let comm = name.and_then(|name| name.split(',').next());
+    let rest = text.after("pid=")?;
+    let (pid, rest) = grammar::number(rest.after("'").unwrap_or(rest))?;
+    let name =
+        rest.trim_start_matches('\'').after(", name").and_then(|name| name.strip_prefix('='));
+    let comm = name.and_then(|name| name.split(',').next()).map(str::trim_end);
     // PID 0 is the kernel's own thread and has no device open.
     (pid != 0).then(|| Named { comm: comm.map(Box::from), ..Named::pid(pid) })
 }

@@ -3,7 +3,7 @@
 
 use super::super::cached::Cached;
 use super::super::files::Files;
-use super::super::sysfs::{self, LinkLimits, MEGA, MICRO, MILLI, PERCENT};
+use super::super::sysfs::{self, Link, MEGA, MICRO, MILLI, PERCENT};
 use super::gpu_metrics::{Field, Table, Unreadable};
 use super::links;
 use super::ras;
@@ -36,7 +36,7 @@ pub(super) struct Board {
     throttle: Throttle,
     ras: Cached<6>,
     limits: Cached<30>,
-    link: LinkLimits,
+    link: Link,
     /// The host's memory is the device's own (an APU): what a program asks for as VRAM comes from GTT there
     /// (`apu_prefer_gtt`).
     pub(super) is_integrated: bool,
@@ -79,7 +79,7 @@ impl Board {
         };
         memory(pass, own, gtt);
         let replays = pass.number("pcie_replay_count").and_then(whole);
-        sysfs::link(pass.folder, pass.files, pass.out);
+        self.link.read(pass.folder, pass.files, pass.out);
         self.sensors(pass, table.as_ref());
         if let Some(table) = &table {
             links::pcie_counters(table, replays, pass.out);
@@ -97,7 +97,7 @@ impl Board {
         if let Some((hwmon, sensors)) = &self.hwmon {
             self.limits.read(out, |out| limits(folder, files, (hwmon, sensors), out));
         }
-        self.link.read(folder, files, out);
+        self.link.limits(folder, files, out);
         self.ras.read(out, |out| ras::read(folder, files, out));
         Ok(table)
     }

@@ -16,6 +16,17 @@ const ARGUMENT_VERSION: nvmlReturn_t = 25;
 /// The driver no longer lists the device.
 const GPU_NOT_FOUND: nvmlReturn_t = 28;
 
+/// Calls without which nothing is known of a device.
+const MAIN: &[Call] = &[
+    Call::Handle,
+    Call::Uuid,
+    Call::Utilization,
+    Call::Memory,
+    Call::Temperature,
+    Call::Power,
+    Call::ComputeProcesses,
+];
+
 impl Call {
     fn bit(self) -> u128 {
         1 << (self as u8)
@@ -177,7 +188,8 @@ impl NvmlCaller {
                 Some(value)
             }
             Err(error) => {
-                if self.note(&call, &error) == ErrorClass::Unsupported {
+                let is_main = MAIN.contains(&call);
+                if self.note(&call, &error, is_main) == ErrorClass::Unsupported {
                     self.unsupported |= call.bit();
                 }
                 None
@@ -198,7 +210,7 @@ impl NvmlCaller {
             }
             // A field, or a part of the device, that this driver does not have.
             Err(NvmlError::InvalidArg) => Err(ErrorClass::Unsupported),
-            Err(error) => Err(self.note(what, &error)),
+            Err(error) => Err(self.note(what, &error, false)),
         }
     }
 
@@ -246,8 +258,10 @@ impl NvmlCaller {
         self.cost
     }
 
-    fn note(&mut self, what: &impl Debug, error: &NvmlError) -> ErrorClass {
-        let class = classify(error);
+    fn note(&mut self, what: &impl Debug, error: &NvmlError, is_main: bool) -> ErrorClass {
+        // A device that needs a reset says so to the main calls; to another it is that one's failure.
+        let is_of_side = matches!(error, NvmlError::ResetRequired) && !is_main;
+        let class = if is_of_side { ErrorClass::Failed } else { classify(error) };
         match class {
             ErrorClass::Unsupported => {}
             // An answer too: nothing is there.
@@ -312,6 +326,23 @@ mod tests {
             let none: Option<()> = caller.call(Call::Power, || Err(NvmlError::Unknown));
             assert_eq!((none, caller.cost().calls, caller.cost().failed), (None, 1, 1));
         }
+    }
+
+    #[test]
+    fn a_reset_that_a_side_call_wants_costs_only_its_own_value() {
+        let mut caller = NvmlCaller::default();
+        for call in [Call::AccountingBuffer, Call::CaptureSessions, Call::Fan, Call::GpmStreaming] {
+            let _none: Option<()> = caller.call(call, || Err(NvmlError::ResetRequired));
+        }
+        let _ = caller.record(&"field 1", Err::<(), _>(NvmlError::ResetRequired));
+        assert_eq!((caller.call(Call::Power, || Ok(1)), caller.cost().failed), (Some(1), 5));
+        assert_eq!(caller.outcome(), Outcome::Ok);
+        let _none: Option<()> = caller.call(Call::Memory, || Err(NvmlError::ResetRequired));
+        assert!(matches!(caller.outcome(), Outcome::Lost(_)));
+        // Not of the main calls alone: a device that answers nothing else fails.
+        let mut caller = NvmlCaller::default();
+        let _none: Option<()> = caller.call(Call::Fan, || Err(NvmlError::ResetRequired));
+        assert!(matches!(caller.outcome(), Outcome::Failing(_)));
     }
 
     #[test]

@@ -45,9 +45,14 @@ pub(super) struct Joined {
     pub(super) clique: Option<String>,
 }
 
-/// Reads the fabric state, exports it, and returns the cluster and the clique.
+/// Boards that are parts of a rack: without its fabric they are ill (`Azure/azhpc-images` 506,
+/// `NVIDIA/NVSentinel` 883). Others may need none, or have one within their host alone.
+const OF_RACKS: [&str; 2] = ["GB200", "GB300"];
+
+/// Reads the fabric state, exports it, and returns the cluster and the clique. `is_of_rack` is found out once.
 pub(super) fn read(
     device: &Device<'_>,
+    is_of_rack: &mut Option<bool>,
     caller: &mut NvmlCaller,
     out: &mut Vec<WireValue>,
 ) -> Joined {
@@ -55,10 +60,20 @@ pub(super) fn read(
     if caller.lacks(Call::Fabric) {
         reported = caller.call(Call::OldFabric, || raw::fabric(device, Version::V2));
     }
+    let Some(fabric) = reported else { return Joined::default() };
+    let is_alone = fabric.state == 0
+        || (fabric.state, fabric.status) == (COMPLETED, 0) && !has_cluster(&fabric);
+    if is_alone && is_of_rack.is_none() {
+        let name = caller.call(Call::Name, || device.name());
+        *is_of_rack = name.map(|name| OF_RACKS.iter().any(|board| name.contains(board)));
+    }
+    let is_known = has_cluster(&fabric) || *is_of_rack == Some(true);
+    let unregistered = is_known.then_some(i64::from(is_alone));
+    push(out, &metric::FABRIC_CONDITION, FabricCondition::Unregistered, unregistered);
     // State 0 means that the device needs no fabric.
-    let Some(fabric) = reported.filter(|fabric| fabric.state != 0) else {
+    if fabric.state == 0 {
         return Joined::default();
-    };
+    }
     let state = state(&fabric);
     for word in FabricState::ALL {
         push(out, &metric::FABRIC_STATE, *word, Some(i64::from(*word == state)));
@@ -117,11 +132,14 @@ fn joined(fabric: &Fabric) -> Joined {
     if state(fabric) != FabricState::Completed {
         return Joined::default();
     }
-    let is_unset = fabric.cluster.iter().all(|byte| *byte == 0);
     Joined {
-        cluster: (!is_unset).then(|| uuid(&fabric.cluster)),
+        cluster: has_cluster(fabric).then(|| uuid(&fabric.cluster)),
         clique: Some(fabric.clique.to_string()),
     }
+}
+
+fn has_cluster(fabric: &Fabric) -> bool {
+    fabric.cluster.iter().any(|byte| *byte != 0)
 }
 
 /// Formats bytes as a UUID.

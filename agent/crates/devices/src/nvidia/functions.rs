@@ -60,6 +60,7 @@ calls! {
     ApplicationGraphics = nvmlDeviceGetApplicationsClock,
     ApplicationMemory = nvmlDeviceGetApplicationsClock,
     PcieGeneration = nvmlDeviceGetCurrPcieLinkGeneration,
+    BusType = nvmlDeviceGetBusType,
     PcieWidth = nvmlDeviceGetCurrPcieLinkWidth,
     HighestPcieGeneration = nvmlDeviceGetMaxPcieLinkGeneration,
     HighestPcieWidth = nvmlDeviceGetMaxPcieLinkWidth,

@@ -34,6 +34,8 @@ pub(super) struct Readings {
     clocks: Clocks,
     /// Number of fans, if the driver reports it.
     fans: Option<u32>,
+    /// Whether its bus is a PCIe link.
+    has_link: bool,
     /// Values that never change.
     once: CachedReadings,
     /// Values that rarely change.
@@ -47,6 +49,7 @@ impl Default for Readings {
         Self {
             clocks: Clocks::default(),
             fans: None,
+            has_link: true,
             once: CachedReadings::new(PollEvery::Once),
             slow: CachedReadings::new(PollEvery::Slow),
             medium: CachedReadings::new(PollEvery::Medium),
@@ -64,12 +67,13 @@ impl Readings {
         thermal::read(of, caller, out);
         power::read(of, caller, out);
         self.clocks.read(of, caller, out);
-        pcie::read(of, caller, out);
-        ecc::read(of, caller, out);
+        let has_link = &mut self.has_link;
         self.once.read(caller, out, |caller, out| {
             clocks::highest(device, caller, out);
-            pcie::highest(device, caller, out);
+            *has_link = pcie::highest(device, caller, out);
         });
+        pcie::read(of, self.has_link, caller, out);
+        ecc::read(of, caller, out);
         self.slow.read(caller, out, |caller, out| {
             power::old_limits(of, caller, out);
             thermal::thresholds(device, caller, out);

@@ -39,6 +39,8 @@ pub(super) struct StaticInfo {
     video: CachedReadings,
     fabric: CachedReadings,
     fabric_facts: fabric::Joined,
+    /// Whether its board is a part of a rack, once that had to be known.
+    is_of_rack: Option<bool>,
 }
 
 impl Default for StaticInfo {
@@ -52,6 +54,7 @@ impl Default for StaticInfo {
             video: CachedReadings::new(PollEvery::Medium),
             fabric: CachedReadings::new(PollEvery::Medium),
             fabric_facts: fabric::Joined::default(),
+            is_of_rack: None,
         }
     }
 }
@@ -82,8 +85,10 @@ impl StaticInfo {
             confidential(device, versions, caller, out);
         });
         self.video.read(caller, out, |caller, out| video(device, caller, out));
-        let joined = &mut self.fabric_facts;
-        self.fabric.read(caller, out, |caller, out| *joined = fabric::read(device, caller, out));
+        let (joined, is_of_rack) = (&mut self.fabric_facts, &mut self.is_of_rack);
+        self.fabric.read(caller, out, |caller, out| {
+            *joined = fabric::read(device, is_of_rack, caller, out);
+        });
     }
 
     /// Whether the driver's accounting is on.

@@ -84,6 +84,7 @@ mod tests {
                 serial: None,
                 last_seen: 0,
                 replaced_by: None,
+                best_link: [None; 2],
             };
             let unavailable = absence(Some(&known), &["vendor-drm"], None, &paths);
             assert_eq!(unavailable.state, DeviceState::Missing);

@@ -72,8 +72,8 @@ const SECTION: Section = Section::of::<RawOtlp>(
 # alone, the names of l9gpu.
 #: names = ["native"]
 # Put the attributes of a device's owner on the device's own points, while it has one owner alone. A
-# change of the owner ends the device's series and begins others. It needs metrics.include =
-# ["gpu.owner.processes"], or level "all". Without it the recording rule gpu:owner joins them.
+# change of the owner ends the device's series and begins others. It needs gpu.owner.processes, which
+# level "basic" does not have. Without it the recording rule gpu:owner joins them.
 #: owner_on_devices = false
 # What is sent: metrics by name without those excluded, points and events whose attributes have one of the
 # patterns, events by kind, and each series once in so many intervals. * stands for any text.

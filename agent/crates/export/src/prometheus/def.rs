@@ -48,8 +48,8 @@ const SECTION: Section = Section::of::<RawPrometheus>(
 # Several add up; "l9gpu" stands alone or with "dcgm". METRICS.md has the tables.
 #: names = ["native"]
 # Put the attributes of a device's owner on the device's own points, while it has one owner alone. A
-# change of the owner ends the device's series and begins others. It needs metrics.include =
-# ["gpu.owner.processes"], or level "all". Without it the recording rule gpu:owner joins them.
+# change of the owner ends the device's series and begins others. It needs gpu.owner.processes, which
+# level "basic" does not have. Without it the recording rule gpu:owner joins them.
 #: owner_on_devices = false
 # Put otel_scope_name and otel_scope_version on every series.
 #: scope_labels = false
@@ -103,6 +103,7 @@ impl Receiver for Prometheus {
             scope_labels: self.scope_labels,
             target: text::named(resource.iter()),
             host: host.map(ToString::to_string).unwrap_or_default().into(),
+            of_host: text::of_host(resource.iter()),
             stale: LOOKBACK.max(context.heartbeat.interval() * 2),
         };
         let tls = self.tls.clone().map(Tls::open).transpose()?;

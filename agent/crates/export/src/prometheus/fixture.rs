@@ -48,6 +48,7 @@ pub(super) fn options(profiles: &[Profile]) -> Options {
         scope_labels: false,
         target: "host_name=\"node\"".into(),
         host: "node".into(),
+        of_host: ",host_name=\"node\"".into(),
         stale: Duration::from_mins(5),
     }
 }

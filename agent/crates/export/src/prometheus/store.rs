@@ -35,8 +35,10 @@ pub(super) struct Options {
     pub(super) scope_labels: bool,
     /// The resource's attributes as labels, for `target_info`.
     pub(super) target: Box<str>,
-    /// The host's name, for profiles that put it on every series.
+    /// The host's name, for profiles that put it on every series themselves.
     pub(super) host: Box<str>,
+    /// Labels of the host on every other series ([`text::of_host`]).
+    pub(super) of_host: Box<str>,
     /// A series without a new point for this long is left out: its source hangs. Pushed points
     /// disappear from Prometheus after the same time.
     pub(super) stale: Duration,
@@ -144,9 +146,12 @@ impl Store {
         } else {
             String::new()
         };
-        let mut page = Page { format, text: String::new(), more_labels: scope };
+        let mut page = Page { format, text: String::new(), more_labels: String::new() };
         let (mut points, mut left_out) = (0, 0);
         for profile in &self.options.profiles {
+            let has_host = matches!(profile, Profile::L9gpu | Profile::Dcgm(_));
+            let of_host = if has_host { "" } else { &self.options.of_host };
+            page.more_labels = format!("{of_host}{scope}");
             match profile {
                 Profile::Native | Profile::Semconv | Profile::L9gpu => {
                     let is_native = *profile == Profile::Native;

@@ -1,7 +1,9 @@
 //! Writes the text formats of Prometheus (0.0.4) and OpenMetrics (1.0).
 
 use super::names::{Family, label_name};
-use gpuwho_model::catalog::attributes::{AttrKey, AttrValue};
+use gpuwho_model::catalog::attributes::{
+    AttrKey, AttrValue, CLOUD_ZONE, HOST_NAME, K8S_CLUSTER_NAME,
+};
 use gpuwho_model::sample::{Histogram, Value};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -154,6 +156,14 @@ pub(super) fn named<'a>(attributes: impl Iterator<Item = (&'a str, &'a AttrValue
         out.push('"');
     }
     out.into()
+}
+
+/// The labels that a pushed point gets from the resource where the receiver promotes them, as the documents
+/// advise: without them no series of a scrape says of which node it is. Each begins with a comma.
+pub(super) fn of_host<'a>(resource: impl Iterator<Item = (&'a str, &'a AttrValue)>) -> Box<str> {
+    let promoted = [&HOST_NAME, &K8S_CLUSTER_NAME, &CLOUD_ZONE].map(|key| key.name);
+    let labels = named(resource.filter(|(key, _)| promoted.contains(key)));
+    if labels.is_empty() { labels } else { format!(",{labels}").into() }
 }
 
 /// Writes `label="value"`.

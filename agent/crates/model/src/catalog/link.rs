@@ -141,6 +141,9 @@ dims! {
         Unassigned = "partition_unassigned",
         /// The fabric manager is not connected.
         Disconnected = "fabric_manager_disconnected",
+        /// A board of a rack (GB200, GB300) whose driver says that it needs no fabric, or that it has joined
+        /// one without a cluster. Not a bit of the driver's.
+        Unregistered = "unregistered",
     }
 }
 

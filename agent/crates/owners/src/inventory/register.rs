@@ -53,7 +53,13 @@ pub struct KnownDevice {
     /// The device found at its PCI address since then.
     #[serde(default)]
     pub replaced_by: Option<GpuUuid>,
+    /// The best link that this device has had in this slot.
+    #[serde(default)]
+    pub best_link: BestLink,
 }
+
+/// The most of a PCIe link that was ever read: lanes and generation.
+pub type BestLink = [Option<i64>; 2];
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Content {
@@ -127,6 +133,26 @@ impl DeviceStore {
         self.state().generation
     }
 
+    /// The identity under the id by which its device is known: a device whose own id can be read at one time and
+    /// not at another is one device, unless it has another serial number.
+    pub fn same(&self, info: GpuInfo) -> GpuInfo {
+        let Some(placed) = info.placed.clone() else { return info };
+        let place = info.pci_address.as_deref().and_then(PciAddress::parse);
+        let state = self.state();
+        let is_same = |known: &&KnownDevice| {
+            let is_here =
+                if place.is_some() { pci(known) == place } else { known.index == info.index };
+            let is_there = is_here && known.replaced_by.is_none();
+            known.vendor == info.vendor && is_there && has_its_serial(known, &info)
+        };
+        let by_place = state.known.get(&placed).filter(is_same);
+        let here = || state.known.values().find(is_same).filter(|_| info.uuid == placed);
+        match by_place.or_else(here) {
+            Some(known) => GpuInfo { uuid: known.uuid.clone(), ..info },
+            None => info,
+        }
+    }
+
     /// Records a device that reported its identity; another device at its PCI address is replaced
     /// by it.
     pub fn identified(&self, info: &GpuInfo, at: SystemTime) {
@@ -140,6 +166,11 @@ impl DeviceStore {
             serial: info.serial.clone(),
             last_seen: seconds(at),
             replaced_by: None,
+            // Another slot, or another board whose id is made of the slot, has shown nothing yet.
+            best_link: state.known.get(&info.uuid).map_or([None; 2], |known| {
+                let is_here = known.pci_address == info.pci_address;
+                if is_here && has_its_serial(known, info) { known.best_link } else { [None; 2] }
+            }),
         };
         let place = pci(&fresh);
         for other in state.known.values_mut() {
@@ -168,6 +199,29 @@ impl DeviceStore {
         if let Some(known) = self.state().known.get_mut(uuid) {
             known.last_seen = seconds(at);
         }
+    }
+
+    /// Records a link that was read.
+    pub fn linked(&self, uuid: &GpuUuid, now: BestLink) {
+        let mut state = self.state();
+        let Some(known) = state.known.get_mut(uuid) else { return };
+        let [lanes, generation] = known.best_link;
+        let best = [lanes.max(now[0]), generation.max(now[1])];
+        let is_better = std::mem::replace(&mut known.best_link, best) != best;
+        state.changed |= is_better;
+    }
+
+    /// The best link that a device has had in its slot.
+    pub fn best_link(&self, uuid: &GpuUuid) -> BestLink {
+        self.state().known.get(uuid).map_or([None; 2], |known| known.best_link)
+    }
+
+    /// Forgets what a device's slot has shown; false if it is not known.
+    pub fn forget_link(&self, uuid: &str) -> bool {
+        let mut state = self.state();
+        state.changed = true;
+        let known = state.known.get_mut(&GpuUuid::new(uuid));
+        known.map(|known| known.best_link = [None; 2]).is_some()
     }
 
     /// Removes a device and returns its entry.
@@ -241,6 +295,12 @@ impl State {
         let devices = self.known.values().cloned().collect();
         serde_json::to_vec_pretty(&Content { version: VERSION, devices }).ok()
     }
+}
+
+/// Whether nothing says that another board has its place.
+fn has_its_serial(known: &KnownDevice, now: &GpuInfo) -> bool {
+    let serials = known.serial.as_ref().zip(now.serial.as_ref());
+    serials.is_none_or(|(known, now)| known == now)
 }
 
 fn pci(known: &KnownDevice) -> Option<PciAddress> {

@@ -64,6 +64,7 @@ pub fn time(seconds: u64) -> SystemTime {
 pub fn gpu(index: u32) -> GpuInfo {
     GpuInfo {
         uuid: GpuUuid::new(&format!("GPU-{index}")),
+        placed: None,
         vendor: "nvidia".into(),
         index,
         // Differs from the index: this host numbers them in reverse.

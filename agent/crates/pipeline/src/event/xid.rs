@@ -51,6 +51,8 @@ pub enum Origin {
 pub enum Action {
     /// `IGNORE`.
     Nothing,
+    /// The text says that the error was injected for a test.
+    Injected,
     /// `IGNORE`, with a note to look at repetitions.
     Watch,
     /// `IGNORE (follow other Xid)`, `WORKFLOW_XID_45`, `CHECK_UVM`.
@@ -94,6 +96,7 @@ impl Action {
     pub fn sentence(self) -> &'static str {
         match self {
             Self::Nothing => "nothing to do",
+            Self::Injected => "nothing to do: the error was injected for a test",
             Self::Watch => "nothing to do now; replace the board if it keeps coming",
             Self::SeeOther => "follow the other XID of the same moment; alone, restart the program",
             Self::RestartApp => "restart the program",
@@ -122,7 +125,7 @@ impl Action {
     /// The severity of a code with this action.
     pub fn severity(self) -> Severity {
         match self {
-            Self::Nothing | Self::Recovered => Severity::Info,
+            Self::Nothing | Self::Injected | Self::Recovered => Severity::Info,
             Self::Watch
             | Self::SeeOther
             | Self::RestartApp
@@ -246,6 +249,7 @@ pub static XIDS: &[Xid] = &[
     app(105, "ROBUST_CHANNEL_NVJPG7_ERROR", "JPEG engine 7 error", Action::RestartApp, Origin::Catalog),
     xid(106, "SMBPBI_TEST_MESSAGE", "test message of the management bus", Action::Nothing, Origin::Catalog),
     xid(107, "SMBPBI_TEST_MESSAGE_SILENT", "silent test message of the management bus", Action::Nothing, Origin::Catalog),
+    app(108, "NVLINK_REMOTE_TRANSLATION_ERROR", "a translation failed at the other end of an NVLink, mostly for an illegal access over it", Action::Nothing, Origin::Catalog),
     xid(109, "ROBUST_CHANNEL_CTXSW_TIMEOUT_ERROR", "context switch timed out", Action::ResetGpu, Origin::Catalog),
     xid(110, "SEC_FAULT_ERROR", "security fault, mostly failing hardware", Action::ResetGpu, Origin::Catalog),
     xid(119, "GSP_RPC_TIMEOUT", "the GPU's system processor (GSP) did not answer in time", Action::ResetGpu, Origin::Catalog),

@@ -56,6 +56,8 @@ pub(super) struct Vital {
     pub(super) temperature: Option<f64>,
     /// The device's clock as a part of its peers'.
     pub(super) behind: Option<f64>,
+    /// The lanes and the generation that its PCIe link is expected to have.
+    pub(super) link: [Option<f64>; 2],
 }
 
 /// A condition that has started or ended.
@@ -87,6 +89,8 @@ pub(super) struct DeviceHealth {
     pub(super) judged: f64,
     /// Whether an event said that faults before it are over.
     has_recovered: bool,
+    /// Whether the driver advised a recovery action since the last tick.
+    is_advised: bool,
 }
 
 impl DeviceHealth {
@@ -98,6 +102,7 @@ impl DeviceHealth {
             answers: false,
             judged: 0.0,
             has_recovered: false,
+            is_advised: false,
         }
     }
 
@@ -105,8 +110,10 @@ impl DeviceHealth {
     pub(super) fn take(&mut self, what: &Observation) {
         if super::rules::faults::is_recovery(what) {
             self.has_recovered = true;
+            self.is_advised = false;
             self.rules.iter_mut().for_each(|state| state.event = false);
         }
+        self.is_advised |= super::rules::faults::is_advice(what);
         for (rule, state) in RULES.iter().zip(&mut self.rules) {
             if let Signal::Event(is_evidence) = rule.signal {
                 state.event |= is_evidence(what);
@@ -132,9 +139,13 @@ impl DeviceHealth {
         }
         let (has_recovered, steady) =
             (std::mem::take(&mut self.has_recovered), self.is_steady(now));
+        let is_advised = std::mem::take(&mut self.is_advised);
         let all = RULES.iter().zip(&mut self.rules).zip(figures).enumerate();
         for (at, ((rule, state), figures)) in all {
             let Some(figures) = figures else { continue };
+            // Where the library has no recovery action, the kernel's line is all that says it.
+            let is_fault = rule.about.condition == Condition::DriverFault;
+            state.event |= is_fault && is_advised && !readings.has(Condition::DriverRecovery);
             let value = state.value(rule, readings.of(at), readings.vital, (now, steady));
             if value.is_none() && !self.answers {
                 state.is_judged = false;
@@ -167,6 +178,12 @@ pub(super) struct Readings<'a> {
 }
 
 impl Readings<'_> {
+    /// Whether a condition's inputs are read.
+    fn has(&self, condition: Condition) -> bool {
+        let at = RULES.iter().position(|rule| rule.about.condition == condition);
+        at.is_some_and(|at| self.of(at).iter().any(Option::is_some))
+    }
+
     fn of(&self, rule: usize) -> &[Option<f64>] {
         let place = self.places.get(rule).cloned().unwrap_or_default();
         self.values.get(place).unwrap_or_default()
@@ -189,12 +206,9 @@ impl RuleState {
         };
         match rule.signal {
             Signal::Value(_) => sum(),
-            Signal::BusyShare(..) => {
-                let (Some(value), Some(limit)) = (*readings.first()?, *readings.get(1)?) else {
-                    return None;
-                };
-                let is_busy = vital.busy.is_some_and(|busy| busy >= BUSY);
-                (is_busy && limit > 0.0).then_some(value / limit)
+            Signal::Link(_, part) => {
+                let expected = *vital.link.get(part as usize)?;
+                Some((*readings.first()?)? / expected?)
             }
             Signal::Increase(_, window) | Signal::MostIncrease(_, window) => {
                 if !self.counter.take(readings.iter().copied()) {

@@ -62,11 +62,7 @@ impl Index {
                         index.input(*input);
                     }
                 }
-                Signal::BusyShare(value, limit) => {
-                    for input in [value, limit] {
-                        index.input(input);
-                    }
-                }
+                Signal::Link(value, _) => index.input(value),
                 Signal::Ramp(_) | Signal::Peers | Signal::Event(_) => {}
             }
             index.places.push(from..index.count);

@@ -9,7 +9,9 @@ use crate::event::{Advised, Observation, Severity};
 use gpuwho_model::catalog::board::{self, RecoveryAction};
 use gpuwho_model::catalog::device::{self, DeviceState, Sensor, ThrottleReason};
 use gpuwho_model::catalog::health::Condition;
-use gpuwho_model::catalog::link::{self, FabricHealth, FabricState, LinkState, TotalError};
+use gpuwho_model::catalog::link::{
+    self, FabricCondition, FabricHealth, FabricState, LinkState, TotalError,
+};
 use gpuwho_model::catalog::wear::{
     self, EccCount, EccError, PcieError, RetirementCause, SpareRows,
 };
@@ -34,8 +36,8 @@ pub struct Input {
 pub enum Signal {
     /// The sum of readings.
     Value(&'static [Input]),
-    /// A reading as a part of another one, while the device is busy: an idle device saves power.
-    BusyShare(Input, Input),
+    /// A reading of the PCIe link as a part of what is expected of it ([`super::peers::links`]).
+    Link(Input, LinkPart),
     /// The increase of counters in the last so many seconds, restarts of the agent included.
     Increase(&'static [Input], f64),
     /// The same of that counter which has increased most, where they count the same time.
@@ -48,6 +50,15 @@ pub enum Signal {
     Peers,
     /// 1 when such an event arrives, else 0. Judged only once there was one.
     Event(fn(&Observation) -> bool),
+}
+
+/// A part of the PCIe link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkPart {
+    /// The number of its lanes.
+    Lanes,
+    /// Its generation.
+    Generation,
 }
 
 /// The figures of a rule.
@@ -188,15 +199,15 @@ pub static RULES: &[Rule] = &[
     rule!(MemoryFault, "the driver reported a memory fault that needs a reset",
         "drain the device and reset it; replace the board if it comes back",
         Signal::Event(faults::is_memory), "a memory fault", EVENT, NVIDIA_XID),
-    rule!(BusWidth, "the PCIe link has fewer lanes than device and slot support",
-        "reseat the board; check riser and slot",
-        Signal::BusyShare(plain(wear::PCIE_WIDTH.def()), plain(wear::PCIE_WIDTH_LIMIT.def())),
-        "{} of the lanes that device and slot support",
+    rule!(BusWidth, "the PCIe link has fewer lanes than it had in this slot, or than most cards of this model on the host",
+        "reseat the board; check riser and slot; `gpuwho forget UUID` where it was rewired",
+        Signal::Link(plain(wear::PCIE_WIDTH.def()), LinkPart::Lanes),
+        "{} of the lanes that it had in this slot, or that most cards of its model have",
         Figures { start: 0.99, end: 1.0, after: 5.0 * MINUTE, clear: 5.0 * MINUTE, severity: Severity::Warning }, NVML),
-    rule!(BusGeneration, "the PCIe link of a busy device is slower than device and slot support",
-        "reseat the board; check riser, slot and the firmware's PCIe settings",
-        Signal::BusyShare(plain(wear::PCIE_GENERATION.def()), plain(wear::PCIE_GENERATION_LIMIT.def())),
-        "{} of the PCIe generation that device and slot support",
+    rule!(BusGeneration, "the PCIe link of a busy device is slower than it was in this slot, or than those of most cards of this model on the host",
+        "reseat the board; check riser, slot and the firmware's PCIe settings; `gpuwho forget UUID` where these were changed",
+        Signal::Link(plain(wear::PCIE_GENERATION.def()), LinkPart::Generation),
+        "{} of the PCIe generation that it had in this slot, or that most cards of its model have",
         Figures { start: 0.99, end: 1.0, after: 5.0 * MINUTE, clear: 5.0 * MINUTE, severity: Severity::Warning }, NVML),
     rule!(BusReplays, "PCIe packets are sent again, more than eight a minute",
         "reseat the board; check riser and slot",
@@ -231,10 +242,15 @@ pub static RULES: &[Rule] = &[
         "check nvidia-fabricmanager and its log",
         Signal::Value(&[of(link::FABRIC_STATE.def(), FabricState::Completed as u8)]), "not in the fabric",
         Figures { start: 0.0, end: 1.0, after: 10.0 * MINUTE, clear: 0.0, severity: Severity::Critical }, NVML),
-    rule!(LinkFabricUnhealthy, "the NVLink fabric works with less bandwidth or with errors",
-        "gpu.fabric.condition says what of it; check the switches and their log",
-        Signal::Value(&[of(link::FABRIC_HEALTH.def(), FabricHealth::Healthy as u8)]), "the fabric is not healthy",
-        Figures { start: 0.0, end: 1.0, after: 5.0 * MINUTE, clear: MINUTE, severity: Severity::Warning }, NVML),
+    rule!(LinkFabricUnhealthy, "the NVLink fabric works with less bandwidth or with errors, or has not registered a board of a rack",
+        "gpu.fabric.condition says what of it; check the switches and nvidia-fabricmanager, and their logs",
+        Signal::Value(&[
+            of(link::FABRIC_HEALTH.def(), FabricHealth::Unhealthy as u8),
+            of(link::FABRIC_HEALTH.def(), FabricHealth::Limited as u8),
+            of(link::FABRIC_CONDITION.def(), FabricCondition::Unregistered as u8),
+        ]),
+        "the fabric is not healthy",
+        Figures { start: 1.0, end: 0.0, after: 5.0 * MINUTE, clear: MINUTE, severity: Severity::Warning }, NVML),
     rule!(LinkFault, "the driver reported a fault of a link between devices",
         "reset the device and its link peers; check the cable if it comes back",
         Signal::Event(faults::is_link), "a fault of a link", EVENT, NVIDIA_XID),
@@ -322,7 +338,7 @@ mod tests {
                 | Signal::Increase(all, _)
                 | Signal::MostIncrease(all, _)
                 | Signal::Loss(all) => all.to_vec(),
-                Signal::BusyShare(one, limit) => vec![one, limit],
+                Signal::Link(one, _) => vec![one],
                 _ => Vec::new(),
             };
             for Input { metric, dims } in inputs {

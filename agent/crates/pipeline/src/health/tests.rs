@@ -10,7 +10,7 @@ use gpuwho_model::catalog::device::{
 };
 use gpuwho_model::catalog::health::Condition;
 use gpuwho_model::catalog::link::{
-    self, ChipLink, FabricHealth, FabricState, LinkState, TotalError,
+    self, ChipLink, FabricCondition, FabricHealth, FabricState, LinkState, TotalError,
 };
 use gpuwho_model::catalog::share::{self, Presence};
 use gpuwho_model::catalog::wear::{
@@ -197,6 +197,9 @@ fn readings(gpu: GpuId, time: f64) -> Vec<Sample> {
         link::NVLINK_ERRORS.sample(gpu, TotalError::RecoveryFailed, 0),
         link::FABRIC_STATE.sample(gpu, FabricState::Completed, 1),
         link::FABRIC_HEALTH.sample(gpu, FabricHealth::Healthy, 1),
+        link::FABRIC_HEALTH.sample(gpu, FabricHealth::Unhealthy, 0),
+        link::FABRIC_HEALTH.sample(gpu, FabricHealth::Limited, 0),
+        link::FABRIC_CONDITION.sample(gpu, FabricCondition::Unregistered, 0),
         board::RECOVERY_ACTION.sample(gpu, RecoveryAction::None, 1),
         board::INFOROM_VALID.sample(gpu, (), 1),
         share::OWNER_PROCESSES.sample(owner, Presence::Listed, i64::from(busy)),
@@ -276,7 +279,12 @@ fn sick_elsewhere() -> Vec<(Condition, Vec<Sample>, f64)> {
         (C::LinkFabric, vec![link::FABRIC_STATE.sample(gpu, FabricState::Completed, 0)], 600.0),
         (
             C::LinkFabricUnhealthy,
-            vec![link::FABRIC_HEALTH.sample(gpu, FabricHealth::Healthy, 0)],
+            vec![link::FABRIC_HEALTH.sample(gpu, FabricHealth::Limited, 1)],
+            300.0,
+        ),
+        (
+            C::LinkFabricUnhealthy,
+            vec![link::FABRIC_CONDITION.sample(gpu, FabricCondition::Unregistered, 1)],
             300.0,
         ),
         (C::ThermalMargin, vec![device::TEMPERATURE_MARGIN.sample(gpu, (), 4.0)], 300.0),
@@ -360,12 +368,134 @@ fn a_value_between_start_and_end_neither_ends_nor_starts_a_condition() {
 #[test]
 fn a_link_that_saves_power_is_not_below_what_the_slot_has() {
     let mut fleet = Fleet::new();
-    let idle = [
-        device::UTILIZATION.sample(GpuId(0), Task::General, 0.0),
-        wear::PCIE_GENERATION.sample(GpuId(0), (), 1),
-        wear::PCIE_WIDTH.sample(GpuId(0), (), 4),
-    ];
-    assert_eq!(fleet.run(7200.0, &idle), []);
+    for _ in 0..720 {
+        let time = fleet.clock;
+        let reported = fleet.tick_of(|gpu| {
+            let mut samples = readings(gpu, time);
+            for idle in [
+                device::UTILIZATION.sample(gpu, Task::General, 0.0),
+                wear::PCIE_GENERATION.sample(gpu, (), 1),
+                wear::PCIE_WIDTH.sample(gpu, (), 4),
+            ] {
+                set(&mut samples, idle);
+            }
+            samples
+        });
+        assert_eq!(reported, []);
+    }
+}
+
+/// What was reported of one busy L4 in so many seconds.
+fn l4(fleet: &mut Fleet, [lanes, generation]: [i64; 2]) -> Vec<(EventKind, &'static str)> {
+    let busy = |gpu| {
+        [
+            device::UTILIZATION.sample(gpu, Task::General, 1.0),
+            device::STATE.sample(gpu, DeviceState::Ok, 1),
+            wear::PCIE_WIDTH.sample(gpu, (), lanes),
+            wear::PCIE_WIDTH_LIMIT.sample(gpu, (), 16),
+            wear::PCIE_GENERATION.sample(gpu, (), generation),
+            wear::PCIE_GENERATION_LIMIT.sample(gpu, (), 4),
+        ]
+    };
+    let mut reported = Vec::new();
+    for _ in 0..60 {
+        let ones = |gpu: GpuId| if gpu == GpuId(0) { busy(gpu).to_vec() } else { Vec::new() };
+        reported.extend(fleet.tick_of(ones));
+    }
+    reported.iter().map(described).collect()
+}
+
+/// `aws/aws-parallelcluster-cookbook` 2803: the card has 16 lanes, the instance wires 8, and a guest sees the
+/// card's own limit alone.
+#[test]
+fn a_card_that_never_had_more_lanes_in_its_slot_is_well() {
+    let mut fleet = Fleet::new();
+    assert_eq!(l4(&mut fleet, [8, 3]), []);
+    let uuid = fleet.inventory.get(GpuId(0)).unwrap().uuid.clone();
+    let shown = |lanes, generation| [Some(lanes), Some(generation)];
+    let info = fleet.inventory.get(GpuId(0)).unwrap();
+    fleet.inventory.register().identified(&info, UNIX_EPOCH);
+    fleet.inventory.register().linked(&uuid, shown(8, 3));
+    assert_eq!(l4(&mut fleet, [8, 3]), []);
+    // It once had more: somebody touched the riser.
+    fleet.inventory.register().linked(&uuid, shown(16, 4));
+    let started =
+        [(EventKind::HealthStarted, "bus_width"), (EventKind::HealthStarted, "bus_generation")];
+    assert_eq!(l4(&mut fleet, [8, 3]), started);
+    let reason = fleet.report().devices[0].conditions[0].reason.clone();
+    assert_eq!(
+        reason,
+        "50 % of the lanes that it had in this slot, or that most cards of its model have"
+    );
+    assert!(fleet.inventory.register().forget_link(uuid.as_str()));
+    fleet.inventory.register().linked(&uuid, shown(8, 3));
+    let ended = [(EventKind::HealthEnded, "bus_width"), (EventKind::HealthEnded, "bus_generation")];
+    assert_eq!(l4(&mut fleet, [8, 3]), ended);
+}
+
+#[test]
+fn fewer_lanes_than_most_cards_of_the_model_are_a_warning_at_the_first_look_and_also_idle() {
+    for (of_others, busy, expected) in [
+        (16, 1.0, &["bus_width"][..]),
+        (16, 0.0, &["bus_width"]),
+        // All are wired alike.
+        (8, 1.0, &[]),
+    ] {
+        let mut fleet = Fleet::new();
+        let mut reported = Vec::new();
+        for _ in 0..60 {
+            let time = fleet.clock;
+            reported.extend(fleet.tick_of(|gpu| {
+                let mut samples = readings(gpu, time);
+                let lanes = if gpu == GpuId(0) { 8 } else { of_others };
+                set(&mut samples, device::UTILIZATION.sample(gpu, Task::General, busy));
+                set(&mut samples, wear::PCIE_WIDTH.sample(gpu, (), lanes));
+                samples
+            }));
+        }
+        let names: Vec<_> = reported.iter().map(|what| described(what).1).collect();
+        assert_eq!(names, expected, "{of_others} {busy}");
+    }
+}
+
+#[test]
+fn a_recovery_action_that_only_the_kernel_log_has_is_a_condition() {
+    let advice = |to: &str| {
+        let text = format!(
+            "NVRM: Xid (PCI:0000:17:00): 154, GPU recovery action changed from 0x0 (None) to {to}"
+        );
+        let place = Place::Gpu(GpuId(0));
+        let severity = crate::event::xid::verdict(154, &text).action.severity();
+        Observation { code: Some(154), ..Observation::new(EventKind::Xid, place, severity, text) }
+    };
+    let of_library = board::RECOVERY_ACTION.sample(GpuId(0), RecoveryAction::None, 0);
+    for (to, library, expected) in [
+        ("0x2 (Node Reboot Required)", None, &["driver_fault"][..]),
+        ("0x1 (GPU Reset Required)", None, &["driver_fault"]),
+        ("0x3 (Drain P2P)", None, &[]),
+        // NVML has it: one condition, not two.
+        ("0x2 (Node Reboot Required)", Some(of_library), &["driver_recovery"]),
+    ] {
+        let mut fleet = Fleet::new();
+        let mut names = Vec::new();
+        for tick in 0..30 {
+            if tick == 3 {
+                fleet.event(0, advice(to), EventSource::Kmsg);
+            }
+            let time = fleet.clock;
+            let all = fleet.tick_of(|gpu| {
+                let mut samples = readings(gpu, time);
+                samples.retain(|sample| *sample.metric != *board::RECOVERY_ACTION.def());
+                samples.extend(library.clone().filter(|_| gpu == GpuId(0)));
+                samples
+            });
+            names.extend(all.iter().map(|what| described(what).1));
+        }
+        assert_eq!(names, expected, "{to}");
+        fleet.event(0, advice("0x0 (None)"), EventSource::Kmsg);
+        let ended = fleet.run(120.0, &[]);
+        assert_eq!(ended.len(), expected.len(), "{to}: {ended:?}");
+    }
 }
 
 #[test]

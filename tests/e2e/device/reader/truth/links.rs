@@ -195,7 +195,10 @@ fn fabric(fabric: &Fabric, state: u8, rows: &mut Vec<Row>) {
         ("partition_unassigned", health.partitioned.map(|yes| !yes)),
         ("fabric_manager_disconnected", health.connected.map(|yes| !yes)),
     ];
-    for (word, reported) in conditions {
+    // Of the scenarios' boards all those of racks have a cluster.
+    let is_registered = fabric.cluster.chars().any(|digit| !"0-".contains(digit));
+    let unregistered = is_registered.then_some(false);
+    for (word, reported) in conditions.into_iter().chain([("unregistered", unregistered)]) {
         rows.extend(reported.map(|on| ("gpu.fabric.condition", word.to_owned(), flag(on))));
     }
     let wrong = [

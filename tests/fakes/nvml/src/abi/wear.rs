@@ -6,7 +6,7 @@ use crate::runtime::Code;
 use crate::scenario::Device;
 use crate::scenario::health::{Ecc, Errors, Pcie, Remapped};
 use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlEccCounterType_t, nvmlEccSramErrorStatus_t, nvmlEnableState_t,
+    nvmlBusType_t, nvmlDevice_t, nvmlEccCounterType_t, nvmlEccSramErrorStatus_t, nvmlEnableState_t,
     nvmlMemoryErrorType_t, nvmlMemoryLocation_t, nvmlPcieUtilCounter_t,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
@@ -119,6 +119,9 @@ exports! {
             let [max, high, partial, low, none] = remapped(device)?.banks.ok_or(NOT_SUPPORTED)?;
             put(to, nvmlRowRemapperHistogramValues_t { max, high, partial, low, none })
         });
+    /// The type of the bus (`nvmlBusType_t`).
+    fn nvmlDeviceGetBusType(device: nvmlDevice_t, to: *mut nvmlBusType_t) |name|
+        on_device(name, device, |_, device| put(to, pcie(device)?.bus));
     /// PCIe generation now.
     fn nvmlDeviceGetCurrPcieLinkGeneration(device: nvmlDevice_t, to: *mut c_uint) |name|
         on_device(name, device, |_, device| put(to, pcie(device)?.generation[0]));

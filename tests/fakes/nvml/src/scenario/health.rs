@@ -94,6 +94,9 @@ pub struct Pcie {
     pub generation: [u32; 2],
     /// Lanes now and at most.
     pub width: [u32; 2],
+    /// `NVML_BUS_TYPE_*` (`nvml.h`): 2 is PCIe.
+    #[serde(default = "Pcie::on_pcie")]
+    pub bus: u32,
     /// Packets sent again.
     pub replays: Option<Curve>,
     /// Errors, by the words of the catalogue.
@@ -108,6 +111,12 @@ pub struct Pcie {
     /// The counters of bytes have 32 bits.
     #[serde(default)]
     pub narrow: bool,
+}
+
+impl Pcie {
+    fn on_pcie() -> u32 {
+        2
+    }
 }
 
 /// Temperatures at which something happens: shutdown, slowdown, memory, operating.

@@ -6,7 +6,7 @@
 //! `{sequence}` in 6.12 and none in 6.1. Only page faults of kernels before 6.8 have text of a
 //! tenant in the line: the names of process and thread.
 
-use super::grammar;
+use super::grammar::{self, Words as _};
 use gpuwho_model::catalog::event::EventKind;
 use gpuwho_pipeline::event::{Named, Observation, Place, Severity};
 
@@ -26,7 +26,7 @@ const MAX_COMM: usize = 15;
 
 /// A hang in the words of Linux 6.1, which do not name the device.
 pub(super) fn without_address(text: &str) -> Option<Observation> {
-    let rest = text.strip_prefix("[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring ")?;
+    let rest = text.after("[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring ")?;
     is_hang(rest).then(|| hang(Place::Host, text))
 }
 
@@ -40,15 +40,15 @@ pub(super) fn read(rest: &str, place: Place, text: &str) -> Option<Observation> 
     let ras = after_place(rest);
     let (kind, severity) = if let Some(severity) = counted(ras).or_else(|| memory(ras)) {
         (EventKind::Ecc, severity)
-    } else if ras.starts_with("GPU reset begin!") {
+    } else if ras.begins("GPU reset begin!") {
         (EventKind::Reset, Severity::Critical)
-    } else if is_failed_reset(ras) || OVERHEATED.contains(&ras.trim_end()) {
+    } else if is_failed_reset(ras) || OVERHEATED.iter().any(|words| ras.is(words)) {
         (EventKind::Unavailable, Severity::Critical)
-    } else if ras.trim_end() == "device lost from bus!" {
+    } else if ras.is("device lost from bus!") {
         (EventKind::Lost, Severity::Critical)
-    } else if THROTTLED.iter().any(|words| ras.starts_with(words)) {
+    } else if THROTTLED.iter().any(|words| ras.begins(words)) {
         (EventKind::ClockChange, Severity::Warning)
-    } else if ras.strip_prefix("ring ").is_some_and(is_hang) || is_stuck(ras) {
+    } else if ras.after("ring ").is_some_and(is_hang) || is_stuck(ras) {
         return Some(hang(place, text));
     } else {
         return None;
@@ -59,14 +59,14 @@ pub(super) fn read(rest: &str, place: Place, text: &str) -> Option<Observation> 
 /// The text after the event's number and the location on the board, `{7}socket: 0, die: 0, `.
 fn after_place(rest: &str) -> &str {
     let event = || {
-        let (_, rest) = grammar::number(rest.strip_prefix('{')?)?;
-        Some(rest.strip_prefix('}')?.trim_start())
+        let (_, rest) = grammar::number(rest.after("{")?)?;
+        Some(rest.after("}")?.trim_start())
     };
     let rest = event().unwrap_or(rest);
     let place = || {
-        let (_, rest) = grammar::number(rest.strip_prefix("socket: ")?)?;
-        let (_, rest) = grammar::number(rest.strip_prefix(", die: ")?)?;
-        Some(rest.strip_prefix(',').unwrap_or(rest).trim_start())
+        let (_, rest) = grammar::number(rest.after("socket: ")?)?;
+        let (_, rest) = grammar::number(rest.after(", die: ")?)?;
+        Some(rest.after(",").unwrap_or(rest).trim_start())
     };
     place().unwrap_or(rest)
 }
@@ -75,38 +75,39 @@ fn after_place(rest: &str) -> &str {
 /// totals is not an error of its own.
 fn counted(words: &str) -> Option<Severity> {
     let words = grammar::number(words).map_or(words, |(_, rest)| rest.trim_start());
-    let words = words.strip_prefix("new ").unwrap_or(words);
-    if words.starts_with("poison consumption detected in ") {
+    let words = words.after("new ").unwrap_or(words);
+    if words.begins("poison consumption detected in ") {
         return Some(Severity::Warning);
     }
-    let (how, rest) = words.split_once(' ')?;
+    let (how, rest) = words.split_once([' ', '\t'])?;
+    let rest = rest.trim_start();
     // The first kernels with RAS, of 2019, do not write `hardware`.
-    let rest = rest.strip_prefix("hardware ").unwrap_or(rest);
-    let is_new = rest.starts_with("error(")
-        || rest
-            .strip_prefix("errors detected in ")
-            .is_some_and(|rest| !rest.starts_with("total in "));
-    match how {
-        "uncorrectable" if is_new => Some(Severity::Critical),
-        "deferred" if is_new => Some(Severity::Warning),
-        "correctable" if is_new => Some(Severity::Info),
-        _ => None,
-    }
+    let rest = rest.after("hardware ").unwrap_or(rest);
+    let is_new = rest.begins("error(")
+        || rest.after("errors detected in ").is_some_and(|rest| !rest.begins("total in "));
+    let kinds = [
+        ("uncorrectable", Severity::Critical),
+        ("deferred", Severity::Warning),
+        ("correctable", Severity::Info),
+    ];
+    let known = kinds.iter().find(|(word, _)| is_new && how.is(word));
+    known.map(|(_, severity)| *severity)
 }
 
 /// Matches bad pages against their threshold, and consumed poison.
 fn memory(words: &str) -> Option<Severity> {
-    let behind = |before: &str| Some(grammar::number(words.strip_prefix(before)?)?.1);
+    let behind = |before: &str| Some(grammar::number(words.after(before)?)?.1);
     let records = behind("RAS records:");
     let pages = behind("Saved bad pages ");
-    let is_over = records.is_some_and(|rest| rest.starts_with(" exceed threshold:"))
-        || pages.is_some_and(|rest| rest.starts_with(" reaches threshold value "));
-    let reset = words.strip_prefix("GPU reset for ").and_then(|rest| rest.split_once(' '));
-    let is_poison = reset.is_some_and(|(_, rest)| rest.starts_with("RAS poison consumption is "))
-        || words.starts_with("RAS poison consumption, ");
+    let is_over = records.is_some_and(|rest| rest.begins(" exceed threshold:"))
+        || pages.is_some_and(|rest| rest.begins(" reaches threshold value "));
+    let reset = words.after("GPU reset for ").and_then(|rest| rest.split_once([' ', '\t']));
+    let is_poison = reset
+        .is_some_and(|(_, rest)| rest.trim_start().begins("RAS poison consumption is "))
+        || words.begins("RAS poison consumption, ");
     if is_over {
         Some(Severity::Critical)
-    } else if is_poison || records.is_some_and(|rest| rest.starts_with(" exceeds 90% of ")) {
+    } else if is_poison || records.is_some_and(|rest| rest.begins(" exceeds 90% of ")) {
         Some(Severity::Warning)
     } else {
         None
@@ -115,8 +116,8 @@ fn memory(words: &str) -> Option<Severity> {
 
 /// Matches `gfx_0.0.0 timeout, signaled seq=12, emitted seq=14`.
 fn is_hang(rest: &str) -> bool {
-    let ring = rest.split_once(' ');
-    ring.is_some_and(|(_, words)| words.starts_with("timeout, signaled seq="))
+    let ring = rest.split_once([' ', '\t']);
+    ring.is_some_and(|(_, words)| words.trim_start().begins("timeout, signaled seq="))
 }
 
 fn hang(place: Place, text: &str) -> Observation {
@@ -125,8 +126,8 @@ fn hang(place: Place, text: &str) -> Observation {
 
 /// Matches `GPU reset(2) failed`.
 fn is_failed_reset(words: &str) -> bool {
-    let rest = words.strip_prefix("GPU reset(").and_then(grammar::number);
-    rest.is_some_and(|(_, rest)| rest.trim_end() == ") failed")
+    let rest = words.after("GPU reset(").and_then(grammar::number);
+    rest.is_some_and(|(_, rest)| rest.is(") failed"))
 }
 
 /// Matches a scheduler of the device that does not answer: `MES failed to respond to msg=3`,
@@ -134,12 +135,11 @@ fn is_failed_reset(words: &str) -> bool {
 fn is_stuck(words: &str) -> bool {
     const STUCK: &str = "The cp might be in an unrecoverable state due to an unsuccessful queues \
                          preemption";
-    let scheduler = words.strip_prefix("MES").map(|rest| {
-        let number = rest.strip_prefix('(').and_then(grammar::number);
-        number.and_then(|(_, rest)| rest.strip_prefix(')')).unwrap_or(rest)
+    let scheduler = words.after("MES").map(|rest| {
+        let number = rest.after("(").and_then(grammar::number);
+        number.and_then(|(_, rest)| rest.after(")")).unwrap_or(rest)
     });
-    words.trim_end() == STUCK
-        || scheduler.is_some_and(|rest| rest.starts_with(" failed to respond to msg="))
+    words.is(STUCK) || scheduler.is_some_and(|rest| rest.begins(" failed to respond to msg="))
 }
 
 /// A page fault, and the process that the line names.
@@ -150,15 +150,15 @@ struct PageFault {
 /// Matches `[gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:8 pasid:32772)`, and returns the
 /// process that kernels before 6.8 name behind the last number.
 fn page_fault(rest: &str) -> Option<PageFault> {
-    let (_, rest) = grammar::identifier(rest.strip_prefix('[')?)?;
-    let rest = rest.strip_prefix("] ")?;
+    let (_, rest) = grammar::identifier(rest.after("[")?)?;
+    let rest = rest.after("] ")?;
     let kinds = ["no-retry ", "retry "];
-    let rest = kinds.iter().find_map(|kind| rest.strip_prefix(kind)).unwrap_or(rest);
-    let mut rest = rest.strip_prefix("page fault (")?;
+    let rest = kinds.iter().find_map(|kind| rest.after(kind)).unwrap_or(rest);
+    let mut rest = rest.after("page fault (")?;
     for key in ["src_id:", " ring:", " vmid:", " pasid:"] {
-        rest = grammar::number(rest.strip_prefix(key)?)?.1;
+        rest = grammar::number(rest.after(key)?)?.1;
     }
-    let rest = rest.trim_end();
+    let rest = rest.trim();
     if rest == ")" {
         return Some(PageFault { process: None });
     }

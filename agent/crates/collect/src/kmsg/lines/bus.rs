@@ -5,7 +5,8 @@
 //! and `Uncorrected` (6.1) or `Correctable` and `Uncorrectable` (6.12), with or without a leading
 //! `AER: `.
 
-use super::{amdgpu, grammar, habanalabs, intel, tenstorrent};
+use super::grammar::{self, Words as _};
+use super::{amdgpu, habanalabs, intel, tenstorrent};
 use gpuwho_model::catalog::event::EventKind;
 use gpuwho_pipeline::event::{Observation, Place, Severity};
 
@@ -30,20 +31,18 @@ pub(super) fn read(text: &str) -> Option<Observation> {
     if let Some(what) = amdgpu::without_address(text).or_else(|| habanalabs::of_node(text)) {
         return Some(what);
     }
-    let (driver, rest) = text.split_once(' ')?;
-    if !DRIVERS.contains(&driver) {
-        return None;
-    }
-    let (at, rest) = grammar::device(rest)?;
+    let (driver, rest) = text.split_once([' ', '\t'])?;
+    let driver = *DRIVERS.iter().find(|known| driver.is(known))?;
+    let (at, rest) = grammar::device(rest.trim_start())?;
     let place = if driver == PORT { Place::Port(at) } else { Place::Pci(at) };
-    let rest = rest.strip_prefix(": ")?;
+    let rest = rest.after(": ")?;
     if let Some(severity) = bus_error(rest) {
         return Some(Observation::new(EventKind::PcieError, place, severity, text));
     }
     match driver {
         "amdgpu" => {
-            let rest = rest.strip_prefix("amdgpu: ").unwrap_or(rest);
-            amdgpu::read(rest.strip_prefix("[drm] *ERROR* ").unwrap_or(rest), place, text)
+            let rest = rest.after("amdgpu: ").unwrap_or(rest);
+            amdgpu::read(rest.after("[drm] *ERROR* ").unwrap_or(rest), place, text)
         }
         "habanalabs" => habanalabs::read(rest, place, text),
         "tenstorrent" => tenstorrent::read(rest, place, text),
@@ -53,19 +52,21 @@ pub(super) fn read(text: &str) -> Option<Observation> {
 
 /// The severity of a PCIe error; matches one line of each report.
 fn bus_error(rest: &str) -> Option<Severity> {
-    let error = rest.strip_prefix("AER: ").unwrap_or(rest);
-    if let Some(how) = error.strip_prefix("PCIe Bus Error: severity=") {
-        let (how, _) = how.split_once(", type=")?;
-        return Some(match how {
-            "Corrected" | "Correctable" => Severity::Info,
-            "Uncorrected (Fatal)" | "Uncorrectable (Fatal)" => Severity::Critical,
-            _ => Severity::Warning,
+    let error = rest.after("AER: ").unwrap_or(rest);
+    if let Some(how) = error.after("PCIe Bus Error: severity=") {
+        let is = |words: [&str; 2]| words.iter().any(|words| how.begins(words));
+        return Some(if is(["Corrected", "Correctable"]) {
+            Severity::Info
+        } else if is(["Uncorrected (Fatal)", "Uncorrectable (Fatal)"]) {
+            Severity::Critical
+        } else {
+            Severity::Warning
         });
     }
     // Firmware that handles errors first prints this; the severity is in later lines.
-    if error.starts_with("aer_status: ") {
+    if error.begins("aer_status: ") {
         return Some(Severity::Warning);
     }
     // The port has disconnected the devices below it.
-    rest.strip_prefix("DPC: ")?.starts_with("containment event, ").then_some(Severity::Critical)
+    rest.after("DPC: ")?.begins("containment event, ").then_some(Severity::Critical)
 }

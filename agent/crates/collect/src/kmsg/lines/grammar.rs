@@ -1,7 +1,57 @@
 //! Parsers of fixed-format parts of a line: each takes one part from the start of a text and
 //! returns the rest, or `None` if the text does not start with it.
+//!
+//! Drivers pad their columns by version (`NETIR_LINK_EVT  Fatal   XC0`), and logs that pass through a
+//! serial console have `\r` and tabs. So the drivers' own words are compared by [`Words`]: in any
+//! case, with any run of blanks where there is one, and with blanks or none at punctuation.
 
 use gpuwho_model::ids::PciAddress;
+
+/// A text that begins with, or is, a driver's words.
+pub(super) trait Words {
+    /// What follows the words at the start; after punctuation or a blank, without leading blanks.
+    fn after(&self, words: &str) -> Option<&str>;
+
+    /// Whether it begins with the words.
+    fn begins(&self, words: &str) -> bool {
+        self.after(words).is_some()
+    }
+
+    /// Whether it is the words, and nothing but blanks follows.
+    fn is(&self, words: &str) -> bool {
+        self.after(words).is_some_and(|rest| rest.trim().is_empty())
+    }
+}
+
+impl Words for str {
+    fn after(&self, words: &str) -> Option<&str> {
+        let is_word = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
+        let (mut rest, mut before, mut wanted) = (self, None, words.chars().peekable());
+        while let Some(c) = wanted.next() {
+            let is_blank = c.is_ascii_whitespace();
+            let is_punctuation = !is_blank && !is_word(Some(c));
+            let len = rest.len();
+            if is_blank || is_punctuation {
+                rest = rest.trim_start_matches([' ', '\t', '\r']);
+            }
+            if c == '\n' {
+                rest = rest.strip_prefix(c)?;
+            } else if is_blank {
+                let next = wanted.peek().copied();
+                let parts_words = is_word(before) && (next.is_none() || is_word(next));
+                if parts_words && rest.len() == len {
+                    return None;
+                }
+            } else {
+                let found = rest.chars().next().filter(|found| found.eq_ignore_ascii_case(&c))?;
+                rest = rest.get(found.len_utf8()..)?;
+            }
+            before = Some(c);
+        }
+        let ends_in_word = is_word(before) || before == Some('\n');
+        Some(if ends_in_word { rest } else { rest.trim_start_matches([' ', '\t']) })
+    }
+}
 
 /// A decimal number (`%d` of a non-negative value).
 pub(super) fn number(text: &str) -> Option<(u32, &str)> {

@@ -7,14 +7,14 @@
 //! The line of a hang ends in the name of the process, then its PID. `mark_guilty` of i915 begins with a
 //! name, of at most 15 bytes and followed by `[`: each pattern is longer than that.
 
-use super::grammar;
+use super::grammar::{self, Words as _};
 use gpuwho_model::catalog::event::EventKind;
 use gpuwho_pipeline::event::{Named, Observation, Place, Severity};
 
 /// Parses what follows driver and address.
 pub(super) fn read(driver: &str, rest: &str, place: Place, text: &str) -> Option<Observation> {
-    let words = rest.strip_prefix("[drm] ")?;
-    let words = words.strip_prefix("*ERROR* ").unwrap_or(words).trim_end();
+    let words = rest.after("[drm] ")?;
+    let words = words.after("*ERROR* ").unwrap_or(words).trim_end();
     let (kind, severity, process) = match driver {
         "i915" => i915(words)?,
         "xe" => xe(words)?,
@@ -32,39 +32,39 @@ const UNAVAILABLE: Said = (EventKind::Unavailable, Severity::Critical, None);
 /// Matches `GPU HANG: ecode 12:1:85dffffb, in python3 [4242]`, `Resetting chip for preemption time out`
 /// and `Failed to reset chip`.
 fn i915(words: &str) -> Option<Said> {
-    if let Some(rest) = words.strip_prefix("GPU HANG: ecode ") {
+    if let Some(rest) = words.after("GPU HANG: ecode ") {
         let (_, rest) = grammar::number(rest)?;
-        let (_, rest) = grammar::hex(rest.strip_prefix(':')?, 1..=8)?;
-        let (_, rest) = grammar::hex(rest.strip_prefix(':')?, 8..=8)?;
+        let (_, rest) = grammar::hex(rest.after(":")?, 1..=8)?;
+        let (_, rest) = grammar::hex(rest.after(":")?, 8..=8)?;
         return hang(rest, ", in ");
     }
-    if words.starts_with("Resetting chip for ") {
+    if words.begins("Resetting chip for ") {
         return Some(RESET);
     }
-    (words == "Failed to reset chip").then_some(UNAVAILABLE)
+    words.is("Failed to reset chip").then_some(UNAVAILABLE)
 }
 
 /// Matches `GT0: Timedout job: seqno=12, lrc_seqno=12, guc_id=2, flags=0x0 in python3 [4242]`, of older
 /// kernels without the process, `GT0: reset started`, and the first line of three of a device that is
 /// given up.
 fn xe(words: &str) -> Option<Said> {
-    if let Some(rest) = words.strip_prefix("CRITICAL: Xe has declared device ") {
+    if let Some(rest) = words.after("CRITICAL: Xe has declared device ") {
         let (_, rest) = grammar::device(rest)?;
-        return rest.starts_with(" as wedged.").then_some(UNAVAILABLE);
+        return rest.begins(" as wedged.").then_some(UNAVAILABLE);
     }
     let part = |words, name| {
-        let (_, rest) = grammar::number(str::strip_prefix(words, name)?)?;
-        rest.strip_prefix(": ")
+        let (_, rest) = grammar::number(str::after(words, name)?)?;
+        rest.after(": ")
     };
     let words = part(part(words, "Tile").unwrap_or(words), "GT")?;
-    if words == "reset started" {
+    if words.is("reset started") {
         return Some(RESET);
     }
-    let rest = words.strip_prefix("Timedout job: seqno=")?;
+    let rest = words.after("Timedout job: seqno=")?;
     let (_, rest) = grammar::number(rest)?;
-    let (_, rest) = grammar::number(rest.strip_prefix(", lrc_seqno=")?)?;
-    let (_, rest) = grammar::number(rest.strip_prefix(", guc_id=")?)?;
-    let (_, rest) = grammar::hex(rest.strip_prefix(", flags=0x")?, 1..=16)?;
+    let (_, rest) = grammar::number(rest.after(", lrc_seqno=")?)?;
+    let (_, rest) = grammar::number(rest.after(", guc_id=")?)?;
+    let (_, rest) = grammar::hex(rest.after(", flags=0x")?, 1..=16)?;
     hang(rest, " in ")
 }
 
@@ -75,8 +75,9 @@ fn hang(rest: &str, before: &str) -> Option<Said> {
     if rest.is_empty() {
         return hang(None);
     }
-    let (name, pid) = rest.strip_prefix(before)?.strip_suffix(']')?.rsplit_once(" [")?;
+    let (name, pid) = rest.after(before)?.strip_suffix(']')?.rsplit_once([' ', '\t'])?;
     // -1: xe does not know it.
-    let pid = grammar::number(pid).filter(|(pid, rest)| rest.is_empty() && *pid != 0);
-    hang(pid.map(|(pid, _)| Named { comm: Some(name.into()), ..Named::pid(pid) }))
+    let pid =
+        grammar::number(pid.strip_prefix('[')?).filter(|(pid, rest)| rest.is_empty() && *pid != 0);
+    hang(pid.map(|(pid, _)| Named { comm: Some(name.trim_end().into()), ..Named::pid(pid) }))
 }

@@ -4,6 +4,7 @@
 //! Taken from tt-kmd of July 2026 (`wormhole_reset`, `blackhole_reset`, `msgqueue.c`,
 //! `tenstorrent_pci_probe`). None has text of a tenant.
 
+use super::grammar::Words as _;
 use gpuwho_model::catalog::event::EventKind;
 use gpuwho_pipeline::event::{Observation, Place, Severity};
 
@@ -17,6 +18,6 @@ const LINES: [(&str, EventKind); 5] = [
 
 /// Parses what follows driver and address.
 pub(super) fn read(rest: &str, place: Place, text: &str) -> Option<Observation> {
-    let (_, kind) = LINES.iter().find(|(words, _)| rest.trim_end() == *words)?;
+    let (_, kind) = LINES.iter().find(|(words, _)| rest.is(words))?;
     Some(Observation::new(*kind, place, Severity::Critical, text))
 }

@@ -855,6 +855,100 @@ impl Numbers {
     }
 }
 
+/// Lines of every parser of a driver's lines, each of another pattern.
+const OF_DRIVERS: &[&str] = &[
+    "NVRM: Xid (PCI:0000:17:00): 79, pid=1234, name=python, GPU has fallen off the bus.",
+    "NVRM: Xid (PCI:0000:3b:00): 31, pid='4242', name=python3, Ch 00000000, intr 00000000.",
+    "NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 10 (0x004505c6 0x00000000)",
+    "NVRM: Xid (PCI:0018:01:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 10 (0x00000004 0x00000300)",
+    "NVRM: Xid (PCI:0018:01:00): 145, RLW_REMAP Fatal XC0 i1 Link 10 (0x00000004 0x00000300)",
+    "NVRM: Xid (PCI:0018:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+    "NVRM: Xid (PCI:0000:87:00 GPU-I:13 GPU-CI:00): 94, pid=7, name=train, Contained: SM.",
+    "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress (First)",
+    "nvidia-nvswitch0: SXid (PCI:0000:85:00.0): 20034, Fatal, Link 62 LTSSM Fault Up",
+    "nvidia-nvlink: Unregistered the Nvlink Core, major device number 511",
+    "NVRM: The NVIDIA GPU 0000:b3:00.0\nNVRM: (PCI ID: 10de:26b5) installed in this system has\nNVRM: fallen off the bus and is not responding to commands.",
+    "NVRM: GPU 0000:c1:00.0: GPU has fallen off the bus.",
+    "NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x62:0x65:1436)",
+    "NVRM: GPU6 _kgspLogRpcTimeout: ********************************* GSP Timeout **********************************",
+    "NVRM: GPU6 _kgspIsHeartbeatTimedOut: Heartbeat timed out, currentTimeMs 812751949 heartbeat 1899482",
+    "NVRM: Attempting to remove device 0000:17:00.0 with non-zero usage count!",
+    "NVRM: GPU 0000:17:00.0: Could not acquire UnbindLock",
+    "pcieport 0000:00:03.1: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Requester ID)",
+    "nvidia 0000:03:00.0: AER: PCIe Bus Error: severity=Correctable, type=Physical Layer, (Receiver ID)",
+    "nvidia 0000:03:00.0: AER: aer_status: 0x00100000, aer_mask: 0x00000000",
+    "pcieport 0000:00:03.1: DPC: containment event, status:0x1f01 source:0x0000",
+    "amdgpu 0000:83:00.0: amdgpu: {7}socket: 0, die: 0, 1 new uncorrectable hardware errors detected in umc block",
+    "amdgpu 0000:83:00.0: amdgpu: {9}GPU reset for gfx RAS poison consumption is issued!",
+    "amdgpu 0000:83:00.0: amdgpu: RAS records:33 exceed threshold:32",
+    "amdgpu 0000:83:00.0: amdgpu: Saved bad pages 33 reaches threshold value 32",
+    "amdgpu 0000:83:00.0: amdgpu: ring comp_1.0.0 timeout, signaled seq=12, emitted seq=14",
+    "amdgpu 0000:83:00.0: amdgpu: GPU reset(3) failed",
+    "amdgpu 0000:83:00.0: amdgpu: device lost from bus!",
+    "amdgpu 0000:83:00.0: amdgpu: ERROR: GPU over temperature range(SW CTF) detected!",
+    "amdgpu 0000:83:00.0: amdgpu: WARN: GPU is throttled, expect performance decrease.",
+    "amdgpu 0000:83:00.0: amdgpu: MES(1) failed to respond to msg=REMOVE_QUEUE",
+    "amdgpu 0000:83:00.0: amdgpu: [gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:8 pasid:32772)",
+    "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3",
+    "i915 0000:03:00.0: [drm] GPU HANG: ecode 12:1:85dffffb, in python3 [4242]",
+    "i915 0000:03:00.0: [drm] *ERROR* Failed to reset chip",
+    "xe 0000:03:00.0: [drm] GT1: Timedout job: seqno=12, lrc_seqno=12, guc_id=2, flags=0x0 in python3 [4242]",
+    "xe 0000:03:00.0: [drm] Tile0: GT0: reset started",
+    "xe 0000:03:00.0: [drm] *ERROR* CRITICAL: Xe has declared device 0000:03:00.0 as wedged.",
+    "accel accel3: Going to reset device",
+    "accel accel3: 0000:19:00.0 Failed to reset! Device is NOT usable",
+    "habanalabs hl3: Device heartbeat failed!",
+    "tenstorrent 0000:01:00.0: Device is unresponsive, cannot reset.",
+];
+
+/// Drivers pad their columns by version, consoles add `\r` and tabs.
+#[test]
+fn a_drivers_line_reads_alike_however_its_blanks_and_its_case_are() {
+    let what = |text: &str| {
+        let (kind, place, code, severity, process, instance) = reported(text)?;
+        let process = process.map(|(pid, comm)| (pid, comm.map(|comm| comm.to_lowercase())));
+        Some((kind, place, code, severity, process, instance))
+    };
+    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let mut respelled = |line: &str| {
+        let mut text = String::new();
+        for c in line.chars() {
+            match c {
+                ' ' => text.push_str([" ", "  ", "   ", "\t", " \t "][numbers.next(5)]),
+                '\n' => text.push_str(["\n", " \n", "\r\n"][numbers.next(3)]),
+                // Blanks where columns are aligned; not within numbers, nor before a name.
+                ')' | ',' if numbers.next(8) == 0 => text.extend([' ', c]),
+                _ if numbers.next(3) == 0 => text.extend(c.to_uppercase()),
+                _ if numbers.next(3) == 0 => text.extend(c.to_lowercase()),
+                _ => text.push(c),
+            }
+        }
+        text + ["", "\r", " ", " \r", "\t"][numbers.next(5)]
+    };
+    let mut unlike = Vec::new();
+    for line in OF_DRIVERS {
+        let plain = what(line);
+        assert!(plain.is_some(), "{line}");
+        let mut texts = (0..300).map(|_| respelled(line));
+        unlike.extend(texts.find(|text| what(text) != plain));
+    }
+    assert_eq!(unlike, [""; 0]);
+}
+
+#[test]
+fn an_xid_reads_alike_without_the_words_that_some_versions_leave_out() {
+    let read = Some(xid_of("0000:c1:00", 149, Severity::Critical, None));
+    for text in [
+        "NVRM: Xid (PCI:0000:c1:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x025525c6 0x00000000)",
+        "NVRM: Xid (PCI:0000:c1:00): 149 NETIR_LINK_EVT Fatal",
+        "NVRM: Xid (PCI:0000:c1:00.0): 149, Fatal Link 09",
+        "nvrm:  xid ( pci:0000:c1:00.0 ) : 149, NETIR_LINK_EVT Fatal XC 1 i 0 Link 01 [0x0000000a]",
+        "NVRM: Xid (0000:c1:00): 149, pid='<unknown>', name=<unknown>, NETIR_LINK_EVT Fatal XC0 i0",
+    ] {
+        assert_eq!(reported(text), read, "{text}");
+    }
+}
+
 #[test]
 fn a_crash_is_never_an_event_whatever_its_names_are() {
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);

@@ -64,7 +64,12 @@ fn wait(sink: &impl Sink, wanted: impl Fn(&Report) -> bool) -> Report {
 fn each_path_and_method_has_its_answer() {
     let (sink, address) = start(Users::default(), None, WIDE);
     let page = request(address, "GET /metrics HTTP/1.1");
-    assert!(page.contains("gpu_power_watts{gpu_uuid=\"GPU-1\",gpu_index=\"0\"} 250.5\n"), "{page}");
+    assert!(
+        page.contains(
+            "gpu_power_watts{gpu_uuid=\"GPU-1\",gpu_index=\"0\",host_name=\"node\"} 250.5\n"
+        ),
+        "{page}"
+    );
     assert!(page.contains("content-type: text/plain; version=0.0.4"), "{page}");
     let head = request(address, "HEAD /metrics HTTP/1.1");
     assert!(status(&head) == "200" && !head.contains("gpu_power"), "{head}");

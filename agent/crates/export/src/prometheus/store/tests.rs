@@ -21,7 +21,7 @@ fn a_page_has_the_last_points_under_translated_names() {
     let energy = |joules| point(device::ENERGY.def(), &own, Some(Value::Double(joules)));
     let mut store = store(&[Native], vec![energy(1.0)]);
     store.update(&EnrichedBatch { points: vec![energy(2.5)] }, Instant::now());
-    let lines = r#"gpu_energy_joules_total{gpu_uuid="GPU-1",gpu_index="0"} 2.5"#;
+    let lines = r#"gpu_energy_joules_total{gpu_uuid="GPU-1",gpu_index="0",host_name="node"} 2.5"#;
     let plain = text(&mut store, Format::Text, Instant::now());
     assert_eq!(sample(&plain), [lines, r#"target_info{host_name="node"} 1"#]);
     assert!(plain.contains("# TYPE gpu_energy_joules_total counter\n"), "{plain}");
@@ -29,6 +29,40 @@ fn a_page_has_the_last_points_under_translated_names() {
     assert_eq!(sample(&metrics), sample(&plain));
     let head = "# TYPE gpu_energy_joules counter\n# UNIT gpu_energy_joules joules\n# HELP ";
     assert!(metrics.contains(head) && metrics.ends_with("# EOF\n"), "{metrics}");
+}
+
+#[test]
+fn every_series_says_of_which_host_and_cluster_it_is() {
+    use crate::naming::Profile::L9gpu;
+    let mut resource = AttrSet::new();
+    let facts = [
+        (&attr::HOST_NAME, "node-1"),
+        (&attr::OS_TYPE, "linux"),
+        (&attr::K8S_CLUSTER_NAME, "prod"),
+        (&attr::CLOUD_ZONE, "a"),
+    ];
+    for (key, value) in facts {
+        resource.set(key, value);
+    }
+    let labels = text::of_host(resource.iter().map(|(key, value)| (key.name, value)));
+    let promoted = r#",host_name="node-1",k8s_cluster_name="prod",cloud_availability_zone="a""#;
+    assert_eq!(&*labels, promoted);
+    assert_eq!(&*text::of_host(std::iter::empty()), "");
+    let mut store = store(&[Native, Dcgm], mig_device());
+    store.options.of_host = labels;
+    let page = text(&mut store, Format::OpenMetrics, Instant::now());
+    for line in sample(&page) {
+        let has = [
+            line.contains(promoted),
+            line.contains("Hostname=\"node\""),
+            line.starts_with("target_info"),
+        ];
+        assert_eq!(has.iter().filter(|has| **has).count(), 1, "{line}");
+    }
+    // This profile's translator has put it there.
+    store.options.profiles = vec![L9gpu];
+    let page = text(&mut store, Format::Text, Instant::now());
+    assert!(!page.contains(promoted), "{page}");
 }
 
 #[test]
@@ -119,7 +153,9 @@ fn the_scope_is_on_every_series_where_it_is_wanted() {
     let text = text(&mut store, Format::Text, Instant::now());
     let first = sample(&text)[0].to_owned();
     assert!(
-        first.contains("gpu_index=\"0\",otel_scope_name=\"gpuwho\",otel_scope_version="),
+        first.contains(
+            "gpu_index=\"0\",host_name=\"node\",otel_scope_name=\"gpuwho\",otel_scope_version="
+        ),
         "{first}"
     );
 }

@@ -12,6 +12,7 @@ fn at(seconds: u64) -> SystemTime {
 fn device(uuid: &str, pci: &str) -> GpuInfo {
     GpuInfo {
         uuid: GpuUuid::new(uuid),
+        placed: None,
         vendor: "nvidia".into(),
         index: 3,
         minor: Some(3),
@@ -37,6 +38,7 @@ fn known(uuid: &str, pci: &str, last_seen: u64) -> KnownDevice {
         serial: info.serial,
         last_seen,
         replaced_by: None,
+        best_link: [None; 2],
     }
 }
 
@@ -55,6 +57,62 @@ fn a_device_is_known_to_the_next_agent_with_when_it_last_answered() {
     register.seen(&GpuUuid::new("GPU-1"), at(160));
     drop(register);
     assert_eq!(next(&state), [known("GPU-1", "00000000:13:00.0", 160)]);
+}
+
+#[test]
+fn the_best_link_of_a_slot_is_kept_until_it_is_forgotten_or_another_board_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = |lanes, generation| [Some(lanes), Some(generation)];
+    let uuid = GpuUuid::new("GPU-1");
+    let at_13 = device("GPU-1", "00000000:13:00.0");
+    let register = DeviceStore::open(folder.path());
+    register.identified(&at_13, at(100));
+    for seen in [link(8, 5), link(16, 1), link(4, 4)] {
+        register.linked(&uuid, seen);
+    }
+    register.identified(&at_13, at(200));
+    drop(register);
+    let register = DeviceStore::open(folder.path());
+    assert_eq!(register.best_link(&uuid), link(16, 5), "after a restart");
+    assert!(register.forget_link("GPU-1") && !register.forget_link("GPU-2"));
+    assert_eq!(register.best_link(&uuid), [None; 2]);
+    for other in [
+        GpuInfo { serial: Some("another".into()), ..at_13.clone() },
+        device("GPU-1", "00000000:14:00.0"),
+    ] {
+        register.identified(&at_13, at(300));
+        register.linked(&uuid, link(16, 5));
+        register.identified(&other, at(400));
+        assert_eq!(register.best_link(&uuid), [None; 2], "{other:?}");
+    }
+}
+
+#[test]
+fn an_identity_does_not_change_with_what_could_be_read() {
+    let with = |uuid: &str, serial: Option<&str>| GpuInfo {
+        placed: Some(GpuUuid::new("TT-0000:04:00.0")),
+        serial: serial.map(str::to_owned),
+        ..device(uuid, "0000:04:00.0")
+    };
+    let (own, placed) = ("TT-00112233", "TT-0000:04:00.0");
+    // Seen with and without telemetry, in either order: what it was first is what it is.
+    for (first, later, expected) in [
+        (with(own, Some("a")), with(placed, None), own),
+        (with(placed, None), with(own, Some("a")), placed),
+        // Another board in the slot.
+        (with(own, Some("a")), with("TT-99", Some("b")), "TT-99"),
+        (with(placed, Some("a")), with(own, Some("b")), own),
+    ] {
+        let register = DeviceStore::default();
+        for info in [&first, &later] {
+            let info = register.same(info.clone());
+            register.identified(&info, at(100));
+        }
+        let again = register.same(later.clone());
+        assert_eq!(again.uuid.as_str(), expected, "{first:?} {later:?}");
+        let present = register.known("nvidia").into_iter().filter(|one| one.replaced_by.is_none());
+        assert_eq!(present.count(), 1, "{first:?} {later:?}");
+    }
 }
 
 #[test]

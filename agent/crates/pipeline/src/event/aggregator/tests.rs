@@ -25,6 +25,7 @@ fn room() -> Room {
     let inventory = Arc::new(Inventory::default());
     let gpu = inventory.put(GpuInfo {
         uuid: GpuUuid::new("GPU-0"),
+        placed: None,
         vendor: "nvidia".into(),
         index: 0,
         minor: Some(3),

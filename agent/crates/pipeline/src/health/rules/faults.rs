@@ -15,6 +15,8 @@ const LINK: &[u32] = &[74, 136, 144, 145, 146, 147, 148, 149, 150, 155, 166, 170
 const POWER: &[u32] = &[54];
 /// The GPU's system processor.
 const FIRMWARE: &[u32] = &[119, 120];
+/// What the device needs to recover has changed.
+const ADVICE: &[u32] = &[154];
 
 fn is_critical(what: &Observation) -> bool {
     what.severity == Severity::Critical
@@ -46,10 +48,15 @@ pub(super) fn is_firmware(what: &Observation) -> bool {
     is_xid(what, FIRMWARE)
 }
 
-/// Any other fault that needs an operator. XID 154 is the driver's advice, which
-/// `gpu.recovery.action` has.
+/// The driver's advice to reset the device or to restart the host: XID 154. Where the library has it,
+/// `gpu.recovery.action` is judged instead.
+pub(in crate::health) fn is_advice(what: &Observation) -> bool {
+    is_xid(what, ADVICE)
+}
+
+/// Any other fault that needs an operator, but for the driver's advice ([`is_advice`]).
 pub(super) fn is_other(what: &Observation) -> bool {
-    let is_named = [MEMORY, BUS, LINK, POWER, FIRMWARE, &[154]];
+    let is_named = [MEMORY, BUS, LINK, POWER, FIRMWARE, ADVICE];
     match what.kind {
         EventKind::Xid => is_critical(what) && !is_named.iter().any(|codes| is_xid(what, codes)),
         EventKind::InitFailed | EventKind::DriverTimeout | EventKind::Unavailable => {
