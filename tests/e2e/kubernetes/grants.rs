@@ -17,8 +17,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// All that a kubelet grants something here.
-const PODS: [&str; 9] =
-    ["astray", "first", "second", "claimant", "sliced", "whole", "monitor-x2x4z", "sharer", "many"];
+const PODS: [&str; 11] = [
+    "astray",
+    "first",
+    "second",
+    "claimant",
+    "sliced",
+    "whole",
+    "gke",
+    "placed",
+    "monitor-x2x4z",
+    "sharer",
+    "many",
+];
 
 /// Pods of one container each, and a kubelet that knows them.
 struct Node {
@@ -285,10 +296,11 @@ fn a_mig_instance_is_granted_to_its_pod_and_a_pod_that_is_gone_has_nothing() {
     let instances = ["gke", "placed"].map(|pod| {
         let mut points = node.reported.points().iter();
         let point = points.rfind(|point| is_grant(point, ALLOCATION, &[pod])).unwrap();
-        let id = point["attributes"]["gpu.mig.gpu_instance.id"].as_i64();
-        (id, point["attributes"]["gpu.mig.profile"].as_str())
+        let [id, profile] =
+            ["gpu.mig.gpu_instance.id", "gpu.mig.profile"].map(|key| &point["attributes"][key]);
+        (id.as_i64().unwrap(), profile.as_str().unwrap().to_owned())
     });
-    assert_eq!(instances, [(Some(1), Some("3g.20gb")), (Some(3), Some("2g.10gb"))]);
+    assert_eq!(instances, [(1, "3g.20gb".to_owned()), (3, "2g.10gb".to_owned())]);
     let who = node.reported.who();
     let uid = who["holders"].as_array().unwrap().iter().find(|holder| holder["pod"] == "whole");
     let uid = uid.unwrap()["pod_uid"].as_str().unwrap().to_owned();

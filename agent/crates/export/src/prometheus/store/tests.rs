@@ -48,7 +48,7 @@ fn every_series_says_of_which_host_and_cluster_it_is() {
     let promoted = r#",host_name="node-1",k8s_cluster_name="prod",cloud_availability_zone="a""#;
     assert_eq!(&*labels, promoted);
     assert_eq!(&*text::of_host(std::iter::empty()), "");
-    let mut store = store(&[Native, Dcgm], mig_device());
+    let mut store = store(&[Native, Dcgm(Old)], mig_device());
     store.options.of_host = labels;
     let page = text(&mut store, Format::OpenMetrics, Instant::now());
     for line in sample(&page) {
