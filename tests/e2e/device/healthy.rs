@@ -1,4 +1,4 @@
-//! An hour of each healthy scenario by a simulated clock: no condition starts, no event is told, no alert of
+//! An hour of each healthy scenario by a simulated clock: no condition starts, no event is reported, no alert of
 //! Prometheus fires.
 
 use crate::export::rules::promtool;
@@ -110,20 +110,20 @@ impl Simulated {
         fs::write(&self.clock, second.to_string()).unwrap();
         self.host.play_at(second.into()).unwrap();
         let time = UNIX_EPOCH + Duration::from_secs(1_800_000_000 + u64::from(second));
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for (vendor, reader) in &mut self.readers {
             let mut batch = Batch::new(vendor.name, time);
             reader.collect(&mut batch);
             let now = (1e6 + f64::from(second), time);
             let changes = self.monitor.evaluate(&mut batch, &self.inventory, now);
-            told.extend(changes.iter().map(|what| format!("{second} s: {}", what.message)));
+            reported.extend(changes.iter().map(|what| format!("{second} s: {}", what.message)));
             if second.is_multiple_of(60) {
                 for (_, sample) in &batch.samples {
                     keep(&mut self.series, sample);
                 }
             }
         }
-        told
+        reported
     }
 
     /// The devices that are not well.
@@ -187,14 +187,14 @@ fn a_healthy_hour_of_each_scenario_raises_nothing() {
     for scenario in HEALTHY {
         let folder = tempfile::tempdir().unwrap();
         let mut host = Simulated::new(folder.path(), scenario);
-        let told: Vec<_> = (0..=HOUR / TICK).flat_map(|tick| host.tick(tick * TICK)).collect();
+        let reported: Vec<_> = (0..=HOUR / TICK).flat_map(|tick| host.tick(tick * TICK)).collect();
         let sick = host.sick(HOUR);
         assert!(host.series.values().any(|values| values.len() > 60), "{scenario}");
         let fired = alerts(folder.path(), &host.series);
         has_promtool &= fired.is_some();
         let fired = fired.unwrap_or_default();
-        if !told.is_empty() || !sick.is_empty() || !fired.is_empty() {
-            wrong.push(format!("{scenario}: {told:#?} {sick:#?} {fired}"));
+        if !reported.is_empty() || !sick.is_empty() || !fired.is_empty() {
+            wrong.push(format!("{scenario}: {reported:#?} {sick:#?} {fired}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
