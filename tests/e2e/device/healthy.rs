@@ -63,6 +63,8 @@ fn asked() -> [(&'static MetricDef, u8, &'static str); 4] {
 /// One host in its simulated time.
 struct Simulated {
     host: Host,
+    /// Whether the other vendors' files change with the time.
+    plays: bool,
     clock: std::path::PathBuf,
     readers: Vec<(&'static Vendor, DeviceReader)>,
     inventory: Arc<Inventory>,
@@ -102,13 +104,15 @@ impl Simulated {
         let names = vendors.iter().map(|vendor| vendor.name).collect();
         let interval = Duration::from_secs(u64::from(TICK));
         let monitor = HealthMonitor::new(HealthSettings::default(), interval, names);
-        Self { clock, readers, inventory, monitor, series: BTreeMap::new(), host }
+        Self { clock, readers, inventory, monitor, series: BTreeMap::new(), host, plays: true }
     }
 
     /// One reading of all devices; what health reports of it.
     fn tick(&mut self, second: u32) -> Vec<String> {
         fs::write(&self.clock, second.to_string()).unwrap();
-        self.host.play_at(second.into()).unwrap();
+        if self.plays {
+            self.host.play_at(second.into()).unwrap();
+        }
         let time = UNIX_EPOCH + Duration::from_secs(1_800_000_000 + u64::from(second));
         let mut reported = Vec::new();
         for (vendor, reader) in &mut self.readers {
@@ -201,4 +205,36 @@ fn a_healthy_hour_of_each_scenario_raises_nothing() {
     if !has_promtool {
         gpuwho_tests::skip!("promtool (Debian's prometheus)");
     }
+}
+
+/// `tenstorrent/tt-firmware` 9 on a Galaxy: the class folders have `dev` and `uevent` alone, and there is no
+/// `hwmon`. Health said that each device is to be drained.
+#[test]
+fn devices_without_telemetry_are_well_and_doctor_says_that_they_are_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut host = Simulated::new(folder.path(), "wormhole4");
+    host.plays = false;
+    let devices = folder.path().join("host/sys/bus/pci/drivers/tenstorrent");
+    let devices: Vec<_> =
+        fs::read_dir(devices).unwrap().map(|entry| entry.unwrap().path()).collect();
+    for device in &devices {
+        fs::remove_dir_all(device.join("hwmon")).unwrap();
+        let class = fs::read_dir(device.join("tenstorrent")).unwrap().next().unwrap().unwrap();
+        for entry in fs::read_dir(class.path()).unwrap().map(|entry| entry.unwrap()) {
+            match entry.file_type().unwrap().is_dir() {
+                true => fs::remove_dir_all(entry.path()).unwrap(),
+                false if entry.file_name() == "dev" => {}
+                false => fs::remove_file(entry.path()).unwrap(),
+            }
+        }
+    }
+    let reported: Vec<_> = (0..30).flat_map(|tick| host.tick(tick * TICK)).collect();
+    assert_eq!((reported, host.sick(300)), (Vec::new(), Vec::new()));
+    let up = host
+        .series
+        .iter()
+        .filter(|(name, values)| name.starts_with("gpu_up{") && values.iter().all(|up| *up > 0.0));
+    assert_eq!((up.count(), devices.len()), (4, 4));
+    let reason = host.readers[0].1.report().reason;
+    assert!(reason.contains("its driver has no reading of it"), "{reason}");
 }

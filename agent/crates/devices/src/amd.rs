@@ -105,8 +105,7 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let (clients, list) = (Arc::new(Clients::default()), Arc::new(ProcessList::default()));
     let device = |(index, address, folder)| {
         let (paths, clients, list) = (paths.clone(), Arc::clone(&clients), Arc::clone(&list));
-        let (files, board, known) = (Files::default(), Board::default(), None);
-        let telemetry = sysfs::Telemetry::default();
+        let (files, board, known, had_any) = (Files::default(), Board::default(), None, false);
         let device = AmdDevice {
             paths,
             folder,
@@ -115,7 +114,7 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
             files,
             known,
             board,
-            telemetry,
+            had_any,
             clients,
             list,
         };
@@ -135,7 +134,7 @@ struct AmdDevice {
     /// The device and its partitions as last read.
     known: Option<Known>,
     board: Board,
-    telemetry: sysfs::Telemetry,
+    had_any: bool,
     /// Shared by all devices, as is the list of KFD's processes.
     clients: Arc<Clients>,
     list: Arc<ProcessList>,
@@ -156,7 +155,7 @@ impl DeviceRead for AmdDevice {
     fn read(&mut self, openers: &[u32]) -> Reading {
         let mut reading = sysfs::begin(&mut self.files);
         reading.outcome = self.read_into(openers, &mut reading);
-        self.telemetry.check(&mut reading);
+        sysfs::check_telemetry(&mut reading, &mut self.had_any);
         if reading.outcome != Outcome::Ok {
             self.known = None;
         }

@@ -143,13 +143,13 @@ pub(super) struct FileDevice<R> {
     reader: R,
     files: Files,
     is_identified: bool,
-    telemetry: Telemetry,
+    had_telemetry: bool,
 }
 
 impl<R: ReadFiles + 'static> FileDevice<R> {
     pub(super) fn boxed(reader: R) -> Box<dyn DeviceRead> {
-        let (files, telemetry) = <(Files, Telemetry)>::default();
-        Box::new(Self { reader, files, is_identified: false, telemetry })
+        let files = Files::default();
+        Box::new(Self { reader, files, is_identified: false, had_telemetry: false })
     }
 }
 
@@ -164,7 +164,7 @@ impl<R: ReadFiles> DeviceRead for FileDevice<R> {
             }
             self.reader.values(&mut self.files, openers, &mut reading)
         };
-        self.telemetry.check(&mut reading);
+        check_telemetry(&mut reading, &mut self.had_telemetry);
         self.is_identified &= reading.outcome == Outcome::Ok;
         end(&self.files, reading)
     }
@@ -208,21 +208,13 @@ pub(super) fn outcome(reading: &mut Reading, files: &Files) -> Outcome {
     Outcome::Ok
 }
 
-/// Whether the readings of a device that had some have ended.
-#[derive(Debug, Default)]
-pub(super) struct Telemetry {
-    had_any: bool,
-}
-
-impl Telemetry {
-    /// A device without telemetry is well; one whose telemetry has gone is not.
-    pub(super) fn check(&mut self, reading: &mut Reading) {
-        let is_unread = reading.outcome == Outcome::Ok && reading.note.starts_with(UNREAD);
-        if is_unread && self.had_any {
-            reading.outcome = Outcome::Failing("the readings that it had are gone".to_owned());
-        }
-        self.had_any |= !is_unread && reading.values.len() > 1;
+/// A device without telemetry is well; one whose telemetry has gone is not.
+pub(super) fn check_telemetry(reading: &mut Reading, had_any: &mut bool) {
+    let is_unread = reading.outcome == Outcome::Ok && reading.note.starts_with(UNREAD);
+    if is_unread && *had_any {
+        reading.outcome = Outcome::Failing("the readings that it had are gone".to_owned());
     }
+    *had_any |= !is_unread && reading.values.len() > 1;
 }
 
 /// Whether the device is suspended, or about to be: reading its files would wake it. Reading this one
