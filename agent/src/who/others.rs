@@ -45,9 +45,11 @@ impl HostReport {
                 }
             }
             let mut whole = device.without_processes();
-            if processes.is_empty() && others.processes > 0 {
-                // All of it is theirs.
-                others.memory_bytes = others.memory_bytes.or(whole.memory_exclusive_bytes.take());
+            if others.processes > 0 {
+                let all = whole.memory_exclusive_bytes.take();
+                let (theirs, shared) = if processes.is_empty() { (all, None) } else { (None, all) };
+                others.memory_bytes = others.memory_bytes.or(theirs);
+                whole.memory_unsplittable_bytes = whole.memory_unsplittable_bytes.or(shared);
             }
             let others = Some(others).filter(|others| others.processes > 0);
             Device { processes, others, ..whole }
@@ -147,6 +149,23 @@ mod tests {
         // The driver's reason stays; that of a source about processes does not.
         assert_eq!(text.matches("comm-80").count(), 1, "{text}");
         assert_eq!(text.matches("comm-81").count() + text.matches("comm-90").count(), 0, "{text}");
+    }
+
+    #[test]
+    fn memory_that_the_driver_does_not_divide_is_no_user_s_alone_where_others_are_on_it() {
+        let bare = |uid, pid| Process { memory_bytes: None, ..process(Some(uid), pid, 0) };
+        let seen = |processes: Vec<Process>| {
+            let memory_used_bytes = Some(9);
+            let device = Device { memory_used_bytes, processes, ..Device::default() };
+            let devices = vec![device.with_rest(true)];
+            let mut seen = HostReport { devices, ..HostReport::default() }.as_seen_by(7);
+            let device = seen.devices.remove(0);
+            let others = device.others.and_then(|others| others.memory_bytes);
+            (device.memory_exclusive_bytes, device.memory_unsplittable_bytes, others)
+        };
+        assert_eq!(seen(vec![bare(7, 70)]), (Some(9), None, None));
+        assert_eq!(seen(vec![bare(8, 80)]), (None, None, Some(9)));
+        assert_eq!(seen(vec![bare(7, 70), bare(8, 80)]), (None, Some(9), None));
     }
 
     #[test]

@@ -198,7 +198,6 @@ impl Gpu {
     /// Busy time since the last reading, of the device and of each process: over the engine class that
     /// was busiest.
     fn utilization(&mut self, reading: &mut Reading) {
-        // Of the moment at which the files were read: for all devices at once.
         let (now_ns, now) = self.clients.engines(&self.address);
         let Some((then_ns, then)) = self.last.replace((now_ns, now.clone())) else { return };
         let passed = now_ns.saturating_sub(then_ns);

@@ -249,7 +249,6 @@ impl Open {
             let hours = unknown as f64 / NS_PER_HOUR;
             all.push(format!("no reading shows the use of {hours:.4} GPU-hours"));
         }
-        // Where none of it is known, the receipt has none.
         let [_, unmetered] = total.unknown_ns;
         if unmetered > 0 && total.energy().is_some() {
             let hours = unmetered as f64 / NS_PER_HOUR;
