@@ -35,8 +35,7 @@ pub enum DeviceName {
         /// Compute instance id, if its node is allowed too.
         compute_instance: Option<u32>,
     },
-    /// A MIG instance by its place (NVIDIA's driver of resource claims): it names the only instance of
-    /// the profile on the device, for the inventory has no placements.
+    /// A MIG instance by its place (NVIDIA's claims): the only one of its profile on the device.
     Placed {
         /// Minor number of the device's node.
         minor: u32,

@@ -6,7 +6,7 @@ use gpuwho_model::catalog::process::{self, ProcessTask, ProcessType};
 use gpuwho_model::catalog::share::{GrantKind, GrantSource};
 use gpuwho_model::catalog::{NO_DIM, gpm, instance};
 use gpuwho_model::ids::OwnerId;
-use gpuwho_model::ids::{GpuId, GpuUuid, InstanceId, PodUid, ProcKey, SlurmJobId};
+use gpuwho_model::ids::{GpuId, GpuUuid, InstanceId, ProcKey, SlurmJobId};
 use gpuwho_model::sample::{Batch, GpuProcess, Subject, Value};
 use gpuwho_owners::attribute::allocations::{Allocation, AllocationDetails};
 use gpuwho_owners::attribute::fake::FakeHost;
@@ -129,26 +129,6 @@ impl Rig {
     pub fn allocation(&self, allocations: &[(DeviceName, u32)]) {
         let allocation = |(device, job): &(DeviceName, u32)| allocated(device, self.job(*job));
         self.ownership.allocations().replace("slurm", allocations.iter().map(allocation).collect());
-    }
-
-    /// Allocates replicas of devices to jobs: how many to each.
-    pub fn replicas(&self, allocations: &[(DeviceName, u32, usize)]) {
-        let allocation = |(device, job, replicas): &(DeviceName, u32, usize)| Allocation {
-            kind: GrantKind::Replica,
-            details: AllocationDetails {
-                replicas: Some(*replicas),
-                ..AllocationDetails::default()
-            },
-            ..allocated(device, self.job(*job))
-        };
-        self.ownership.allocations().replace("slurm", allocations.iter().map(allocation).collect());
-    }
-
-    /// A container of a pod, or the pod as a whole.
-    pub fn pod(&self, uid: &str, container: Option<&str>) -> OwnerId {
-        let container = container.map(Into::into);
-        let owner_id = Owner::Pod { uid: PodUid::new(uid), container, within: None };
-        self.ownership.allocation_owner(owner_id, &Workload::default())
     }
 
     pub fn instance(&self, uuid: &str, on: GpuId, slices: u32) -> InstanceId {

@@ -4,8 +4,10 @@ use crate::accounting::Amount;
 use crate::accounting::fixture::{Read, Rig, allocated, rows};
 use gpuwho_model::catalog::share::{GrantKind, GrantSource};
 use gpuwho_model::ids::{ContainerId, GpuUuid, OwnerId, PodUid, ProcKey};
+use gpuwho_owners::attribute::Workload;
 use gpuwho_owners::attribute::allocations::{Allocation, AllocationDetails, Claim, Disputes};
 use gpuwho_owners::attribute::names::{ContainerFacts, Provider};
+use gpuwho_owners::attribute::owner::Owner;
 use gpuwho_owners::inventory::DeviceName;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -26,12 +28,19 @@ fn mig(uuid: &str) -> DeviceName {
     DeviceName::Uuid(GpuUuid::new(uuid))
 }
 
+/// A container of a pod, or the pod as a whole.
+fn pod(rig: &Rig, uid: &str, container: Option<&str>) -> OwnerId {
+    let container = container.map(Into::into);
+    let owner_id = Owner::Pod { uid: PodUid::new(uid), container, within: None };
+    rig.ownership.allocation_owner(owner_id, &Workload::default())
+}
+
 /// A device that a container of a pod has, or several of its containers.
 fn of_pod(rig: &Rig, device: &DeviceName, uid: &str, container: Option<&str>) -> Allocation {
     Allocation {
-        holder: rig.pod(uid, None),
+        holder: pod(rig, uid, None),
         source: GrantSource::Kubelet,
-        ..allocated(device, rig.pod(uid, container))
+        ..allocated(device, pod(rig, uid, container))
     }
 }
 
@@ -170,7 +179,7 @@ fn idle_time_is_not_half_a_monitor_s() {
     rig.ownership.allocations().replace("kubelet", all);
     rig.read(0, &quiet());
     rig.read(10, &quiet());
-    let train = rig.pod("train", Some("main"));
+    let train = pod(&rig, "train", Some("main"));
     assert_eq!(had(&rig), BTreeMap::from([((train, "granted"), 10.0), ((train, "idle"), 10.0)]));
 }
 
@@ -185,11 +194,11 @@ fn a_device_of_two_containers_is_their_pod_s_once_and_so_is_their_use() {
     let read = Read { busy: Some(0.8), processes, ..quiet() };
     rig.read(0, &read);
     let batch = rig.read(10, &read);
-    let [a, pod] = [Some("a"), None].map(|container| rig.pod(POD, container));
-    let other = rig.pod(OTHER, Some("main"));
+    let [a, whole] = [Some("a"), None].map(|container| pod(&rig, POD, container));
+    let other = pod(&rig, OTHER, Some("main"));
     let expected = [
         ((a, "used"), 8.0),
-        ((pod, "granted"), 5.0),
+        ((whole, "granted"), 5.0),
         ((other, "granted"), 5.0),
         ((other, "idle"), 2.0),
     ];

@@ -1,6 +1,8 @@
-use crate::accounting::fixture::{Read, Rig, rows};
+use crate::accounting::fixture::{Read, Rig, allocated, rows};
+use gpuwho_model::catalog::share::GrantKind;
 use gpuwho_model::ids::{GpuUuid, PodUid};
 use gpuwho_owners::attribute::Workload;
+use gpuwho_owners::attribute::allocations::{Allocation, AllocationDetails};
 use gpuwho_owners::attribute::owner::Owner;
 use gpuwho_owners::inventory::DeviceName;
 use std::sync::Arc;
@@ -218,7 +220,12 @@ fn a_pod_process_without_a_known_container_may_be_the_allocated_container_s() {
 #[test]
 fn replicas_of_one_owner_are_one_series_and_idle_energy_is_by_replica() {
     let mut rig = Rig::new();
-    rig.replicas(&[(index(0), 7, 2), (index(0), 8, 1)]);
+    let replicas = [(7, 2), (8, 1)].map(|(job, count)| Allocation {
+        kind: GrantKind::Replica,
+        details: AllocationDetails { replicas: Some(count), ..AllocationDetails::default() },
+        ..allocated(&index(0), rig.job(job))
+    });
+    rig.ownership.allocations().replace("slurm", replicas.to_vec());
     rig.read(0, &Read { joules: Some(0.0), ..quiet() });
     let batch = rig.read(10, &Read { joules: Some(900.0), ..quiet() });
     let info = rows([("job 7", "slurm replica", 1.0), ("job 8", "slurm replica", 1.0)]);

@@ -4,9 +4,8 @@
 //! if its pod is certain: an entry of an unknown pod, of a pod that is listed twice, or with other
 //! devices than a moment ago waits until the pod is known.
 //!
-//! A pod has one allocation of a device or instance, whatever the list repeats: a claim is listed for each
-//! container that uses it and each of its requests (`cm/dra/manager.go` GetContainerClaimInfos), and again
-//! with every retry of another driver (kubernetes/kubernetes #141335).
+//! A pod has one allocation of a device or instance, whatever the list repeats: a claim is listed for each of
+//! its containers and requests (`cm/dra/manager.go` GetContainerClaimInfos), and again with each retry.
 
 use super::devices::{AllocatedDevice, NameContext, Unnamed, node_ids};
 use crate::attribute::allocations::{Allocation, Claim, PinnedResources};
@@ -284,8 +283,8 @@ impl PodDevices {
     }
 }
 
-/// The devices of a container's claims. The kubelet lists a claim's devices each with the CDI names of
-/// those before it, too (`cm/container_manager_linux.go` GetDynamicResources).
+/// The devices of a container's claims. A claim's device is listed with the CDI names of those before it,
+/// too (`cm/container_manager_linux.go` GetDynamicResources).
 fn claimed(container: &ContainerResources, names: &NameContext<'_>) -> Vec<AllocatedDevice> {
     let mut claimed = Vec::new();
     for dynamic in &container.dynamic_resources {
