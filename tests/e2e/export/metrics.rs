@@ -50,6 +50,7 @@ const NOT_ON_H100: &[&str] = &[
     // Only where a price is configured.
     "gpu.price",
     "gpu.cost",
+    "gpu.xid.last",
 ];
 
 /// Real workers in real groups, each alone on the first slot of its GPU.
