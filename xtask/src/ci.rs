@@ -6,11 +6,9 @@ use anyhow::{Context as _, Result, bail};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The lints while they run, and what they say.
-static LINTS: Mutex<Option<Child>> = Mutex::new(None);
+/// What the lints say while they run.
 const LINTS_LOG: &str = "clippy.log";
 
 /// How a step ended, if it did not fail.
@@ -36,7 +34,6 @@ const STEPS: &[Step] = &[
     Step { name: "docs", perform: || docs::check(&agent()).map(passed) },
     Step { name: "chart", perform: chart },
     Step { name: "test", perform: tests },
-    Step { name: "clippy", perform: clippy },
     Step { name: "slow", perform: slow },
     Step { name: "vm", perform: kernels },
 ];
@@ -84,28 +81,25 @@ fn fmt() -> Result<Outcome> {
 }
 
 /// Everything, the fuzz targets too, with what the tests leave of the machine.
-fn start_lints() -> Result<()> {
+fn start_lints() -> Result<Child> {
     let mut command = shell::program("nice", ["-n", "19"]);
     let clippy = shell::cargo(["clippy", "--all-targets"]);
     command.arg(clippy.get_program()).args(clippy.get_args()).args(compile::EVERYTHING);
     command.args(["--", "-D", "warnings"]);
     let log = File::create(place::target(LINTS_LOG)).context("the log of the lints")?;
     command.stdout(Stdio::null()).stderr(log);
-    let child = command.spawn().context("starting clippy")?;
-    *LINTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
-    Ok(())
+    command.spawn().context("starting clippy")
 }
 
 /// What the lints have found.
-fn clippy() -> Result<Outcome> {
-    let lints = LINTS.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let status = lints.context("clippy has not been started")?.wait()?;
+fn finish_lints(mut lints: Child) -> Result<()> {
+    let status = lints.wait()?;
     let said = fs::read_to_string(place::target(LINTS_LOG)).unwrap_or_default();
     if !status.success() {
         print!("{said}");
         bail!("clippy ended with {status}");
     }
-    Ok(Outcome::Passed("beside the tests".to_owned()))
+    Ok(())
 }
 
 fn build() -> Result<Outcome> {
@@ -129,8 +123,15 @@ fn chart() -> Result<Outcome> {
 
 fn tests() -> Result<Outcome> {
     let request = test::Request::everything();
+    let mut lints = None;
     // The examples in comments, which cargo builds, wait for the lints.
-    let tally = test::perform_beside(&request, test::Selected::Fast, start_lints)?;
+    let tally = test::perform_beside(&request, test::Selected::Fast, || {
+        lints = Some(start_lints()?);
+        Ok(())
+    });
+    let linted = lints.map_or(Ok(()), finish_lints);
+    let tally = tally?;
+    linted?;
     Ok(Outcome::Passed(tally.to_string()))
 }
 

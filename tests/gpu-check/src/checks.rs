@@ -40,8 +40,6 @@ pub struct Bench<'a> {
     options: &'a Options,
     /// UUIDs of the GPUs that the agent reads, in its order.
     gpus: Vec<String>,
-    /// Multiprocessors of the first, as CUDA says.
-    multiprocessors: u32,
 }
 
 /// Why a check could not be tried or came to nothing.
@@ -91,9 +89,7 @@ pub fn run(options: &Options, folder: &Path, mut report: impl FnMut(&Row)) -> Ve
     };
     let (gpus, started) = start::check(&watched);
     add(started);
-    let multiprocessors =
-        Running::start(&["idle", "--memory", "64"]).map_or(0, |load| load.ready.multiprocessors);
-    let bench = Bench { watched: &watched, options, gpus, multiprocessors };
+    let bench = Bench { watched: &watched, options, gpus };
     if bench.gpus.is_empty() {
         return rows;
     }

@@ -2,6 +2,7 @@
 //! what was computed (the idea of OFU, arXiv 2605.20799).
 
 use super::{Bench, Checked};
+use crate::load::Running;
 use crate::python::Python;
 use crate::report::Row;
 use crate::watch::{mean, values};
@@ -38,9 +39,10 @@ pub(super) fn check(bench: &Bench<'_>) -> Checked {
         Ok(python) => python,
         Err(why) => return Ok(vec![Row::skip(CHECK, why)]),
     };
+    let multiprocessors = Running::start(&["idle", "--memory", "64"])?.ready.multiprocessors;
     let (mut lines, mut parts) = (Vec::new(), Vec::new());
     while let Some(done) = python.says::<Products>() {
-        let Some((counted, line)) = compare(bench, &done)? else { continue };
+        let Some((counted, line)) = compare(bench, multiprocessors, &done)? else { continue };
         if done.size >= 4096 {
             parts.push(counted);
         }
@@ -58,7 +60,11 @@ pub(super) fn check(bench: &Bench<'_>) -> Checked {
 }
 
 /// What the counters say was computed, as a part of what was, and that in words.
-fn compare(bench: &Bench<'_>, done: &Products) -> Result<Option<(f64, String)>, super::CheckError> {
+fn compare(
+    bench: &Bench<'_>,
+    multiprocessors: u32,
+    done: &Products,
+) -> Result<Option<(f64, String)>, super::CheckError> {
     let moment = |seconds: f64| UNIX_EPOCH + Duration::from_secs_f64(seconds.max(0.0));
     let (began, ended): (SystemTime, SystemTime) = (moment(done.began), moment(done.ended));
     let mut points = bench.watched.since(began + SETTLED)?;
@@ -70,8 +76,7 @@ fn compare(bench: &Bench<'_>, done: &Products) -> Result<Option<(f64, String)>, 
     let (Some(active), Some(clock), Some((_, in_a_cycle))) = (active, clock, in_a_cycle) else {
         return Ok(None);
     };
-    let multiprocessors = f64::from(bench.multiprocessors);
-    let counted = active * clock * multiprocessors * in_a_cycle;
+    let counted = active * clock * f64::from(multiprocessors) * in_a_cycle;
     let computed = done.flop / (done.ended - done.began);
     let line = format!(
         "{} {}: {:.0} TFLOP/s, counters {:.0} (tensor {:.1} %, {:.0} MHz)",

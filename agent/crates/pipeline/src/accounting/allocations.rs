@@ -10,7 +10,7 @@ use super::disputes::{Administrative, Placed};
 use super::instances::{GpuInstance, Slice};
 use super::presence::DeviceOpeners;
 use super::reading::{Occupancy, Reading};
-use find::{are_one_place, find};
+use find::{find, is_told_apart, starts};
 use gpuwho_model::catalog::share::{self as metric, AllocationState, GrantKind, GrantSource};
 use gpuwho_model::ids::AllocationId;
 use gpuwho_model::ids::OwnerId;
@@ -130,20 +130,17 @@ impl Allocations {
     fn bind_all(&mut self, registry: &AllocationRegistry) {
         self.bound.clear();
         let all = || self.lists.iter().flat_map(|list| list.iter());
+        let starts = starts(all().map(|allocation| &allocation.device));
+        let is_live = |id| self.live.values().flatten().any(|slice| slice.instance == id);
+        let live = self.instances.iter().filter(|(instance, _)| is_live(*instance));
+        let live: Vec<_> = live.cloned().collect();
         let mut placed: Vec<Placed<'_>> = Vec::new();
-        for allocation in all() {
+        for allocation in all().filter(|allocation| is_told_apart(&allocation.device, &starts)) {
             let device = &allocation.device;
-            if all().all(|other| are_one_place(device, &other.device)) {
-                let found = match device {
-                    DeviceName::Placed { .. } => {
-                        let live = |id| self.live.values().flatten().any(|of| of.instance == id);
-                        let live = self.instances.iter().filter(|(instance, _)| live(*instance));
-                        find(device, &self.devices, &live.cloned().collect::<Vec<_>>())
-                    }
-                    _ => find(device, &self.devices, &self.instances),
-                };
-                placed.extend(found.map(|(gpu, instance)| (gpu, instance, allocation)));
-            }
+            let is_place = matches!(device, DeviceName::Placed { .. });
+            let instances = if is_place { &live } else { &self.instances };
+            let found = find(device, &self.devices, instances);
+            placed.extend(found.map(|(gpu, instance)| (gpu, instance, allocation)));
         }
         let unbound = all().count() - placed.len();
         self.unbound = i64::try_from(unbound).unwrap_or(i64::MAX);

@@ -2,6 +2,7 @@
 
 use gpuwho_model::ids::{GpuId, InstanceId};
 use gpuwho_owners::inventory::{DeviceName, GpuInfo, InstanceInfo};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The one device that a name matches, and the MIG instance if the name is an instance's. `None` if
@@ -54,18 +55,24 @@ pub(super) fn find(
     named.next().is_none().then_some((*gpu, None))
 }
 
-/// Whether two names may not be two instances of a profile, which only their places tell apart.
-pub(super) fn are_one_place(one: &DeviceName, other: &DeviceName) -> bool {
-    let place = |name: &DeviceName| match name {
-        DeviceName::Placed { minor, profile, start } => {
-            Some(((*minor, Arc::clone(profile)), *start))
+/// Where the instances of each device and profile start that names have by their places.
+pub(super) type Starts<'a> = BTreeMap<(u32, &'a str), BTreeSet<u32>>;
+
+/// The starts in all of these names.
+pub(super) fn starts<'a>(names: impl Iterator<Item = &'a DeviceName>) -> Starts<'a> {
+    let mut all = Starts::new();
+    for name in names {
+        if let DeviceName::Placed { minor, profile, start } = name {
+            all.entry((*minor, &**profile)).or_default().insert(*start);
         }
-        _ => None,
-    };
-    match (place(one), place(other)) {
-        (Some((one, start)), Some((other, beside))) => one != other || start == beside,
-        _ => true,
     }
+    all
+}
+
+/// Whether no other name is that of another instance of the profile, which only their places tell apart.
+pub(super) fn is_told_apart(name: &DeviceName, starts: &Starts<'_>) -> bool {
+    let DeviceName::Placed { minor, profile, .. } = name else { return true };
+    starts.get(&(*minor, &**profile)).is_none_or(|starts| starts.len() == 1)
 }
 
 /// A profile as NVIDIA's driver of claims names it (`mig.go` toRFC1123Compliant).
