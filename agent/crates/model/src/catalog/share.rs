@@ -105,6 +105,19 @@ metrics! {
     /// compute slices.
     OWNER_ENERGY: Counter<f64> of GpuOwner, by ShareMethod = "gpu.owner.energy" ["J"]
         from "increases of gpu.energy";
+    /// An owner's part of the device's utilisation at the reading; the parts of all owners add up to
+    /// `gpu.utilization` (general), of a partitioned device to the busy part of its compute slices. Split
+    /// like `gpu.owner.busy.time`.
+    OWNER_UTILIZATION: Gauge<f64> of GpuOwner = "gpu.owner.utilization" ["1"]
+        from "gpu.utilization, gpu.process.utilization, gpu.instance.gr_engine.active and gpu.instance.utilization";
+    /// Memory of the device that an owner's processes hold at the reading; with `unattributed`, which has
+    /// the driver's own, it adds up to `gpu.memory.usage` (used).
+    OWNER_MEMORY: UpDownCounter<i64> of GpuOwner = "gpu.owner.memory.usage" ["By"]
+        from "gpu.memory.usage and gpu.process.memory.usage";
+    /// An owner's part of the device's power at the reading; the parts of all owners add up to
+    /// `gpu.power`. Split like `gpu.owner.energy`.
+    OWNER_POWER: Gauge<f64> of GpuOwner = "gpu.owner.power" ["W"]
+        from "gpu.power";
     /// Time for which a device's use was accounted: between two consecutive readings. Time in which
     /// the device was not read is not accounted.
     ACCOUNTED_TIME: Counter<f64> of GpuId = "gpu.accounted.time" ["s"]

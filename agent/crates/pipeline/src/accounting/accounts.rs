@@ -32,6 +32,17 @@ pub(super) enum Resource {
     Energy,
 }
 
+/// What of the device an owner has at a reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    /// Utilisation, in parts of 10^9.
+    Utilization,
+    /// Bytes.
+    Memory,
+    /// Microwatts.
+    Power,
+}
+
 /// One amount for each resource; `None` until the resource is first counted.
 pub(super) type Amounts = [Option<u128>; 3];
 
@@ -48,6 +59,8 @@ pub(super) struct Accounts {
 struct Account {
     /// Indexed by the method's position in [`ShareMethod::ALL`].
     amounts: [Amounts; ShareMethod::ALL.len()],
+    /// Indexed by [`Level`]: at the current reading.
+    levels: [Option<u128>; 3],
     last: SystemTime,
 }
 
@@ -63,6 +76,11 @@ impl Accounts {
     pub(super) fn begin(&mut self, at: SystemTime) {
         let [before, _] = self.readings;
         self.readings = [Some(at), before];
+        for (owner_id, account) in &mut self.by_owner {
+            // The rest stays, as 0: a gauge that comes and goes would be summed at its last value.
+            let rest = (*owner_id <= OwnerId::OTHER).then_some(0);
+            account.levels = account.levels.map(|level| level.and(rest));
+        }
     }
 
     /// Adds an amount, possibly 0, from the current reading.
@@ -73,13 +91,30 @@ impl Accounts {
         resource: Resource,
         amount: u128,
     ) {
-        let [Some(at), _] = self.readings else { return };
-        if let Some(account) = self.by_owner.get_mut(&owner_id) {
-            return account.add(at, method, resource, amount);
-        }
-        let owner_id = self.slot(owner_id);
-        let account = self.by_owner.entry(owner_id).or_insert_with(|| Box::new(Account::new(at)));
+        let Some((slot, account, at)) = self.account(owner_id) else { return };
         account.add(at, method, resource, amount);
+        self.folded += u64::from(slot != owner_id);
+    }
+
+    /// Adds to what an owner has at the current reading. Nobody's 0 counts from its first other value on.
+    pub(super) fn add_level(&mut self, owner_id: OwnerId, level: Level, amount: u128) {
+        if amount == 0 && owner_id <= OwnerId::OTHER {
+            return;
+        }
+        let Some((_, account, at)) = self.account(owner_id) else { return };
+        account.last = at;
+        if let Some(sum) = account.levels.get_mut(level as usize) {
+            *sum = Some(sum.unwrap_or(0).saturating_add(amount));
+        }
+    }
+
+    /// An owner's account and whose it is, with the time of the current reading.
+    fn account(&mut self, owner_id: OwnerId) -> Option<(OwnerId, &mut Account, SystemTime)> {
+        let [Some(at), _] = self.readings else { return None };
+        let is_known = self.by_owner.contains_key(&owner_id);
+        let owner_id = if is_known { owner_id } else { self.slot(owner_id) };
+        let account = self.by_owner.entry(owner_id).or_insert_with(|| Box::new(Account::new(at)));
+        Some((owner_id, account, at))
     }
 
     /// Removes accounts of owners absent for [`KEEP`] or longer.
@@ -113,6 +148,17 @@ impl Accounts {
     pub(super) fn emit(&self, gpu: GpuId, at: SystemTime, out: &mut Batch) {
         for (&owner_id, account) in &self.by_owner {
             let subject = GpuOwner { gpu, owner: owner_id };
+            let [utilization, memory, power] = account.levels;
+            if let Some(part) = utilization {
+                out.at(at, metric::OWNER_UTILIZATION.sample(subject, (), part as f64 / NANO));
+            }
+            if let Some(bytes) = memory {
+                let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+                out.at(at, metric::OWNER_MEMORY.sample(subject, (), bytes));
+            }
+            if let Some(part) = power {
+                out.at(at, metric::OWNER_POWER.sample(subject, (), part as f64 / MICRO));
+            }
             for (&method, [busy, memory, energy]) in ShareMethod::ALL.iter().zip(&account.amounts) {
                 if let Some(sum) = busy {
                     let seconds = *sum as f64 / NANO;
@@ -146,14 +192,13 @@ impl Accounts {
             self.by_owner.remove(&oldest);
             return owner_id;
         }
-        self.folded += 1;
         OwnerId::OTHER
     }
 }
 
 impl Account {
     fn new(last: SystemTime) -> Self {
-        Self { amounts: Default::default(), last }
+        Self { amounts: Default::default(), levels: [None; 3], last }
     }
 
     fn add(&mut self, at: SystemTime, method: ShareMethod, resource: Resource, amount: u128) {

@@ -3,7 +3,7 @@
 //! An interval is the time between two consecutive readings; no other time is accounted. The energy
 //! counter also covers the time between intervals; that energy is unattributed.
 
-use super::accounts::{Accounts, Amounts, MICRO, NANO, Resource, add};
+use super::accounts::{Accounts, Amounts, Level, MICRO, NANO, Resource, add};
 use super::allocations::Bound;
 use super::divide::{self, Part};
 use super::reading::{Reading, WHOLE};
@@ -109,17 +109,19 @@ impl Device {
             reading.busy
         });
         if let Some(busy) = busy {
-            self.share(
-                Resource::Busy,
-                u128::from(busy) * u128::from(ns) / u128::from(WHOLE),
-                ns,
-                parts,
-            );
+            let time = u128::from(busy) * u128::from(ns) / u128::from(WHOLE);
+            self.share(Resource::Busy, time, ns, parts);
+            self.level(Level::Utilization, busy.into(), parts);
         }
         if let Some(used) = divide::memory(reading, parts) {
             self.share(Resource::Memory, used * u128::from(ns), ns, parts);
+            self.level(Level::Memory, used, parts);
         }
-        self.record_energy((reading, at), interval, allocations, parts);
+        divide::energy(reading, allocations, parts);
+        if let Some(power) = reading.power {
+            self.level(Level::Power, power.into(), parts);
+        }
+        self.record_energy((reading, at), interval, parts);
         self.sum_added();
         self.accounts.expire();
     }
@@ -173,11 +175,11 @@ impl Device {
         }
     }
 
+    /// Accounts the energy counter; `parts` divide the energy of a whole interval.
     fn record_energy(
         &mut self,
         (reading, at): (&Reading, SystemTime),
         interval: Interval,
-        allocations: &[Bound],
         parts: &mut Vec<Part>,
     ) {
         let Some(now) = reading.energy else {
@@ -191,8 +193,6 @@ impl Device {
         if increase > 0 && (self.energy_missed || interval == Interval::Gap) {
             parts.clear();
             parts.push(Part::idle(1_u8));
-        } else {
-            divide::energy(reading, allocations, parts);
         }
         self.energy = Some((now, at));
         self.energy_missed = false;
@@ -213,6 +213,12 @@ impl Device {
             };
             Increment { gpu, owner, elapsed_ns, what }
         }));
+    }
+
+    /// Divides what the device has at this reading.
+    fn level(&mut self, level: Level, total: u128, parts: &[Part]) {
+        let accounts = &mut self.accounts;
+        divide::split(total, parts, |part, amount| accounts.add_level(part.owner, level, amount));
     }
 
     fn share(&mut self, resource: Resource, total: u128, ns: u64, parts: &[Part]) {

@@ -39,6 +39,7 @@ pub struct Read {
     pub busy: Option<f64>,
     pub used: Option<i64>,
     pub joules: Option<f64>,
+    pub watts: Option<f64>,
     /// Process, bytes, fraction of time.
     pub processes: Vec<(ProcKey, Option<i64>, Option<f64>)>,
     /// The instance of the process at the same index, and all instances.
@@ -227,7 +228,8 @@ pub fn push(batch: &mut Batch, gpu: GpuId, at: SystemTime, read: &Read) {
     let listed = read.processes.iter().filter(|(_, memory, _)| memory.is_some()).count();
     let listed = i64::try_from(listed).unwrap() + read.unidentified;
     let count = Some(device::PROCESS_COUNT.sample(gpu, (), listed));
-    for sample in [busy, used, joules, count].into_iter().flatten() {
+    let watts = read.watts.map(|watts| device::POWER.sample(gpu, (), watts));
+    for sample in [busy, used, joules, watts, count].into_iter().flatten() {
         batch.at(at, sample);
     }
     for instance in &read.instances {

@@ -16,7 +16,7 @@ use std::time::SystemTime;
 
 /// Fractions are counted in this many parts.
 pub(super) const WHOLE: u64 = 1_000_000_000;
-/// Microjoules in a joule.
+/// Microjoules in a joule, and microwatts in a watt.
 const MICRO: f64 = 1e6;
 
 /// One device in one batch.
@@ -29,6 +29,8 @@ pub(super) struct Reading {
     pub(super) busy: Option<u64>,
     /// Bytes used.
     pub(super) memory: Option<u64>,
+    /// Power drawn, in microwatts.
+    pub(super) power: Option<u64>,
     /// The energy counter in microjoules.
     pub(super) energy: Option<u64>,
     /// The number of processes on the driver's list, identified or not.
@@ -91,6 +93,7 @@ impl Reading {
             at: None,
             busy: None,
             memory: None,
+            power: None,
             energy: None,
             listed: 0,
             processes: Vec::new(),
@@ -166,6 +169,8 @@ impl Reading {
             self.busy = fraction(&sample.value);
         } else if is(device::MEMORY_USAGE.def()) && sample.dims == MemoryState::Used.indexes() {
             self.memory = count(&sample.value);
+        } else if is(device::POWER.def()) {
+            self.power = double(&sample.value).and_then(|watts| whole(watts * MICRO));
         } else if is(device::ENERGY.def()) {
             self.energy = double(&sample.value).and_then(|joules| whole(joules * MICRO));
         } else if is(device::PROCESS_COUNT.def()) {

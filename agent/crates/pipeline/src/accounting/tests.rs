@@ -115,6 +115,60 @@ fn several_owners_have_what_the_driver_sampled_scaled_to_the_device() {
     }
 }
 
+/// The gauges of the owners in a batch: utilisation, memory and power.
+fn levels(rig: &Rig, batch: &Batch) -> [Reported; 3] {
+    ["gpu.owner.utilization", "gpu.owner.memory.usage", "gpu.owner.power"]
+        .map(|metric| rig.reported(batch, metric))
+}
+
+#[test]
+fn what_owners_have_now_adds_up_to_the_device_and_ends_with_their_processes() {
+    let mut rig = Rig::new();
+    let (a, b) = (rig.process(1, 7), rig.process(2, 8));
+    let both = Read { watts: Some(300.0), joules: None, ..read(&[(a, 600, 0.3), (b, 300, 0.1)]) };
+    let batch = rig.read(0, &both);
+    let expected = [
+        rows([("job 7", "", 0.375), ("job 8", "", 0.125)]),
+        rows([("job 7", "", 600.0), ("job 8", "", 300.0), ("unattributed", "", 100.0)]),
+        rows([("job 7", "", 225.0), ("job 8", "", 75.0)]),
+    ];
+    assert_eq!(
+        levels(&rig, &batch),
+        expected,
+        "from the first reading on, without an energy counter"
+    );
+    let one = Read { processes: vec![(a, Some(600), Some(0.3))], busy: Some(0.0), ..both.clone() };
+    let batch = rig.read(10, &one);
+    let expected = [
+        rows([("job 7", "", 0.0)]),
+        rows([("job 7", "", 600.0), ("unattributed", "", 400.0)]),
+        rows([("job 7", "", 300.0)]),
+    ];
+    assert_eq!(
+        levels(&rig, &batch),
+        expected,
+        "an owner that does nothing has 0, one that left nothing"
+    );
+    let nobody = Read { processes: Vec::new(), ..both };
+    let batch = rig.read(20, &nobody);
+    let expected = [
+        rows([("unattributed", "", 0.5)]),
+        rows([("unattributed", "", 1000.0)]),
+        rows([("unattributed", "", 300.0)]),
+    ];
+    assert_eq!(levels(&rig, &batch), expected);
+    let batch = rig.read(30, &Read { used: Some(900), ..one });
+    let [utilization, .., power] = levels(&rig, &batch);
+    assert_eq!(
+        utilization,
+        rows([("job 7", "", 0.0), ("unattributed", "", 0.0)]),
+        "the rest stays"
+    );
+    assert_eq!(power, rows([("job 7", "", 300.0), ("unattributed", "", 0.0)]));
+    let batch = rig.miss(40);
+    assert!(levels(&rig, &batch).iter().all(Reported::is_empty), "not read, not known");
+}
+
 #[test]
 fn what_nothing_splits_is_unattributed() {
     let mut rig = Rig::new();

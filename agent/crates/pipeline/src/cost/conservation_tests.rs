@@ -16,7 +16,7 @@ use gpuwho_model::catalog::attributes as attr;
 use gpuwho_model::catalog::device::{self, DeviceState};
 use gpuwho_model::ids::OwnerId;
 use gpuwho_model::ids::{GpuId, ProcKey};
-use gpuwho_model::sample::{Batch, GpuOwner, Subject, Value};
+use gpuwho_model::sample::{Batch, GpuOwner, Sample, Subject, Value};
 use gpuwho_owners::communicators::Communicators;
 use gpuwho_owners::engines::Engines;
 use gpuwho_owners::inventory::DeviceName;
@@ -44,6 +44,10 @@ const PAIRS: [(&str, &str); 3] = [
     ("gpu.memory.byte_seconds", "gpu.owner.memory.byte_seconds"),
     ("gpu.accounted.energy", "gpu.owner.energy"),
 ];
+
+/// A device's value and the owners' parts of it.
+const LEVELS: [(&str, &str); 2] =
+    [("gpu.memory.usage", "gpu.owner.memory.usage"), ("gpu.power", "gpu.owner.power")];
 
 /// What one device reports in one tick.
 #[derive(Clone, Debug)]
@@ -223,6 +227,9 @@ impl Model {
         let note = |more: &[Charge]| self.charges.extend_from_slice(more);
         self.costs.charge(self.rig.accounting.increments(), &mut batch, context, note);
         self.note(&batch)?;
+        if tick.seconds != 0 {
+            self.levels_add_up(&batch)?;
+        }
         self.money_adds_up(&batch, u64::try_from(passed).unwrap())?;
         self.shares_add_up()?;
         self.bills.take(&self.rig, &self.charges, batch)
@@ -276,6 +283,7 @@ impl Model {
             busy: reads.busy,
             used: reads.used,
             joules: counter,
+            watts: reads.joules.filter(|watts| *watts > 0.0),
             processes: processes
                 .clone()
                 .map(|(pid, memory, sm)| (key(*pid), *memory, *sm))
@@ -316,6 +324,33 @@ impl Model {
                 && sample.metric.name == "gpu.accounted.time"
             {
                 self.emitted.insert(gpu, self.round);
+            }
+        }
+        Ok(())
+    }
+
+    /// What owners have of a device at a reading is the device's own value.
+    fn levels_add_up(&self, batch: &Batch) -> Result<(), TestCaseError> {
+        for gpu in [self.gpu(0), self.gpu(1)] {
+            let number = |value: &Value| match value {
+                Value::Int(number) => *number as f64,
+                Value::Double(number) => *number,
+                Value::Histogram(_) => f64::NAN,
+            };
+            let samples = || batch.samples.iter().map(|(_, sample)| sample);
+            let own = |metric: &str| {
+                let of = |sample: &&Sample| sample.subject == Subject::Gpu(gpu);
+                samples().filter(of).find(|sample| sample.metric.name == metric)
+            };
+            let parts = |metric: &str| {
+                let of = |sample: &&Sample| matches!(sample.subject, Subject::GpuOwner(on) if on.gpu == gpu);
+                let same = samples().filter(of).filter(|sample| sample.metric.name == metric);
+                same.map(|sample| number(&sample.value)).sum::<f64>()
+            };
+            for (whole, part) in LEVELS {
+                let Some(whole) = own(whole).map(|sample| number(&sample.value)) else { continue };
+                let sum = parts(part);
+                prop_assert!((sum - whole).abs() < 1e-5, "{part}: {sum} of {whole}");
             }
         }
         Ok(())
