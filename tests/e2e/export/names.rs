@@ -322,10 +322,9 @@ fn the_one_owner_of_a_device_is_on_its_own_points_where_that_is_wanted() {
     let config = Config {
         interval: Some("500ms".to_owned()),
         pod_logs: Some(stage.pod_logs()),
-        file: Some(file.clone()),
         more: format!(
             "{ALONE}[prometheus]\nlisten = {address:?}\nnames = [\"native\", \"dcgm\"]\n\
-             owner_on_devices = true\n"
+             [sinks]\nfile = {file:?}\nowner_on_devices = true\n"
         ),
         ..Config::default()
     };
@@ -335,36 +334,43 @@ fn the_one_owner_of_a_device_is_on_its_own_points_where_that_is_wanted() {
     let one = Worker::on(&first, &[2]).unwrap();
     nvml.set_processes(2, &[Some(one.pid())]).unwrap();
     let page = || get(&address, "/metrics").unwrap();
-    let power = |page: &str, gpu: &str| -> Vec<String> {
-        let gpu = format!("gpu_index=\"{gpu}\"");
-        let is_it = |line: &&str| line.starts_with("gpu_power_watts{") && line.contains(&gpu);
+    let line = |page: &str, name: &str, gpu: &str| -> Vec<String> {
+        let is_it = |line: &&str| line.starts_with(&format!("{name}{{")) && line.contains(gpu);
         page.lines().filter(is_it).map(str::to_owned).collect()
     };
+    let heat =
+        |page: &str, gpu: &str| line(page, "DCGM_FI_DEV_GPU_TEMP", &format!("gpu=\"{gpu}\""));
+    let owner = "pod=\"trainer-0\",namespace=\"research\"";
     let owned = until(WITHIN, || {
         let page = page();
-        let lines = power(&page, "2");
-        let is_owned = |line: &String| line.contains("k8s_pod_name=\"trainer-0\"");
-        (lines.len() == 1 && lines.iter().all(is_owned)).then_some(page)
+        let lines = heat(&page, "2");
+        (lines.len() == 1 && lines[0].contains(owner)).then_some(page)
     });
-    let owned = owned.unwrap_or_else(|| panic!("{:#?} {:#?}", power(&page(), "2"), agent.log()));
-    assert!(power(&owned, "2")[0].contains("k8s_namespace_name=\"research\""));
-    assert!(!power(&owned, "3")[0].contains("k8s_"), "a device without an owner");
-    let dcgm = owned
-        .lines()
-        .find(|line| line.starts_with("DCGM_FI_DEV_GPU_TEMP{") && line.contains("gpu=\"2\""));
-    assert!(dcgm.unwrap().contains("pod=\"trainer-0\",namespace=\"research\""), "{dcgm:?}");
+    let owned = owned.unwrap_or_else(|| panic!("{:#?} {:#?}", heat(&page(), "2"), agent.log()));
+    assert!(!heat(&owned, "3")[0].contains("pod="), "a device without an owner");
+    let energy = line(&owned, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "gpu=\"2\"");
+    assert!(!energy.is_empty() && !energy[0].contains("pod="), "a counter: {energy:?}");
+    let power = line(&owned, "gpu_power_watts", "gpu_index=\"2\"");
+    assert!(power.len() == 1 && !power[0].contains("k8s_"), "the native names: {power:?}");
+    let part = line(&owned, "gpu_owner_power_watts", "k8s_pod_name=\"trainer-0\"");
+    assert_eq!(part.len(), 1, "{part:?}");
 
     // A second owner: nobody's alone.
     let two = Worker::on(&second, &[2]).unwrap();
     nvml.set_processes(2, &[Some(one.pid()), Some(two.pid())]).unwrap();
     let shared = until(WITHIN, || {
-        let lines = power(&page(), "2");
-        (lines.len() == 1 && !lines[0].contains("k8s_")).then_some(())
+        let lines = heat(&page(), "2");
+        (lines.len() == 1 && !lines[0].contains("pod=")).then_some(())
     });
-    assert!(shared.is_some(), "{:#?}", power(&page(), "2"));
+    assert!(shared.is_some(), "{:#?}", heat(&page(), "2"));
 
-    // The other sink has the native attributes.
+    // The other sink has the owner on its gauges under the native names, not on counters and info.
     let text = std::fs::read_to_string(file).unwrap();
-    let native = text.lines().filter(|line| line.contains("\"gpu.power\"")).collect::<Vec<_>>();
-    assert!(!native.is_empty() && native.iter().all(|line| !line.contains("k8s.pod.name")));
+    let owned = |name: &str| {
+        let name = format!("\"{name}\"");
+        let of = text.lines().filter(|line| line.contains(&name));
+        of.filter(|line| line.contains("trainer-0")).count()
+    };
+    assert!(owned("gpu.power") > 0 && owned("gpu.memory.usage") > 0, "{text}");
+    assert_eq!((owned("gpu.energy"), owned("gpu.info"), owned("gpu.state")), (0, 0, 0));
 }

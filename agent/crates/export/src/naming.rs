@@ -4,7 +4,7 @@
 //! native names alone gets the batch as it is, at no cost. Otherwise one hash look-up a point and
 //! profile, and no allocation for a series that continues.
 
-mod owner;
+pub(crate) mod owner;
 mod slot;
 mod translator;
 mod window;
@@ -17,7 +17,7 @@ use gpuwho_model::catalog::{profile, share};
 use gpuwho_model::config::{ConfigError, Resolving, checks};
 use gpuwho_model::point::EnrichedBatch;
 use gpuwho_pipeline::event::record::Record;
-use owner::Owners;
+use owner::OwnedGauges;
 use std::time::Instant;
 use translator::Translator;
 
@@ -69,14 +69,22 @@ impl Profile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Naming {
     profiles: Vec<Profile>,
+    /// Whether the gauges of devices carry their owner under the native and l9gpu's names.
     owner_on_devices: bool,
+    /// The same under dcgm-exporter's names.
+    owner_in_dcgm: bool,
     /// The operator's attributes of the host, from the environment.
     resource: Vec<(String, String)>,
 }
 
 impl Default for Naming {
     fn default() -> Self {
-        Self { profiles: vec![Profile::Native], owner_on_devices: false, resource: Vec::new() }
+        Self {
+            profiles: vec![Profile::Native],
+            owner_on_devices: false,
+            owner_in_dcgm: false,
+            resource: Vec::new(),
+        }
     }
 }
 
@@ -96,11 +104,9 @@ impl Naming {
         raw: RawNaming,
         with: &Resolving<'_>,
     ) -> Result<Self, ConfigError> {
-        let owner_on_devices = raw.owner_on_devices.unwrap_or(false);
         let needed = [share::OWNER_PROCESSES.def(), share::ALLOCATION_TIME.def()];
-        if let Some(missing) =
-            needed.into_iter().find(|metric| owner_on_devices && !with.metrics.wants(metric))
-        {
+        let missing = needed.into_iter().find(|metric| !with.metrics.wants(metric));
+        if let Some(missing) = missing.filter(|_| raw.owner_on_devices == Some(true)) {
             let problem =
                 format!("the owner is known from `{}`, which is not exported", missing.name);
             let remedy = format!("add \"{}\" to metrics.include", missing.name);
@@ -111,7 +117,12 @@ impl Naming {
             Some(words) => profiles(&format!("{section}.names"), &words, section == PROMETHEUS)?,
         };
         let resource = attributes(with.env)?;
-        Ok(Self { profiles, owner_on_devices, resource })
+        // The exporters of these names have the owner on the device's series too.
+        let is_wanted = |usually| raw.owner_on_devices.unwrap_or(usually && missing.is_none());
+        let owner_on_devices = is_wanted(profiles.contains(&Profile::L9gpu));
+        let owner_in_dcgm =
+            is_wanted(profiles.iter().any(|profile| matches!(profile, Profile::Dcgm(_))));
+        Ok(Self { profiles, owner_on_devices, owner_in_dcgm, resource })
     }
 
     /// Whether a profile is chosen.
@@ -122,6 +133,11 @@ impl Naming {
     /// The profiles, in order.
     pub fn profiles(&self) -> &[Profile] {
         &self.profiles
+    }
+
+    /// Whether dcgm-exporter's names have the owner of a device.
+    pub(crate) fn owner_in_dcgm(&self) -> bool {
+        self.owner_in_dcgm
     }
 
     /// Whether anything but the native names and attributes is wanted.
@@ -141,7 +157,7 @@ impl Naming {
         let host = Resource::new(host, &self.resource);
         Box::new(Named {
             sink,
-            owners: self.owner_on_devices.then(Owners::default),
+            owners: self.owner_on_devices.then(OwnedGauges::default),
             keeps_native,
             translators: tables.map(|table| Translator::new(table, has_native, &host)).collect(),
             owned: EnrichedBatch::default(),
@@ -191,7 +207,7 @@ fn profiles(key: &str, words: &[String], is_endpoint: bool) -> Result<Vec<Profil
 /// A sink behind other names.
 struct Named {
     sink: Box<dyn Sink>,
-    owners: Option<Owners>,
+    owners: Option<OwnedGauges>,
     keeps_native: bool,
     translators: Vec<Translator>,
     /// Buffers that are reused.

@@ -94,6 +94,7 @@ impl Pages {
     pub fn new(host: &AttrSet) -> Self {
         let options = Options {
             profiles: vec![Profile::Native],
+            owner_in_dcgm: false,
             scope_labels: false,
             target: text::labels(&mut host.iter()),
             host: Box::default(),

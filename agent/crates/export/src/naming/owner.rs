@@ -1,28 +1,29 @@
-//! `owner_on_devices`: the points of a device that has one owner carry the owner's attributes.
+//! `owner_on_devices`: the gauges of a device that has one owner carry the owner's attributes.
 //!
 //! The owners of a device are those with processes on it and those it is allocated to, by the series
 //! of `gpu.owner.processes` and `gpu.allocation.time` in the same batch. With none, several or an
-//! unknown one its points stay as they are. When the owner changes, the device's series end and begin
-//! under the new attributes. One entry for each series of a device and of an owner on it, so the
-//! series limit bounds them.
+//! unknown one its points stay as they are, and so they do until one owner had it alone from one batch
+//! to the next: jobs shorter than an interval make no series. Counters, states, health and info keep
+//! their identity. One entry for each series of a device and of an owner on it, so the series limit
+//! bounds them.
 
 use gpuwho_model::catalog::attributes::{self as attr, AttrKey, AttrSet};
-use gpuwho_model::catalog::{self, Kind, MetricDef, share};
+use gpuwho_model::catalog::{self, Kind, MetricDef, device, share};
 use gpuwho_model::ids::GpuId;
 use gpuwho_model::point::{EnrichedBatch, Labels, Point};
 use gpuwho_model::subject::SubjectKind as _;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Owners of devices, and the devices' series with them.
+/// The one owner of each device that has one.
 #[derive(Debug, Default)]
-pub(super) struct Owners {
+pub(crate) struct DeviceOwners {
     /// By series: an owner on a device.
     presences: HashMap<SeriesKey, Presence>,
     /// By the device's UUID.
     devices: HashMap<Arc<str>, Device>,
-    /// By series: those of a device.
-    series: HashMap<SeriesKey, Series>,
+    /// Batches so far.
+    batches: u64,
 }
 
 #[derive(Debug)]
@@ -35,30 +36,20 @@ struct Presence {
 
 #[derive(Debug, Default)]
 struct Device {
-    /// Its one owner.
+    /// Who has it alone.
     owner: Option<AttrSet>,
-    /// Counts changes of it.
-    version: u64,
-}
-
-#[derive(Debug)]
-struct Series {
-    device: Option<Arc<str>>,
-    native: Arc<Labels>,
-    labels: Arc<Labels>,
-    version: u64,
-    /// Where the series began under these labels.
-    start_ns: u64,
-    was_sent: bool,
+    /// The batch with which that began.
+    since: u64,
 }
 
 /// The attributes of a device, which are not its owner's.
 const OF_DEVICE: [&AttrKey; 4] =
     [&attr::GPU_UUID, &attr::GPU_INDEX, &attr::GPU_MODEL, &attr::GPU_VENDOR];
 
-impl Owners {
-    /// Writes the batch with the owners to `out`.
-    pub(super) fn add(&mut self, batch: &EnrichedBatch, out: &mut EnrichedBatch) {
+impl DeviceOwners {
+    /// Takes the owners of a batch.
+    pub(crate) fn observe(&mut self, batch: &EnrichedBatch) {
+        self.batches += 1;
         let mut has_changed = false;
         for point in batch.points.iter().filter(|point| names_an_owner(point.metric)) {
             has_changed |= self.note(point);
@@ -66,13 +57,12 @@ impl Owners {
         if has_changed {
             self.find_owners();
         }
-        for point in &batch.points {
-            if point.metric.subject == GpuId::WORD {
-                self.relabel(point, out);
-            } else {
-                out.points.push(point.clone());
-            }
-        }
+    }
+
+    /// Who had a device alone from the batch before to this one.
+    pub(crate) fn of(&self, device: &str) -> Option<&AttrSet> {
+        let device = self.devices.get(device).filter(|device| device.since < self.batches);
+        device.and_then(|device| device.owner.as_ref())
     }
 
     /// Notes that an owner is on a device, or no longer; returns whether it is news.
@@ -108,17 +98,43 @@ impl Owners {
                 *one = None;
             }
         }
-        for (device, known) in &mut self.devices {
-            let owner = owners.get(device).copied().flatten().filter(|owner| is_known(owner));
+        self.devices.retain(|device, _| owners.contains_key(device));
+        for (device, owner) in owners {
+            let owner = owner.filter(|owner| is_known(owner));
+            let known = self.devices.entry(Arc::clone(device)).or_default();
             if known.owner.as_ref() != owner {
-                known.owner = owner.cloned();
-                known.version += 1;
+                *known = Device { owner: owner.cloned(), since: self.batches };
             }
         }
-        for (device, owner) in owners {
-            if !self.devices.contains_key(device) {
-                let owner = owner.filter(|owner| is_known(owner)).cloned();
-                self.devices.insert(Arc::clone(device), Device { owner, version: 1 });
+    }
+}
+
+/// The gauges of devices under the attributes of their owners.
+#[derive(Debug, Default)]
+pub(super) struct OwnedGauges {
+    owners: DeviceOwners,
+    /// By series: those of a device.
+    series: HashMap<SeriesKey, Series>,
+}
+
+#[derive(Debug)]
+struct Series {
+    device: Option<Arc<str>>,
+    native: Arc<Labels>,
+    owner: Option<AttrSet>,
+    labels: Arc<Labels>,
+    was_sent: bool,
+}
+
+impl OwnedGauges {
+    /// Writes the batch with the owners to `out`.
+    pub(super) fn add(&mut self, batch: &EnrichedBatch, out: &mut EnrichedBatch) {
+        self.owners.observe(batch);
+        for point in &batch.points {
+            if takes_owner(point.metric) {
+                self.relabel(point, out);
+            } else {
+                out.points.push(point.clone());
             }
         }
     }
@@ -128,36 +144,36 @@ impl Owners {
         let series = self.series.entry(key).or_insert_with(|| Series {
             device: uuid(&point.labels),
             native: Arc::clone(&point.labels),
+            owner: None,
             labels: Arc::clone(&point.labels),
-            version: 0,
-            start_ns: 0,
             was_sent: false,
         });
-        let device = series.device.as_ref().and_then(|device| self.devices.get(device));
-        let version = device.map_or(0, |device| device.version);
-        if series.version != version && point.value.is_some() {
-            let labels = labels(&series.native, device.and_then(|device| device.owner.as_ref()));
-            if labels != series.labels {
-                if series.was_sent {
-                    let labels = Arc::clone(&series.labels);
-                    out.points.push(Point { labels, value: None, ..point.clone() });
-                    // The value so far was counted under the former labels.
-                    series.start_ns = point.time_ns;
-                }
-                series.labels = labels;
+        let owner = series.device.as_ref().and_then(|device| self.owners.of(device));
+        if series.owner.as_ref() != owner && point.value.is_some() {
+            if series.was_sent {
+                let labels = Arc::clone(&series.labels);
+                out.points.push(Point { labels, value: None, ..point.clone() });
             }
-            series.version = version;
+            series.owner = owner.cloned();
+            series.labels = labels(&series.native, owner);
         }
-        let start_ns = match point.metric.kind {
-            Kind::Gauge => 0,
-            _ => point.start_ns.max(series.start_ns),
-        };
         series.was_sent = true;
-        out.points.push(Point { labels: Arc::clone(&series.labels), start_ns, ..point.clone() });
+        out.points.push(Point { labels: Arc::clone(&series.labels), ..point.clone() });
         if point.value.is_none() {
             self.series.remove(&key);
         }
     }
+}
+
+/// Whether a device's metric is a gauge of what its owner does. A state, a fault or a fact is the device's
+/// own, and a counter goes on whoever has the device.
+pub(crate) fn takes_owner(metric: &'static MetricDef) -> bool {
+    let is_gauge = matches!(metric.kind, Kind::Gauge | Kind::UpDownCounter);
+    let is_own = metric.is_state_set()
+        || metric.unit == "{info}"
+        || metric.name.starts_with("gpu.health.")
+        || *metric == *device::UP.def();
+    metric.subject == GpuId::WORD && is_gauge && !is_own
 }
 
 /// A series: its metric and the address of its labels, which other metrics may share.
@@ -192,7 +208,7 @@ fn labels(native: &Arc<Labels>, owner: Option<&AttrSet>) -> Arc<Labels> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuwho_model::catalog::device;
+    use gpuwho_model::catalog::health;
     use gpuwho_model::sample::Value;
 
     fn labels(more: &[(&'static AttrKey, &str)]) -> Arc<Labels> {
@@ -217,65 +233,116 @@ mod tests {
         Point { metric, labels: Arc::clone(labels), value, start_ns: 5, time_ns: 100 }
     }
 
-    /// The device's energy as sent: its pod, whether it ended, and the start.
-    fn sent(owners: &mut Owners, points: Vec<Point>) -> Vec<(Option<String>, bool, u64)> {
+    /// The points of a metric as sent: the pod, and whether the series ended.
+    fn sent_of(
+        metric: &'static MetricDef,
+        owners: &mut OwnedGauges,
+        points: Vec<Point>,
+    ) -> Vec<(Option<String>, bool)> {
         let mut out = EnrichedBatch::default();
         owners.add(&EnrichedBatch { points }, &mut out);
-        let energy = out.points.iter().filter(|point| *point.metric == *device::ENERGY.def());
-        let sent = energy.map(|point| {
+        let same = out.points.iter().filter(|point| *point.metric == *metric);
+        let sent = same.map(|point| {
             let pod = point.labels.get(&attr::K8S_POD_NAME).map(ToString::to_string);
-            (pod, point.value.is_none(), point.start_ns)
+            (pod, point.value.is_none())
         });
         sent.collect()
     }
 
+    fn sent(owners: &mut OwnedGauges, points: Vec<Point>) -> Vec<(Option<String>, bool)> {
+        sent_of(device::POWER.def(), owners, points)
+    }
+
     #[test]
-    fn one_owner_is_on_a_devices_points_from_the_first_batch_on() {
-        let (mut owners, gpu, pod) = (Owners::default(), labels(&[]), owner("a"));
+    fn one_owner_is_on_a_device_s_gauges_once_it_had_the_device_for_an_interval() {
+        let (mut owners, gpu, pod) = (OwnedGauges::default(), labels(&[]), owner("a"));
         let processes = share::OWNER_PROCESSES.def();
-        let energy = || point(device::ENERGY.def(), &gpu, Some(1.0));
-        let both = vec![energy(), point(processes, &pod, Some(1.0))];
-        assert_eq!(sent(&mut owners, both), [(Some("a".into()), false, 5)]);
+        let power = || point(device::POWER.def(), &gpu, Some(1.0));
+        let both = vec![power(), point(processes, &pod, Some(1.0))];
+        assert_eq!(sent(&mut owners, both), [(None, false)], "it came just now");
         // The next batch without news of owners.
-        assert_eq!(sent(&mut owners, vec![energy()]), [(Some("a".into()), false, 5)]);
-        let gone = vec![energy(), point(processes, &pod, None)];
+        assert_eq!(sent(&mut owners, vec![power()]), [(None, true), (Some("a".into()), false)]);
+        let gone = vec![power(), point(processes, &pod, None)];
         assert_eq!(
             sent(&mut owners, gone),
-            [(Some("a".into()), true, 5), (None, false, 100)],
+            [(Some("a".into()), true), (None, false)],
             "the series ends and begins"
         );
-        assert!(owners.presences.is_empty());
+        assert!(owners.owners.presences.is_empty() && owners.owners.devices.is_empty());
+    }
+
+    #[test]
+    fn counters_states_health_and_info_keep_their_identity() {
+        let (gpu, pod) = (labels(&[]), owner("a"));
+        for metric in [
+            device::ENERGY.def(),
+            device::STATE.def(),
+            device::INFO.def(),
+            device::UP.def(),
+            health::CONDITION.def(),
+        ] {
+            let mut owners = OwnedGauges::default();
+            for _ in 0..3 {
+                let points = vec![
+                    point(metric, &gpu, Some(1.0)),
+                    point(share::OWNER_PROCESSES.def(), &pod, Some(1.0)),
+                ];
+                assert_eq!(
+                    sent_of(metric, &mut owners, points),
+                    [(None, false)],
+                    "{}",
+                    metric.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_thousand_short_jobs_add_no_series_of_a_device() {
+        let (mut owners, gpu) = (OwnedGauges::default(), labels(&[]));
+        let processes = share::OWNER_PROCESSES.def();
+        let mut before: Option<Arc<Labels>> = None;
+        for job in 0..1000 {
+            let pod = owner(&format!("job-{job}"));
+            let mut points = vec![point(device::POWER.def(), &gpu, Some(1.0))];
+            points.extend(before.as_ref().map(|pod| point(processes, pod, None)));
+            points.push(point(processes, &pod, Some(1.0)));
+            assert_eq!(sent(&mut owners, points), [(None, false)], "{job}");
+            before = Some(pod);
+        }
+        assert_eq!((owners.series.len(), owners.owners.presences.len()), (1, 1));
     }
 
     #[test]
     fn a_second_owner_an_allocation_to_another_and_nobody_known_name_none() {
         let gpu = labels(&[]);
-        let energy = || point(device::ENERGY.def(), &gpu, Some(1.0));
+        let power = || point(device::POWER.def(), &gpu, Some(1.0));
         let (a, b) = (owner("a"), owner("b"));
         let unknown = labels(&[(&attr::OWNER_KIND, "unattributed")]);
         let (processes, allocated) = (share::OWNER_PROCESSES.def(), share::ALLOCATION_TIME.def());
+        let settled = |second: Point| {
+            let mut owners = OwnedGauges::default();
+            sent(&mut owners, vec![point(processes, &a, Some(1.0)), second]);
+            sent(&mut owners, vec![power()])
+        };
         for (metric, second) in [(processes, &b), (allocated, &b), (processes, &unknown)] {
-            let points =
-                vec![point(processes, &a, Some(1.0)), point(metric, second, Some(1.0)), energy()];
-            assert_eq!(sent(&mut Owners::default(), points), [(None, false, 5)]);
+            assert_eq!(settled(point(metric, second, Some(1.0))), [(None, false)]);
         }
         let same = labels(&[
             (&attr::OWNER_KIND, "pod"),
             (&attr::K8S_POD_NAME, "a"),
             (&attr::ALLOCATION_STATE, "active"),
         ]);
-        let points =
-            vec![point(processes, &a, Some(1.0)), point(allocated, &same, Some(1.0)), energy()];
-        assert_eq!(sent(&mut Owners::default(), points), [(Some("a".into()), false, 5)]);
+        assert_eq!(settled(point(allocated, &same, Some(1.0))), [(Some("a".into()), false)]);
     }
 
     #[test]
     fn a_series_that_ends_does_so_under_its_own_labels_and_is_forgotten() {
-        let (mut owners, gpu, pod) = (Owners::default(), labels(&[]), owner("a"));
-        let energy = |value| point(device::ENERGY.def(), &gpu, value);
-        let begin = vec![energy(Some(1.0)), point(share::OWNER_PROCESSES.def(), &pod, Some(1.0))];
-        sent(&mut owners, begin);
-        assert_eq!(sent(&mut owners, vec![energy(None)]), [(Some("a".into()), true, 5)]);
+        let (mut owners, gpu, pod) = (OwnedGauges::default(), labels(&[]), owner("a"));
+        let power = |value| point(device::POWER.def(), &gpu, value);
+        sent(&mut owners, vec![point(share::OWNER_PROCESSES.def(), &pod, Some(1.0))]);
+        sent(&mut owners, vec![power(Some(1.0))]);
+        assert_eq!(sent(&mut owners, vec![power(None)]), [(Some("a".into()), true)]);
         assert!(owners.series.is_empty());
     }
 }

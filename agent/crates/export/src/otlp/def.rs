@@ -71,9 +71,10 @@ const SECTION: Section = Section::of::<RawOtlp>(
 # The names of the metrics: "native" (METRICS.md), "semconv" (OpenTelemetry's hw.*), or both; or "l9gpu"
 # alone, the names of l9gpu.
 #: names = ["native"]
-# Put the attributes of a device's owner on the device's own points, while it has one owner alone. A
-# change of the owner ends the device's series and begins others. It needs gpu.owner.processes, which
-# level "basic" does not have. Without it the recording rule gpu:owner joins them.
+# Put the attributes of a device's owner on the device's gauges (not on counters, states, health and info), once
+# the owner had it alone for an interval. A change of the owner ends these series and begins others. It needs
+# gpu.owner.processes, which level "basic" does not have. The names "l9gpu" have it
+# unless this is false; with the native names use gpu.owner.* or the recording rule gpu:owner.
 #: owner_on_devices = false
 # What is sent: metrics by name without those excluded, points and events whose attributes have one of the
 # patterns, events by kind, and each series once in so many intervals. * stands for any text.

@@ -2,6 +2,7 @@
 
 use super::store::{Live, Store};
 use super::text::{Format, Number, Page, put_label};
+use crate::naming::owner::takes_owner;
 use gpuwho_model::catalog::attributes::{self as attr, AttrKey};
 use gpuwho_model::catalog::dcgm::{ALL, DcgmMetric, DcgmOrigin, Vocabulary};
 use gpuwho_model::catalog::device::INFO;
@@ -14,7 +15,7 @@ use std::time::Instant;
 /// The vendor whose devices dcgm-exporter has.
 const VENDOR: &str = "nvidia";
 
-/// dcgm-exporter's labels of the one owner of a device, with `owner_on_devices`.
+/// dcgm-exporter's labels of the one owner of a device.
 const OWNER: [(&str, &AttrKey); 4] = [
     ("pod", &attr::K8S_POD_NAME),
     ("namespace", &attr::K8S_NAMESPACE_NAME),
@@ -70,6 +71,9 @@ fn series(
         let device = text(set, &attr::GPU_UUID).and_then(|uuid| devices.get(uuid));
         let (true, Some(device)) = (is_one, device) else { continue };
         let mut labels = device.clone();
+        if takes_owner(origin.device) {
+            put_owner(&mut labels, store, set);
+        }
         if let Some(profile) = text(set, &attr::GPU_MIG_PROFILE) {
             put_label(&mut labels, "GPU_I_PROFILE", profile);
         }
@@ -106,17 +110,22 @@ fn devices(store: &Store, of: Vocabulary, now: Instant) -> HashMap<&str, String>
         put_label(&mut labels, "device", &format!("{VENDOR}{index}"));
         put_label(&mut labels, "modelName", text(set, &attr::GPU_MODEL).unwrap_or_default());
         put_label(&mut labels, host, store.host());
-        for (label, key) in OWNER {
-            if let Some(name) = text(set, key) {
-                put_label(&mut labels, label, name);
-            }
-        }
         if let Some(version) = text(set, &attr::GPU_DRIVER_VERSION) {
             put_label(&mut labels, driver, version);
         }
         Some((uuid, labels))
     })
     .collect()
+}
+
+/// The owner that has the device alone.
+fn put_owner(labels: &mut String, store: &Store, device: &Labels) {
+    let owner = text(device, &attr::GPU_UUID).and_then(|uuid| store.owner(uuid));
+    for (label, key) in OWNER {
+        if let Some(name) = owner.and_then(|owner| owner.get(key)?.as_text()) {
+            put_label(labels, label, name);
+        }
+    }
 }
 
 /// A PCI address as NVML spells it: a domain of eight digits, and capitals.

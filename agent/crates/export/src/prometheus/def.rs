@@ -47,9 +47,10 @@ const SECTION: Section = Section::of::<RawPrometheus>(
 # 4.8, "dcgm-4.9" those it has since.
 # Several add up; "l9gpu" stands alone or with "dcgm". METRICS.md has the tables.
 #: names = ["native"]
-# Put the attributes of a device's owner on the device's own points, while it has one owner alone. A
-# change of the owner ends the device's series and begins others. It needs gpu.owner.processes, which
-# level "basic" does not have. Without it the recording rule gpu:owner joins them.
+# Put the attributes of a device's owner on the device's gauges (not on counters, states, health and info), once
+# the owner had it alone for an interval. A change of the owner ends these series and begins others. It needs
+# gpu.owner.processes, which level "basic" does not have. The names "l9gpu" and "dcgm" have it
+# unless this is false; with the native names use gpu.owner.* or the recording rule gpu:owner.
 #: owner_on_devices = false
 # Put otel_scope_name and otel_scope_version on every series.
 #: scope_labels = false
@@ -100,6 +101,7 @@ impl Receiver for Prometheus {
         let host = context.host.get(&HOST_NAME);
         let options = Options {
             profiles: self.naming.profiles().to_vec(),
+            owner_in_dcgm: self.naming.owner_in_dcgm(),
             scope_labels: self.scope_labels,
             target: text::named(resource.iter()),
             host: host.map(ToString::to_string).unwrap_or_default().into(),

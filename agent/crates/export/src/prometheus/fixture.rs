@@ -44,6 +44,7 @@ pub(super) fn power(watts: f64) -> EnrichedBatch {
 
 pub(super) fn options(profiles: &[Profile]) -> Options {
     Options {
+        owner_in_dcgm: true,
         profiles: profiles.to_vec(),
         scope_labels: false,
         target: "host_name=\"node\"".into(),

@@ -7,8 +7,10 @@
 use super::names::{FAMILIES, OWN};
 use super::text::{self, Format, Page};
 use crate::naming::Profile;
+use crate::naming::owner::DeviceOwners;
 use bytes::Bytes;
 use flate2::write::GzEncoder;
+use gpuwho_model::catalog::attributes::AttrSet;
 use gpuwho_model::catalog::{self, MetricDef};
 use gpuwho_model::point::{EnrichedBatch, Labels, Point, Reading};
 use gpuwho_model::sample::Value;
@@ -33,6 +35,8 @@ pub(super) struct Options {
     pub(super) profiles: Vec<Profile>,
     /// Whether every series carries the scope.
     pub(super) scope_labels: bool,
+    /// Whether dcgm-exporter's names have the owner of a device.
+    pub(super) owner_in_dcgm: bool,
     /// The resource's attributes as labels, for `target_info`.
     pub(super) target: Box<str>,
     /// The host's name, for profiles that put it on every series themselves.
@@ -50,6 +54,7 @@ pub(super) struct Store {
     options: Options,
     /// By [`catalog::index_of`], then by the address of the labels, which one series has alone.
     families: Vec<BTreeMap<usize, Live>>,
+    owners: DeviceOwners,
     pages: Vec<Rendered>,
     /// Bytes of all pages in memory.
     held: Arc<AtomicUsize>,
@@ -91,15 +96,22 @@ impl Store {
     pub(super) fn new(options: Options) -> Self {
         let families = catalog::with_profiles().map(|_| BTreeMap::new()).collect();
         let (pages, held) = <(Vec<_>, Arc<_>)>::default();
-        Self { options, families, pages, held, not_finite: 0, left_out: 0 }
+        let owners = DeviceOwners::default();
+        Self { options, families, owners, pages, held, not_finite: 0, left_out: 0 }
     }
 
     /// Takes the points of a tick.
     pub(super) fn update(&mut self, batch: &EnrichedBatch, now: Instant) {
         self.pages.clear();
+        let index = |point: &Point| usize::from(catalog::index_of(point.metric));
+        // Points under another profile's names come as a batch of their own.
+        if self.options.owner_in_dcgm
+            && batch.points.first().is_some_and(|point| index(point) < *OWN)
+        {
+            self.owners.observe(batch);
+        }
         for point in &batch.points {
-            let at = usize::from(catalog::index_of(point.metric));
-            let Some(family) = self.families.get_mut(at) else { continue };
+            let Some(family) = self.families.get_mut(index(point)) else { continue };
             let key = Arc::as_ptr(&point.labels).addr();
             match (point.reading(), &point.value) {
                 (Some(Reading::Ended), _) => drop(family.remove(&key)),
@@ -107,6 +119,11 @@ impl Store {
                 _ => self.not_finite += 1,
             }
         }
+    }
+
+    /// The owner that has a device alone.
+    pub(super) fn owner(&self, uuid: &str) -> Option<&AttrSet> {
+        self.owners.of(uuid)
     }
 
     /// The page in a format; rendered at first use after a tick.
