@@ -39,22 +39,33 @@ done
 echo "$line"
 "#;
 
-/// As NVIDIA's binding answers, by the program that asks it; PyTorch is not there.
+/// As NVIDIA's binding answers, by the program that asks it; PyTorch is not there, or says that it computed much.
 const PYTHON: &str = r#"#!/bin/sh
 case $2 in
 *pynvml*) echo '[{"uuid": "GPU-c0da0000-0000-4000-8000-000000000000", "name": "NVIDIA H200",
 "memory.total": "150754820096", "temperature": "WARMTH", "power.enforced": "700.0", "clock.memory": "3201"}]' |
   tr -d '\n'; echo;;
+*torch.mm*) PRODUCTS;;
 esac
 "#;
 
-fn check(folder: &Path, warmth: &str) -> BTreeMap<String, (String, String)> {
-    let nvml = FakeNvml::install(folder, "gpu-check").unwrap();
+/// A scenario of a driver that says what is not so.
+const LIES: &str = "gpu-check-lies";
+
+/// Four seconds of products.
+const PRODUCTS: &str = r#"began=$(date +%s); sleep 4
+echo "{\"of\": \"float16\", \"size\": 4096, \"began\": $began, \"ended\": $((began + 4)), \"flop\": 4e18}""#;
+
+/// What gpu-check says, by check, of the driver of a scenario while the vendor's own tools read this warmth.
+fn check(folder: &Path, scenario: &str, warmth: &str) -> BTreeMap<String, (String, String)> {
+    let nvml = FakeNvml::install(folder, scenario).unwrap();
     let tools = folder.join("tools");
     fs::create_dir(&tools).unwrap();
     for (name, text) in [("nvidia-smi", SMI), ("python3", PYTHON)] {
         let program = tools.join(name);
-        fs::write(&program, text.replace("WARMTH", warmth)).unwrap();
+        let products = if scenario == LIES { PRODUCTS } else { "" };
+        let text = text.replace("WARMTH", warmth).replace("PRODUCTS", products);
+        fs::write(&program, text).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     }
     let built = Path::new(env!("CARGO_BIN_EXE_gpu-check"));
@@ -67,7 +78,7 @@ fn check(folder: &Path, warmth: &str) -> BTreeMap<String, (String, String)> {
     let mut command = Command::new(built);
     let pids: PathBuf = folder.join("nvml/pids/loads");
     nvml.apply(&mut command)
-        .args(["--window", "3", "--readings", "5", "--json"])
+        .args(["--window", if scenario == LIES { "2" } else { "3" }, "--readings", "5", "--json"])
         .arg(&rows)
         .arg("--library")
         .arg(nvml.library())
@@ -85,7 +96,7 @@ fn check(folder: &Path, warmth: &str) -> BTreeMap<String, (String, String)> {
 #[test]
 fn every_row_says_what_is_so() {
     let folder = tempfile::tempdir().unwrap();
-    let rows = check(folder.path(), "45");
+    let rows = check(folder.path(), "gpu-check", "45");
     let verdict = |check: &str| rows.get(check).map(|(verdict, _)| verdict.as_str());
     let expected = [
         ("time in the driver", "pass"),
@@ -119,15 +130,32 @@ fn every_row_says_what_is_so() {
 }
 
 #[test]
-fn a_reading_that_differs_from_the_vendors_is_a_failure() {
+fn a_driver_that_says_what_is_not_so_fails_every_check_of_a_value() {
     let folder = tempfile::tempdir().unwrap();
-    let rows = check(folder.path(), "55");
+    let rows = check(folder.path(), LIES, "45");
     for (check, field) in [
         ("agrees with nvidia-smi", "temperature.gpu"),
         ("agrees with NVIDIA's binding", "temperature"),
     ] {
         let (verdict, seen) = &rows[check];
         assert_eq!(verdict, "fail");
-        assert!(seen.contains(&format!("{field}: the tool 55, gpuwho 45")), "{seen}");
+        assert!(seen.contains(&format!("{field}: the tool 45, gpuwho 55")), "{seen}");
+    }
+    for check in [
+        "memory of a process",
+        "busy device",
+        "split of two processes",
+        "performance counters",
+        "half of the time",
+        "FP32 load",
+        "FP64 load",
+        "tensor load",
+        "memory load",
+        "copies over PCIe",
+        "matrix products",
+        "release",
+        "XID of a faulty program",
+    ] {
+        assert_eq!(rows.get(check).map(|row| row.0.as_str()), Some("fail"), "{check}: {rows:#?}");
     }
 }

@@ -2,7 +2,7 @@
 //! `semconv` of the sinks. All of them have the status "development".
 
 use super::attributes as attr;
-use super::profile::Origin::{Ratio, Same, Sum};
+use super::profile::Origin::{Greatest, Ratio, Same, Sum};
 use super::profile::keys as key;
 use super::profile::{Per, Rename, Row, absent, gauge, of};
 use super::{Kind, device, engine, health, wear};
@@ -12,6 +12,14 @@ const TASK: &[(&attr::AttrKey, &attr::AttrKey)] = &[(&attr::GPU_TASK, &key::HW_G
 const SENSOR: &[(&attr::AttrKey, &attr::AttrKey)] =
     &[(&attr::GPU_TEMPERATURE_SENSOR, &key::HW_SENSOR_LOCATION)];
 const USED: &[(&attr::AttrKey, &[&str])] = &[(&attr::GPU_MEMORY_STATE, &["used"])];
+/// Conditions that say of a device's memory that it will fail: spares run out, errors increase.
+const PREDICTS_FAILURE: &[&str] = &[
+    "memory_corrected",
+    "memory_rows_low",
+    "memory_rows_failed",
+    "memory_pages_retired",
+    "memory_sram_exceeded",
+];
 const SPARSE: &str = "below level `all` only after the device was in this state";
 
 /// Attributes under the conventions' keys.
@@ -115,6 +123,19 @@ pub(super) static ROWS: &[Row] = &[
     .kind(Kind::UpDownCounter)
     .with(&[(&key::HW_TYPE, "gpu"), (&key::HW_STATE, "failed")])
     .note(SPARSE),
+    gauge(
+        "hw.status",
+        "1",
+        Greatest(
+            of(health::CONDITION.def()).only(&[(&attr::GPU_HEALTH_CONDITION, PREDICTS_FAILURE)]),
+        ),
+    )
+    .kind(Kind::UpDownCounter)
+    .with(&[(&key::HW_TYPE, "gpu"), (&key::HW_STATE, "predicted_failure")])
+    .note(
+        "memory that wears out: 1 beside `degraded` or `failed` (the states are no enumeration); below level \
+         `all` only after the device was in this state",
+    ),
     gauge("gen_ai.server.request.duration", "s", Same(of(engine::REQUEST_DURATION.def())))
         .kind(Kind::Histogram)
         .note("with the native names as well, the native series alone"),

@@ -1,6 +1,6 @@
 use super::*;
 use gpuwho_model::catalog::profile::{L9GPU, SEMCONV};
-use gpuwho_model::catalog::{device, engine, event, gpm, host, wear};
+use gpuwho_model::catalog::{device, engine, event, gpm, health, host, wear};
 use gpuwho_model::sample::Value;
 
 const SECOND: u64 = 1_000_000_000;
@@ -256,6 +256,27 @@ fn hardware_has_the_conventions_keys_and_a_sensor_is_a_part_of_it() {
         (energy.metric.name, energy.metric.kind, energy.start_ns),
         ("hw.energy", Kind::Counter, 7)
     );
+}
+
+#[test]
+fn memory_that_wears_out_predicts_a_failure() {
+    let mut to = Translator::new(&SEMCONV, true, &Resource::default());
+    let condition = |name| {
+        let attrs = [(&attr::GPU_HEALTH_CONDITION, name), (&attr::GPU_HEALTH_SEVERITY, "warning")];
+        Input::of_gpu(health::CONDITION.def(), "GPU-1", &attrs)
+    };
+    let (low, retired, hot) =
+        (condition("memory_rows_low"), condition("memory_pages_retired"), condition("thermal_hot"));
+    let mut status = |at, values: [(&Input, i64); 3]| {
+        let points = values.map(|(input, value)| input.at(at, Value::Int(value)));
+        let sent = sent(&mut to, "hw.status", points.to_vec());
+        sent.into_iter()
+            .map(|(attrs, value)| (attrs.contains("predicted_failure"), value))
+            .collect::<Vec<_>>()
+    };
+    let is = |value| vec![(true, Some(double(value)))];
+    assert_eq!(status(1, [(&low, 1), (&retired, 1), (&hot, 1)]), is(1.0), "once");
+    assert_eq!(status(2, [(&low, 0), (&retired, 0), (&hot, 1)]), is(0.0), "heat is no wear");
 }
 
 #[test]
