@@ -9,6 +9,7 @@ mod counters;
 mod events;
 mod latency;
 mod load;
+mod mps;
 mod nccl;
 mod ownership;
 mod products;
@@ -65,6 +66,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("copies over PCIe", copies::check),
     ("matrix products", products::check),
     ("split", split::check),
+    ("clients of MPS", mps::check),
     ("ownership", ownership::check),
     ("release", release::check),
     ("events", events::check),

@@ -3,6 +3,7 @@
 use crate::work::{Done, Ready};
 use std::env;
 use std::io::{self, BufRead as _, BufReader, Lines, Read as _};
+use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 
 /// Why there is no load.
@@ -37,9 +38,15 @@ pub struct Running {
 impl Running {
     /// Starts a load and waits until it has its memory.
     pub fn start(arguments: &[&str]) -> Result<Self, LoadError> {
+        Self::start_with(arguments, &[])
+    }
+
+    /// The same with variables.
+    pub fn start_with(arguments: &[&str], variables: &[(&str, &Path)]) -> Result<Self, LoadError> {
         let program = env::current_exe()?.with_file_name("gpu-load");
         let mut child = Command::new(program)
             .args(arguments)
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

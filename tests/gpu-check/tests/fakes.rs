@@ -49,6 +49,9 @@ case $2 in
 esac
 "#;
 
+/// Starts no server: clients are as other programs.
+const MPS: &str = "#!/bin/sh\n";
+
 /// A scenario of a driver that says what is not so.
 const LIES: &str = "gpu-check-lies";
 
@@ -61,7 +64,8 @@ fn check(folder: &Path, scenario: &str, warmth: &str) -> BTreeMap<String, (Strin
     let nvml = FakeNvml::install(folder, scenario).unwrap();
     let tools = folder.join("tools");
     fs::create_dir(&tools).unwrap();
-    for (name, text) in [("nvidia-smi", SMI), ("python3", PYTHON)] {
+    for (name, text) in [("nvidia-smi", SMI), ("python3", PYTHON), ("nvidia-cuda-mps-control", MPS)]
+    {
         let program = tools.join(name);
         let products = if scenario == LIES { PRODUCTS } else { "" };
         let text = text.replace("WARMTH", warmth).replace("PRODUCTS", products);
@@ -112,6 +116,7 @@ fn every_row_says_what_is_so() {
         ("memory of a process", "pass"),
         ("busy device", "pass"),
         ("split of two processes", "pass"),
+        ("clients of MPS", "pass"),
         // The fake holds no device file, and the fault's event names nobody.
         ("release", "fail"),
         ("XID of a faulty program", "fail"),
@@ -145,6 +150,7 @@ fn a_driver_that_says_what_is_not_so_fails_every_check_of_a_value() {
         "memory of a process",
         "busy device",
         "split of two processes",
+        "clients of MPS",
         "performance counters",
         "half of the time",
         "FP32 load",
