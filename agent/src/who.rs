@@ -219,6 +219,14 @@ impl Source {
     }
 }
 
+impl HostReport {
+    /// A device as `--gpu` takes it: its index, with its vendor where there are several.
+    pub(crate) fn name(&self, device: &Device) -> String {
+        let is_mixed = self.devices.iter().any(|other| other.vendor != device.vendor);
+        device_name(&device.vendor, device.index, is_mixed)
+    }
+}
+
 impl Device {
     /// Everything but who is on it.
     fn without_processes(&self) -> Self {
@@ -284,6 +292,11 @@ impl Totals {
             power_watts: watts.reduce(|one, other| one + other),
         }
     }
+}
+
+/// An index, with the vendor that counts it where there are several.
+pub fn device_name(vendor: &str, index: u32, is_mixed: bool) -> String {
+    if is_mixed { format!("{vendor}:{index}") } else { index.to_string() }
 }
 
 fn add(one: i64, other: i64) -> i64 {

@@ -84,7 +84,7 @@ impl HostReport {
 }
 
 impl Others {
-    fn add(&mut self, process: &Process) {
+    pub(super) fn add(&mut self, process: &Process) {
         self.processes += 1;
         if let Some(bytes) = process.memory_bytes {
             self.memory_bytes = Some(self.memory_bytes.unwrap_or(0).saturating_add(bytes));

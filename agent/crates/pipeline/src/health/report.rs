@@ -65,6 +65,14 @@ pub struct ConditionView {
     pub citation: String,
 }
 
+impl ConditionView {
+    /// Whether it is the same of another device, whenever it started.
+    pub fn is_alike(&self, other: &Self) -> bool {
+        let words = |one: &Self| [&one.condition, &one.severity, &one.reason].map(String::clone);
+        words(self) == words(other)
+    }
+}
+
 /// The worst of all that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
