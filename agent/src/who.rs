@@ -11,7 +11,7 @@ pub use others::Others;
 pub use selection::Selection;
 
 use gpuwho_model::status::SourceStatus;
-use gpuwho_model::text::printable;
+use gpuwho_model::text::{device_name, printable};
 use gpuwho_owners::attribute::view::OwnerView;
 use gpuwho_pipeline::event::recent::Summary;
 use gpuwho_pipeline::health::report::ConditionView;
@@ -292,11 +292,6 @@ impl Totals {
             power_watts: watts.reduce(|one, other| one + other),
         }
     }
-}
-
-/// An index, with the vendor that counts it where there are several.
-pub fn device_name(vendor: &str, index: u32, is_mixed: bool) -> String {
-    if is_mixed { format!("{vendor}:{index}") } else { index.to_string() }
 }
 
 fn add(one: i64, other: i64) -> i64 {

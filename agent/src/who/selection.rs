@@ -1,10 +1,10 @@
 //! What of the report a person wants to see: `--gpu`, `--user`, `--pod`, `--namespace`, `--job`,
 //! `--sort`.
 
-use super::{Device, HostReport, Process, Totals, device_name};
+use super::{Device, HostReport, Process, Totals};
 use clap::{Args, ValueEnum};
 use gpuwho_model::ids::PciAddress;
-use gpuwho_model::text::{plural, printable, sort_by_likeness};
+use gpuwho_model::text::{device_name, plural, printable, sort_by_likeness};
 use gpuwho_owners::attribute::view::OwnerView;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

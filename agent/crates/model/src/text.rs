@@ -100,6 +100,16 @@ pub fn sort_by_likeness(name: &str, known: &mut [&str]) {
     known.sort_by(|one, other| likeness(other).total_cmp(&likeness(one)));
 }
 
+/// A device's index, with the vendor that counts it where there are several: what `--gpu` takes.
+pub fn device_name(vendor: &str, index: u32, is_mixed: bool) -> String {
+    if is_mixed { format!("{vendor}:{index}") } else { index.to_string() }
+}
+
+/// The verb behind a number of things.
+pub fn are(count: usize) -> &'static str {
+    if count == 1 { "is" } else { "are" }
+}
+
 /// A number of things.
 pub fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })

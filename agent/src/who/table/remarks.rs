@@ -3,7 +3,7 @@
 use crate::who::{HostReport, Source};
 use gpuwho_devices::{DEVICES, Vendor};
 use gpuwho_model::screen::{Screen, Style};
-use gpuwho_model::text::plural;
+use gpuwho_model::text::{are, plural};
 use std::time::SystemTime;
 
 impl HostReport {
@@ -30,7 +30,7 @@ impl HostReport {
             |style: Style, text: &str| out.push_str(&screen.wrap_painted(style, 0, text));
         if self.hidden_processes > 0 {
             let processes = plural(self.hidden_processes, "process", "processes");
-            let are = if self.hidden_processes == 1 { "is" } else { "are" };
+            let are = are(self.hidden_processes);
             let text = format!(
                 "{processes} of other users {are} hidden; run as root, or set agent.show_others"
             );
