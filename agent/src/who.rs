@@ -52,6 +52,9 @@ pub struct HostReport {
     pub events: Summary,
     /// Every source of data.
     pub sources: Vec<Source>,
+    /// Where the agent sends what it reads, or lets it be fetched; for root and the agent's own user.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub receivers: Vec<Source>,
     /// Others' processes are left out of `devices` and `holders`.
     #[serde(default)]
     pub others_hidden: bool,

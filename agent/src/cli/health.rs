@@ -62,7 +62,11 @@ pub(super) fn health(args: &HealthArgs) -> anyhow::Result<ExitCode> {
         Ok(Reply::Health { health }) => *health,
         Ok(Reply::Refused { reason }) => bail!("the agent does not judge health: {reason}"),
         Ok(other) => bail!("the agent answered {other:?} to a question about health"),
-        Err(error @ (ControlError::Connect { .. } | ControlError::Silent { .. })) => {
+        Err(
+            error @ (ControlError::Connect { .. }
+            | ControlError::Denied { .. }
+            | ControlError::Silent { .. }),
+        ) => {
             screen::remark(&error.to_string());
             return Ok(ExitCode::from(NO_AGENT));
         }

@@ -78,7 +78,9 @@ fn report(args: &WhoArgs, configuration: &Configuration) -> anyhow::Result<HostR
         Some(socket) => ask_that(socket, &Request::Who)?,
         None => match ask(&configuration.settings, &Request::Who) {
             Ok(reply) => reply,
-            Err(ControlError::Connect { .. }) => return Ok(agent::read_once(configuration)),
+            Err(ControlError::Connect { .. } | ControlError::Denied { .. }) => {
+                return Ok(agent::read_once(configuration));
+            }
             Err(error @ ControlError::Silent { .. }) => {
                 screen::remark(&format!("{error}; reading without it"));
                 return Ok(agent::read_once(configuration));
@@ -119,7 +121,7 @@ fn watched(args: &WhoArgs, configuration: &Configuration) -> anyhow::Result<Host
 pub(super) fn ask(settings: &Settings, request: &Request) -> Result<Reply, ControlError> {
     let run = &settings.paths.run;
     match control::ask_within(&run.join(control::ADMIN_SOCKET), request, SILENT) {
-        Err(ControlError::Connect { .. }) => {
+        Err(ControlError::Connect { .. } | ControlError::Denied { .. }) => {
             control::ask_within(&run.join(control::SOCKET), request, SILENT)
         }
         answer => answer,

@@ -76,6 +76,7 @@ impl HostReport {
             engines: engines.cloned().collect(),
             // The server puts there what this user may see.
             events: Summary::default(),
+            receivers: Vec::new(),
             sources: self.sources.iter().map(Source::without_names).collect(),
             others_hidden: true,
             hidden_processes: hidden.len(),
