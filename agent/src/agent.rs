@@ -19,7 +19,7 @@ mod tick_loop;
 mod upkeep;
 pub mod worst_case;
 
-pub use doctor::{diagnose, of_device, of_source};
+pub use doctor::{diagnose, of_report};
 pub use once::{collect, read_once};
 
 use self::core::{Core, health_clock};
@@ -134,6 +134,7 @@ pub fn run(configuration: Configuration, load: Load) -> Result<(), RunError> {
     let Configuration { settings, sinks: receivers, tables, .. } = configuration;
     reloads.serve(Reloader { core: Arc::clone(&core), load, tables, pipeline });
     let run = settings.paths.run.clone();
+    *core.receivers.lock() = sinks::views(&receivers);
     let mut reopening = Reopening::new(receivers, settings, &heartbeat);
     tick_loop::run(&core, (&scheduler, &received), (&mut sinks, &mut reopening), &heartbeat);
     core.health().finish(&core.context.inventory, (health_clock(), SystemTime::now()));

@@ -65,6 +65,21 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// The command that sends it.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Who => "who",
+            Self::Events => "events",
+            Self::Health => "health",
+            Self::Receipt { .. } => "receipt",
+            Self::Release { .. } => "release",
+            Self::Resume => "resume",
+            Self::Forget { .. } => "forget",
+        }
+    }
+}
+
 /// A reply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
@@ -135,6 +150,12 @@ pub enum ControlError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// It is another user's to use.
+    #[error("{path}: only root and the agent's own user may do this; run it with sudo")]
+    Denied {
+        /// The socket.
+        path: PathBuf,
     },
     /// It is there and says nothing.
     #[error("the agent on {path} (process {pid}) does not answer; it is stopped or stuck")]
@@ -235,8 +256,10 @@ pub fn ask_within(
 }
 
 fn ask_once(socket: &Path, request: &Request, until: Instant) -> Result<Reply, ControlError> {
-    let stream = UnixStream::connect(socket)
-        .map_err(|source| ControlError::Connect { path: socket.into(), source })?;
+    let stream = UnixStream::connect(socket).map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => ControlError::Denied { path: socket.into() },
+        _ => ControlError::Connect { path: socket.into(), source },
+    })?;
     let exchange = || {
         let left = until.saturating_duration_since(Instant::now()).max(RETRY_AFTER);
         stream.set_read_timeout(Some(left))?;

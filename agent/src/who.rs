@@ -11,7 +11,7 @@ pub use others::Others;
 pub use selection::Selection;
 
 use gpuwho_model::status::SourceStatus;
-use gpuwho_model::text::printable;
+use gpuwho_model::text::{device_name, printable};
 use gpuwho_owners::attribute::view::OwnerView;
 use gpuwho_pipeline::event::recent::Summary;
 use gpuwho_pipeline::health::report::ConditionView;
@@ -52,6 +52,9 @@ pub struct HostReport {
     pub events: Summary,
     /// Every source of data.
     pub sources: Vec<Source>,
+    /// Where the agent sends what it reads, or lets it be fetched; for root and the agent's own user.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub receivers: Vec<Source>,
     /// Others' processes are left out of `devices` and `holders`.
     #[serde(default)]
     pub others_hidden: bool,
@@ -216,6 +219,14 @@ impl Source {
     /// Whether it was asked for and does not work as it should. What is absent is not on this host.
     pub fn is_failing(&self) -> bool {
         self.state != "ready" && self.state != "absent"
+    }
+}
+
+impl HostReport {
+    /// A device as `--gpu` takes it: its index, with its vendor where there are several.
+    pub(crate) fn name(&self, device: &Device) -> String {
+        let is_mixed = self.devices.iter().any(|other| other.vendor != device.vendor);
+        device_name(&device.vendor, device.index, is_mixed)
     }
 }
 

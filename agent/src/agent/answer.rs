@@ -167,6 +167,7 @@ impl Answer for Core {
             holders: self.holders(),
             ended: self.ended(),
             engines: self.engines(),
+            receivers: self.receivers.lock().clone(),
             sources: self
                 .context
                 .board
@@ -197,11 +198,11 @@ impl Answer for Core {
         let closed: Vec<bool> = readers.iter().map(|one| one.release(Some(length))).collect();
         let time = format_duration(length);
         if readers.iter().all(|reader| reader.snapshot().devices.is_empty()) {
-            format!("this agent has no device; it opens none for {time}")
+            format!("no device to release; the agent opens none for {time}")
         } else if closed.contains(&false) {
-            "release requested; one reader is still blocked in a driver call".into()
+            format!("release requested for {time}; one reader is still blocked in a driver call")
         } else {
-            format!("every device handle is closed; the agent opens the devices again in {time}")
+            format!("devices released; the agent reopens them in {time}")
         }
     }
 
@@ -231,6 +232,6 @@ impl Answer for Core {
             return "no device is released".into();
         }
         readers.iter().for_each(Control::resume);
-        "the agent opens the devices again at its next reading".into()
+        "the agent reopens the devices at its next reading".into()
     }
 }

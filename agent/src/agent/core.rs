@@ -5,6 +5,7 @@ use super::configuration::Configuration;
 use super::reload::Pending;
 use crate::log_limit;
 use crate::settings::Settings;
+use crate::who::Source;
 use gpuwho_collect::Collector;
 use gpuwho_collect::cpu_limit::CpuLimit;
 use gpuwho_collect::snapshot::{Control, ProcessSnapshot};
@@ -58,6 +59,8 @@ pub(super) struct Core {
     pub(super) machine: Option<String>,
     /// What jobs, pods and units had of the devices.
     pub(super) receipts: Receipts,
+    /// Where the points go, for `gpuwho doctor`.
+    pub(super) receivers: Mutex<Vec<Source>>,
     /// A changed configuration on its way to the pipeline.
     pub(super) pending: Pending,
 }
@@ -126,6 +129,7 @@ impl Core {
             cost: Arc::clone(&settings.cost),
             carbon: Arc::new(Carbon::new(settings.cost.carbon())),
             machine: None,
+            receivers: Mutex::default(),
             pending: Pending::default(),
         }
     }

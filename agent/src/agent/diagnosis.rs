@@ -4,6 +4,7 @@ use crate::advisories;
 use crate::privilege;
 use crate::settings::Settings;
 use gpuwho_model::finding::{Finding, Group, NOTICE};
+use gpuwho_model::text::plural;
 use gpuwho_owners::attribute::ownership::Ownership;
 use gpuwho_owners::attribute::slurm::DeviceAccess;
 use gpuwho_owners::host::{self, CgroupNamespace};
@@ -37,7 +38,7 @@ pub(super) fn names(settings: &Settings) -> Vec<Finding> {
 fn privileges() -> Vec<Finding> {
     let subject = "privilege";
     if !rustix::process::geteuid().is_root() {
-        let facts = "not root: no BPF, and only this user's processes can be read";
+        let facts = "not root: no BPF; only this user's processes can be read";
         return vec![Finding::new(subject, "degraded", facts, "run it with sudo")];
     }
     let missing = privilege::missing();
@@ -88,16 +89,16 @@ fn slurm(settings: &Settings) -> Finding {
     let with_devices =
         jobs.iter().filter(|job| matches!(job.devices, DeviceAccess::Known { .. })).count();
     let files = settings.attribution.slurm.jobs.display();
-    let (names, remedy) = if settings.attribution.slurm.jobs.is_dir() {
-        (format!("names from {files}"), "")
+    let (state, names, remedy) = if settings.attribution.slurm.jobs.is_dir() {
+        ("ok", format!("names from {files}"), "")
     } else {
-        (format!("{files} is not there: names from the jobs' own environment"), PROLOG)
+        (NOTICE, format!("{files} is missing: names come from the jobs' own environment"), PROLOG)
     };
-    let count = jobs.len();
-    let facts =
-        format!("{count} jobs, the kernel has the allocated devices of {with_devices}; {names}");
-    Finding::new("slurm", "ok", facts, remedy)
+    let with_devices = if with_devices == 0 { "none".into() } else { with_devices.to_string() };
+    let jobs = plural(jobs.len(), "job", "jobs");
+    let facts = format!("{jobs}; allocated devices known for {with_devices}; {names}");
+    Finding::new("slurm", state, facts, remedy)
 }
 
 /// The remedy where names come from the jobs' own environment.
-const PROLOG: &str = "use the prolog and epilog in deploy/slurm, so that names come from root";
+const PROLOG: &str = "install the prolog and epilog from deploy/slurm";

@@ -3,15 +3,17 @@
 use super::configuration::Configuration;
 use super::diagnosis;
 use super::read_once;
-use crate::who::{Device, Source};
+use crate::who::{Device, HostReport, Source};
 use gpuwho_devices::DEVICES;
 use gpuwho_model::catalog::device as metric;
+use gpuwho_model::catalog::health::Condition;
 use gpuwho_model::finding::{Finding, Group, NOTICE};
 use gpuwho_owners::attribute::providers;
+use gpuwho_pipeline::health::rules::RULES;
 
-/// Checks the host, each source, the metadata providers, each sink, and, without an agent, the
-/// devices.
-pub fn diagnose(configuration: &Configuration, reads_devices: bool) -> Vec<Finding> {
+/// Checks the host, each source, the metadata providers and each sink. What an agent has answered it has
+/// checked itself; without one the devices are read.
+pub fn diagnose(configuration: &Configuration, agent: Option<&HostReport>) -> Vec<Finding> {
     let settings = &configuration.settings;
     let mut findings = diagnosis::host(settings);
     let warnings = configuration.warnings().iter();
@@ -19,42 +21,69 @@ pub fn diagnose(configuration: &Configuration, reads_devices: bool) -> Vec<Findi
         warnings
             .map(|text| Finding::new("configuration", NOTICE, text.as_str(), "").of(Group::Agent)),
     );
-    for (def, row) in &configuration.sources {
+    let is_asked =
+        |name: &str| agent.is_some_and(|agent| agent.sources.iter().any(|one| one.name == name));
+    for (def, row) in configuration.sources.iter().filter(|(def, _)| !is_asked(def.name)) {
         let found = row.diagnose(&settings.diagnosing()).into_iter();
         findings.extend(found.map(|finding| finding.of(group_of(def.name))));
     }
     let names = diagnosis::names(settings).into_iter();
     findings.extend(names.map(|finding| finding.of(Group::Metadata)));
-    let receivers = configuration.sinks.iter().flat_map(|(_, row)| row.diagnose());
-    findings.extend(receivers.map(|finding| finding.of(Group::Receivers)));
-    if reads_devices {
-        let who = read_once(configuration);
-        findings.extend(who.sources.into_iter().map(|source| of_source("", source)));
-        findings.extend(who.devices.iter().map(of_device));
+    if agent.is_none() {
+        let receivers = configuration.sinks.iter().flat_map(|(_, row)| row.diagnose());
+        findings.extend(receivers.map(|finding| finding.of(Group::Receivers)));
+        findings.extend(of_report(&read_once(configuration)));
     }
     findings
 }
 
-/// How a source stands; `whose` is before its name.
-pub fn of_source(whose: &str, source: Source) -> Finding {
-    let state = if source.state == "ready" { "ok" } else { &source.state };
-    let subject = format!("{whose}{}", source.name);
-    Finding::new(subject, state, source.reason, source.remedy).of(group_of(&source.name))
+/// What a report says of its sources, receivers and devices.
+pub fn of_report(report: &HostReport) -> Vec<Finding> {
+    let sources = report.sources.iter().map(|one| of_source(one, group_of(&one.name)));
+    let receivers = report.receivers.iter().map(|one| of_source(one, Group::Receivers));
+    let devices = report.devices.iter().map(|device| of_device(device, report.name(device)));
+    sources.chain(receivers).chain(devices).collect()
+}
+
+/// How a source stands.
+fn of_source(source: &Source, group: Group) -> Finding {
+    let Source { name, state, reason, remedy, .. } = source;
+    let (state, facts) = match &**state {
+        "ready" if reason.is_empty() => ("ok", "works"),
+        "ready" => ("ok", &**reason),
+        state => (state, &**reason),
+    };
+    Finding::new(name, state, facts, remedy).of(group)
 }
 
 /// How a device stands.
-pub fn of_device(device: &Device) -> Finding {
+fn of_device(device: &Device, name: String) -> Finding {
     let facts = format!("{} {} {}", device.model, device.uuid, device.reason);
     let facts = facts.trim_end().to_owned() + &unread(device);
-    let subject = format!("device {}", device.index);
+    let subject = format!("device {name}");
     let (state, facts, remedy) = match device.health.first() {
         Some(worst) if device.state == "ok" => {
-            let facts = format!("{facts} {} ({})", worst.reason, worst.condition);
+            let facts = format!("{facts}; {} ({})", worst.reason, worst.condition);
             (&worst.severity, facts, &*worst.advice)
         }
-        _ => (&device.state, facts, ""),
+        _ => (&device.state, facts, remedy(&device.state)),
     };
     Finding::new(subject, state, facts.trim_end(), remedy).of(Group::Devices)
+}
+
+/// What to do about a device that does not answer: what the rule of its state says.
+fn remedy(state: &str) -> &'static str {
+    let condition = match state {
+        "lost" | "missing" => Condition::DriverLost,
+        "hung" => Condition::DriverHung,
+        "failing" => Condition::DriverFailing,
+        "no_driver" => Condition::DriverMissing,
+        "released" => return "end the release: gpuwho resume",
+        "replaced" => return "gpuwho forget UUID, where the other device stays",
+        _ => return "",
+    };
+    let rule = RULES.iter().find(|rule| rule.about.condition == condition);
+    rule.map_or("", |rule| rule.about.advice)
 }
 
 /// Which of the table's first two figures a device that answers has not, and where its vendor has them: the
@@ -73,7 +102,11 @@ fn unread(device: &Device) -> String {
     let why = |(name, has, def)| {
         let text = match (vendor.source)(def) {
             _ if has => return None,
-            Ok(source) => format!("; no {name} now, it comes from {source}"),
+            // When there is one is worth knowing; which calls of a library have it is not.
+            Ok(source) if source.contains(" while ") => {
+                format!("; no {name} now, it comes from {source}")
+            }
+            Ok(_) => format!("; the driver gives no {name} now"),
             Err(reason) => format!("; no {name}: {reason}"),
         };
         Some(text.replace('`', ""))
@@ -106,7 +139,7 @@ mod tests {
             "power_watts": null, "temperature_celsius": null, "processes": [],
         }))
         .unwrap();
-        of_device(&device).facts
+        of_device(&device, "0".into()).facts
     }
 
     #[test]
@@ -123,5 +156,14 @@ mod tests {
              tpu.runtime.tensorcore.dutycycle.percent, while a process uses the chip"
         );
         assert_eq!(facts("unheard-of", None, None), "M U");
+        let of_nvidia = "M U; the driver gives no utilization now";
+        assert_eq!(facts("nvidia", None, Some(1)), of_nvidia);
+    }
+
+    #[test]
+    fn a_device_that_does_not_answer_has_a_remedy() {
+        let states = ["lost", "hung", "failing", "missing", "replaced", "no_driver", "released"];
+        assert!(states.iter().all(|state| !remedy(state).is_empty()));
+        assert_eq!(remedy("ok"), "");
     }
 }

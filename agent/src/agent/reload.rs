@@ -207,12 +207,14 @@ impl<'a> Reopening<'a> {
     ) {
         let Some(change) = core.pending.take() else { return };
         let Change { settings, sinks: receivers, sections, answer } = change;
+        let views = sinks::views(&receivers);
         let applied = self.reopen(&settings, receivers, &sections, sinks);
         if applied.is_ok() {
             registry.set_limit(settings.series_limit);
             registry.set_selection(settings.metrics.clone());
             core.context.cpu_limit.set(settings.cpu_limit);
             core.context.selection.set(settings.metrics.clone());
+            *core.receivers.lock() = views;
             costs.set_settings(Arc::clone(&settings.cost));
             self.settings = settings;
         }

@@ -3,8 +3,10 @@
 use super::RunError;
 use super::configuration::Configuration;
 use crate::settings::Settings;
+use crate::who::Source;
 use gpuwho_export as export;
 use gpuwho_export::def::{NamedSink, OpenError, Receiver, SinkContext, SinkDef};
+use gpuwho_model::finding::Finding;
 use gpuwho_model::heartbeat::Heartbeat;
 use gpuwho_model::point::EnrichedBatch;
 use gpuwho_pipeline::event::record::Record;
@@ -63,6 +65,15 @@ pub(super) fn open_one(
     let mut sinks: Vec<OpenSink> = sink.map(|sink| (name, sink)).into_iter().collect();
     sinks.extend(receiver.open_more(&context)?);
     Ok(sinks)
+}
+
+/// Where the points go, for who asks the agent.
+pub(super) fn views(receivers: &[(&'static str, Box<dyn Receiver>)]) -> Vec<Source> {
+    let view = |Finding { subject: name, state, facts: reason, remedy, .. }: Finding| {
+        let state = if state == "ok" { "ready".to_owned() } else { state };
+        Source { name, state, reason, remedy, ..Source::default() }
+    };
+    receivers.iter().flat_map(|(_, row)| row.diagnose()).map(view).collect()
 }
 
 /// Hands a batch to every sink.

@@ -178,10 +178,11 @@ fn report(core: &Core, event: &event::Event) {
     core.receipts.note(event, &core.context.ownership);
     if event.what.severity >= Severity::Critical {
         let view = EventView::of(event);
-        let (meaning, remedy) = (&view.meaning, &view.remedy);
-        let (affected, driver) = (view.affected_words(), view.message.as_deref().unwrap_or(""));
-        let what = view.title();
-        tracing::error!(what, meaning, remedy, affected, driver, "a critical event");
+        // An empty field is left out.
+        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        let remedy = some(view.remedy.clone());
+        let affected = some(view.affected_words());
+        tracing::error!(remedy, affected, "{}: {}", view.title(), view.meaning);
     }
 }
 

@@ -21,13 +21,13 @@ pub(super) struct DoctorArgs {
     /// Print JSON.
     #[arg(long)]
     pub(super) json: bool,
-    /// Show what does not apply to this host, too.
+    /// Also show checks that do not apply to this host.
     #[arg(long)]
     all: bool,
-    /// Print the kernel's own words whole.
+    /// Print the kernel's messages in full.
     #[arg(short, long)]
     verbose: bool,
-    /// The agent's socket, whose agent is asked for its devices; default: gpuwho.sock in paths.run.
+    /// Check this agent only, by its socket; default: gpuwho.sock in paths.run.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     #[command(flatten)]
@@ -47,24 +47,25 @@ pub(super) fn doctor(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn findings(args: &DoctorArgs, configuration: &Configuration) -> Vec<Finding> {
-    let settings = &configuration.settings;
-    let (socket, answer) = match &args.socket {
-        Some(socket) => (socket.clone(), who::ask_that(socket, &Request::Who)),
-        None => (settings.paths.run.join(control::SOCKET), who::ask(settings, &Request::Who)),
+    let run = &configuration.settings.paths.run;
+    let socket = args.socket.clone().unwrap_or_else(|| run.join(control::SOCKET));
+    let answer = match &args.socket {
+        Some(socket) => who::ask_that(socket, &Request::Who),
+        None => who::ask(&configuration.settings, &Request::Who),
     };
-    let mut findings = agent::diagnose(configuration, args.socket.is_none());
-    let of_agent = |state: &str, facts: String, remedy: &str| {
-        Finding::new("agent", state, facts, remedy).of(Group::Agent)
+    let of_agent =
+        |state, facts, remedy| Finding::new("agent", state, facts, remedy).of(Group::Agent);
+    let mut findings = match (&answer, &args.socket) {
+        // Of an agent elsewhere, this command's own rights and configuration say nothing.
+        (Ok(Reply::Who { .. }), Some(_)) => Vec::new(),
+        (Ok(Reply::Who { who }), None) => agent::diagnose(configuration, Some(who)),
+        _ => agent::diagnose(configuration, None),
     };
     match answer {
         Ok(Reply::Who { who: report }) => {
             let facts = format!("version {} answers on {}", report.version, socket.display());
             findings.push(of_agent("ok", facts, ""));
-            let of_source = |source| agent::of_source("agent: ", source).of(Group::Agent);
-            findings.extend(report.sources.into_iter().map(of_source));
-            if args.socket.is_some() {
-                findings.extend(report.devices.iter().map(agent::of_device));
-            }
+            findings.extend(agent::of_report(&report));
         }
         Err(ControlError::Connect { .. }) if args.socket.is_none() => {
             let facts = format!("none answers on {}", socket.display());
@@ -76,6 +77,27 @@ fn findings(args: &DoctorArgs, configuration: &Configuration) -> Vec<Finding> {
     findings.sort_by_key(|finding| finding.group);
     findings
 }
+
+/// What people call the sources that have other names in `gpuwho collect` and in metrics.
+const TITLES: &[(&str, &str)] = &[
+    ("agent", "agent's own metrics"),
+    ("cgroups", "owners' cgroups"),
+    ("device_users", "open hook"),
+    ("engines", "inference engines"),
+    ("events", "event counters"),
+    ("host", "host CPU and memory"),
+    ("kmsg", "kernel log"),
+    ("names", "owner names"),
+    ("nccl", "NCCL probes"),
+    ("nccl-ras", "NCCL status socket"),
+    ("nccl:watch", "NCCL libraries"),
+    ("nccl_inspector", "NCCL Inspector"),
+    ("nvml_events", "driver events"),
+    ("pipeline", "pipeline"),
+    ("pod_resources", "kubelet"),
+    ("tenant_files", "file reader"),
+    ("upkeep", "housekeeping"),
+];
 
 fn render(findings: &[Finding], args: &DoctorArgs, screen: Screen) -> String {
     let mut out = String::new();
@@ -105,7 +127,11 @@ fn line(finding: &Finding, is_verbose: bool, screen: Screen) -> String {
     let wrapped = |text: &str| screen.wrap(indent, text);
     let text = [Some(wrapped(facts)), remedy.map(|remedy| wrapped(&remedy))];
     let text: String = text.into_iter().flatten().collect();
-    let subject = format!("{:<SUBJECT$}", finding.subject);
+    let title = TITLES.iter().find(|(name, _)| *name == finding.subject);
+    // The agent itself is no source.
+    let title = title.filter(|_| finding.group != Group::Agent);
+    let subject = title.map_or(&*finding.subject, |(_, title)| title);
+    let subject = format!("{subject:<SUBJECT$}");
     let state = screen.paint(style, &format!("{:<STATE$}", finding.state));
     let head = format!("  {subject}{state}");
     let rest = text.get(indent..).unwrap_or("\n");
@@ -116,14 +142,11 @@ fn verdict(findings: &[Finding], shows_all: bool, screen: Screen) -> String {
     let count = |is: fn(&Finding) -> bool| findings.iter().filter(|finding| is(finding)).count();
     let (faults, absent) = (count(Finding::is_fault), count(Finding::is_absent));
     let fine = count(|finding| finding.state == "ok");
-    let (style, verdict) = match faults {
-        0 => (Style::Good, "everything that was asked for works".to_owned()),
-        1 => (Style::Bad, "1 thing does not work as it should".to_owned()),
-        faults => (Style::Bad, format!("{faults} things do not work as they should")),
-    };
+    let style = if faults == 0 { Style::Good } else { Style::Bad };
+    let faults = if faults == 0 { String::new() } else { format!("{faults} failed, ") };
     let all = if shows_all || absent == 0 { "" } else { " (--all shows them)" };
-    let text = format!("{verdict}; ok: {fine}, not on this host: {absent}{all}");
-    format!("\n{}\n", screen.paint(style, screen.wrap(0, &text).trim_end()))
+    let text = format!("checks: {faults}{fine} passed, {absent} not applicable{all}");
+    format!("\n{}", screen.wrap_painted(style, 0, &text))
 }
 
 #[cfg(test)]
@@ -159,8 +182,7 @@ kernel
   open hook               degraded    no fexit: refused (os error 1)
                                       remedy: run it with sudo
 
-2 things do not work as they should; ok: 1, not on this host: 1 (--all shows
-them)
+checks: 2 failed, 1 passed, 1 not applicable (--all shows them)
 ";
         let text = rendered(&[]);
         assert_eq!(text, expected, "\n{text}");

@@ -5,14 +5,17 @@ use crate::control::{Reply, Request};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use gpuwho_model::screen::{Screen, Style};
+use gpuwho_model::text::{are, device_name, plural, ranges};
 use gpuwho_pipeline::event::recent::{EventReport, EventView};
-use std::fmt::Write as _;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 /// Before what belongs to the event above.
 const INDENT: usize = 4;
+/// Equal events of several devices within this time have one cause.
+const TOGETHER: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Args)]
 pub(super) struct EventsArgs {
@@ -56,37 +59,118 @@ fn render(report: &EventReport, screen: Screen) -> String {
     if report.events.is_empty() {
         out.push_str(&screen.wrap(0, &format!("{}: no events", report.host)));
     }
-    report.events.iter().for_each(|event| out.push_str(&one(event, screen)));
+    let vendors: BTreeSet<_> = report.events.iter().filter_map(|one| one.vendor.as_ref()).collect();
+    for alike in folded(&report.events) {
+        out.push_str(&one(&alike, vendors.len() > 1, screen));
+    }
     if report.hidden > 0 {
-        let text = format!("{} about processes of others; root sees all", report.hidden);
+        let (events, are) = (plural(report.hidden, "event", "events"), are(report.hidden));
+        let text = format!("{events} about processes of other users {are} hidden; run as root");
         out.push_str(&screen.wrap(0, &text));
     }
     out
 }
 
-fn one(event: &EventView, screen: Screen) -> String {
+/// Events of one cause on several devices, which came together, in the order of the first of each.
+fn folded(events: &[EventView]) -> Vec<Vec<&EventView>> {
+    let words = |event: &EventView| {
+        let EventView { name, severity, code, condition, message, remedy, .. } = event.clone();
+        (name, severity, code, condition, message, remedy)
+    };
+    let time = |event: &EventView| humantime::parse_rfc3339(&event.time).ok();
+    let mut all: Vec<Vec<&EventView>> = Vec::new();
+    for event in events {
+        let is_alike = |known: &&mut Vec<&EventView>| {
+            let Some(first) = known.first() else { return false };
+            let apart = time(event).zip(time(first));
+            let apart = apart.and_then(|(event, first)| event.duration_since(first).ok());
+            let is_close = apart.is_some_and(|apart| apart <= TOGETHER);
+            is_close && event.gpu.is_some() && first.gpu.is_some() && words(first) == words(event)
+        };
+        match all.iter_mut().find(is_alike) {
+            Some(known) => known.push(event),
+            None => all.push(vec![event]),
+        }
+    }
+    all
+}
+
+/// One cause: what happened on which devices, what it means, what to do, whom it affects.
+fn one(alike: &[&EventView], is_mixed: bool, screen: Screen) -> String {
+    let Some(event) = alike.first() else { return String::new() };
     let style = match &*event.severity {
         "critical" => Style::Bad,
         "warning" => Style::Warning,
         _ => Style::Plain,
     };
-    let count = if event.count > 1 { format!(" ({} times)", event.count) } else { String::new() };
-    let head = format!("{} {} {}{count}", event.time, event.severity, event.title());
-    let head = screen.wrap(0, &head);
-    let mut out = head.lines().fold(String::new(), |mut out, line| {
-        // Writing to a String cannot fail.
-        let _ = writeln!(out, "{}", screen.paint(style, line));
-        out
-    });
-    let affected = event.affected_words();
+    let name = |event: &&EventView| {
+        Some(device_name(event.vendor.as_deref().unwrap_or("?"), event.gpu?, is_mixed))
+    };
+    let mut devices: Vec<String> = alike.iter().filter_map(name).collect();
+    devices.dedup();
+    let times = alike.iter().map(|event| event.count).sum::<u64>();
+    let count = match usize::try_from(times) {
+        Ok(times) if times <= devices.len().max(1) => String::new(),
+        _ => format!(" ({times} times)"),
+    };
+    let title = event.title_on(&ranges(&devices));
+    let head = format!("{} {} {title}{count}", event.time, event.severity);
+    let mut out = screen.wrap_painted(style, 0, &head);
+    let mut affected: Vec<String> = alike.iter().map(|event| event.affected_words()).collect();
+    affected.dedup();
+    let affected = affected.join(", ");
+    let (from, message) = event.message_words().unwrap_or_default();
     let details = [
         ("meaning", &*event.meaning),
         ("remedy", &event.remedy),
         ("affected", &affected),
-        ("driver", event.message.as_deref().unwrap_or_default()),
+        (from, message),
     ];
     for (name, text) in details.into_iter().filter(|(_, text)| !text.is_empty()) {
         out.push_str(&screen.wrap(INDENT, &format!("{name}: {text}")));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(time: &str, gpu: u32, condition: &str) -> EventView {
+        EventView {
+            time: format!("2026-11-26T23:09:{time}Z"),
+            name: "gpu.health.started".into(),
+            severity: "warning".into(),
+            source: "health".into(),
+            condition: Some(condition.into()),
+            gpu: Some(gpu),
+            message: Some(format!("{condition}: so it is")),
+            count: 1,
+            ..EventView::default()
+        }
+    }
+
+    #[test]
+    fn a_condition_is_the_title_and_one_cause_on_many_devices_is_one_entry() {
+        let mut late = event("59", 0, "bus_fault");
+        late.time = "2026-11-26T23:19:59Z".into();
+        let events = vec![
+            event("50", 0, "bus_fault"),
+            event("51", 1, "bus_fault"),
+            event("51", 1, "hot"),
+            late,
+        ];
+        let report = EventReport { events, hidden: 1, ..EventReport::default() };
+        let expected = "\
+2026-11-26T23:09:50Z warning bus_fault on GPU 0,1
+    reason: so it is
+2026-11-26T23:09:51Z warning hot on GPU 1
+    reason: so it is
+2026-11-26T23:19:59Z warning bus_fault on GPU 0
+    reason: so it is
+1 event about processes of other users is hidden; run as root
+";
+        let text = render(&report, Screen::new(80, false));
+        assert_eq!(text, expected, "\n{text}");
+    }
 }

@@ -6,8 +6,9 @@ use crate::control::{ControlError, Reply, Request};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use gpuwho_model::screen::Screen;
+use gpuwho_model::text::device_name;
 use gpuwho_pipeline::event::Severity;
-use gpuwho_pipeline::health::report::{HealthReport, Verdict};
+use gpuwho_pipeline::health::report::{DeviceView, HealthReport, Verdict};
 use gpuwho_pipeline::health::rules::{Figures, RULES, Rule};
 use gpuwho_pipeline::health::settings::HealthSettings;
 use humantime::format_duration;
@@ -28,7 +29,7 @@ const NO_AGENT: u8 = 7;
 #[derive(Debug, Args)]
 #[command(after_help = AFTER)]
 pub(super) struct HealthArgs {
-    /// Only these devices: index or UUID; may be repeated.
+    /// Only these devices: index, VENDOR:INDEX or UUID; may be repeated.
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     gpu: Vec<String>,
     /// Print JSON.
@@ -61,7 +62,11 @@ pub(super) fn health(args: &HealthArgs) -> anyhow::Result<ExitCode> {
         Ok(Reply::Health { health }) => *health,
         Ok(Reply::Refused { reason }) => bail!("the agent does not judge health: {reason}"),
         Ok(other) => bail!("the agent answered {other:?} to a question about health"),
-        Err(error @ (ControlError::Connect { .. } | ControlError::Silent { .. })) => {
+        Err(
+            error @ (ControlError::Connect { .. }
+            | ControlError::Denied { .. }
+            | ControlError::Silent { .. }),
+        ) => {
             screen::remark(&error.to_string());
             return Ok(ExitCode::from(NO_AGENT));
         }
@@ -87,15 +92,17 @@ fn selected(mut report: HealthReport, gpus: &[String]) -> anyhow::Result<HealthR
     if gpus.is_empty() {
         return Ok(report);
     }
+    let is = |device: &DeviceView, asked: &String| {
+        let names = [false, true].map(|named| device_name(&device.vendor, device.index, named));
+        device.uuid == *asked || names.contains(asked)
+    };
     for asked in gpus {
-        let mut devices = report.devices.iter();
-        if !devices.any(|device| device.uuid == *asked || device.index.to_string() == *asked) {
-            bail!("no device `{asked}` was judged");
+        if !report.devices.iter().any(|device| is(device, asked)) {
+            let known: Vec<_> = report.devices.iter().map(|device| report.name(device)).collect();
+            bail!("no device `{asked}` was judged; there are: {}", known.join(", "));
         }
     }
-    report.devices.retain(|device| {
-        gpus.iter().any(|asked| device.uuid == *asked || device.index.to_string() == *asked)
-    });
+    report.devices.retain(|device| gpus.iter().any(|asked| is(device, asked)));
     Ok(report)
 }
 

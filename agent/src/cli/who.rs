@@ -41,21 +41,25 @@ pub(super) fn who(args: &WhoArgs) -> anyhow::Result<ExitCode> {
     let configuration = args.common.load(None)?;
     let Some(seconds) = args.watch else {
         let report = report(args, &configuration)?;
-        let code = exit_code(&report);
-        let report = args.selection.apply(report)?;
+        let chosen = args.selection.apply(report.clone())?;
+        let no_match = args.selection.no_match(&report, &chosen);
         if args.json {
-            let text = serde_json::to_string_pretty(&report).context("cannot write JSON")?;
+            let text = serde_json::to_string_pretty(&chosen).context("cannot write JSON")?;
             print(&format!("{text}\n"))?;
-        } else {
-            screen::write(&report.render(screen::of_stdout(), SystemTime::now()))?;
+        } else if no_match.is_none() {
+            screen::write(&chosen.render(screen::of_stdout(), SystemTime::now()))?;
         }
-        return Ok(code);
+        return no_match.map_or_else(|| Ok(exit_code(&report)), |text| bail!(text));
     };
     loop {
         let report = watched(args, &configuration)?;
         let code = exit_code(&report);
-        let report = args.selection.apply(report)?;
-        let table = report.render(screen::of_stdout(), SystemTime::now());
+        let chosen = args.selection.apply(report.clone())?;
+        let table = match args.selection.no_match(&report, &chosen) {
+            // There may be one later.
+            Some(text) => screen::of_stdout().wrap(0, &text),
+            None => chosen.render(screen::of_stdout(), SystemTime::now()),
+        };
         if screen::write_frame(&table)? == Written::ReaderGone {
             return Ok(code);
         }
@@ -74,7 +78,9 @@ fn report(args: &WhoArgs, configuration: &Configuration) -> anyhow::Result<HostR
         Some(socket) => ask_that(socket, &Request::Who)?,
         None => match ask(&configuration.settings, &Request::Who) {
             Ok(reply) => reply,
-            Err(ControlError::Connect { .. }) => return Ok(agent::read_once(configuration)),
+            Err(ControlError::Connect { .. } | ControlError::Denied { .. }) => {
+                return Ok(agent::read_once(configuration));
+            }
             Err(error @ ControlError::Silent { .. }) => {
                 screen::remark(&format!("{error}; reading without it"));
                 return Ok(agent::read_once(configuration));
@@ -115,7 +121,7 @@ fn watched(args: &WhoArgs, configuration: &Configuration) -> anyhow::Result<Host
 pub(super) fn ask(settings: &Settings, request: &Request) -> Result<Reply, ControlError> {
     let run = &settings.paths.run;
     match control::ask_within(&run.join(control::ADMIN_SOCKET), request, SILENT) {
-        Err(ControlError::Connect { .. }) => {
+        Err(ControlError::Connect { .. } | ControlError::Denied { .. }) => {
             control::ask_within(&run.join(control::SOCKET), request, SILENT)
         }
         answer => answer,

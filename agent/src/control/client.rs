@@ -26,6 +26,8 @@ pub(super) struct Client {
     stream: UnixStream,
     /// The user who connected, according to the kernel.
     pub(super) uid: u32,
+    /// The process that connected; 0 where it is in no namespace that the agent sees.
+    pub(super) pid: i32,
     /// Whether it is root or the agent's own user.
     pub(super) is_privileged: bool,
     until: Instant,
@@ -37,12 +39,14 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
-        let uid = socket_peercred(&stream)?.uid;
+        let peer = socket_peercred(&stream)?;
+        let uid = peer.uid;
         let is_privileged = uid.is_root() || uid == rustix::process::geteuid();
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream,
             uid: uid.as_raw(),
+            pid: peer.pid.as_raw_nonzero().get(),
             is_privileged,
             until: Instant::now() + DEADLINE,
             received: Vec::new(),

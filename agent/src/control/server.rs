@@ -175,14 +175,24 @@ impl Server<'_> {
                 let admin = super::ADMIN_SOCKET;
                 Reply::Refused { reason: format!("this is done over {admin} beside this socket") }
             }
-            (Request::Release { seconds }, Access::Admin) => {
-                Reply::Done { message: self.answer.release(Duration::from_secs(*seconds)) }
+            (command, Access::Admin) => {
+                let answer = match command {
+                    Request::Release { seconds } => {
+                        Ok(self.answer.release(Duration::from_secs(*seconds)))
+                    }
+                    Request::Forget { uuid } => self.answer.forget(uuid),
+                    _ => Ok(self.answer.resume()),
+                };
+                let (user, process) = (client.uid, client.pid);
+                match answer {
+                    Ok(message) => {
+                        // Who stopped the readings, and for how long.
+                        tracing::warn!(user, process, "{}: {message}", command.name());
+                        Reply::Done { message }
+                    }
+                    Err(reason) => Reply::Refused { reason },
+                }
             }
-            (Request::Resume, Access::Admin) => Reply::Done { message: self.answer.resume() },
-            (Request::Forget { uuid }, Access::Admin) => match self.answer.forget(uuid) {
-                Ok(message) => Reply::Done { message },
-                Err(reason) => Reply::Refused { reason },
-            },
         }
     }
 

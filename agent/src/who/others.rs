@@ -76,6 +76,7 @@ impl HostReport {
             engines: engines.cloned().collect(),
             // The server puts there what this user may see.
             events: Summary::default(),
+            receivers: Vec::new(),
             sources: self.sources.iter().map(Source::without_names).collect(),
             others_hidden: true,
             hidden_processes: hidden.len(),
@@ -84,7 +85,7 @@ impl HostReport {
 }
 
 impl Others {
-    fn add(&mut self, process: &Process) {
+    pub(super) fn add(&mut self, process: &Process) {
         self.processes += 1;
         if let Some(bytes) = process.memory_bytes {
             self.memory_bytes = Some(self.memory_bytes.unwrap_or(0).saturating_add(bytes));

@@ -1,12 +1,16 @@
 //! What of the report a person wants to see: `--gpu`, `--user`, `--pod`, `--namespace`, `--job`,
 //! `--sort`.
 
-use super::{HostReport, Process, Totals};
+use super::{Device, HostReport, Process, Totals};
 use clap::{Args, ValueEnum};
 use gpuwho_model::ids::PciAddress;
+use gpuwho_model::text::{device_name, plural, printable, sort_by_likeness};
 use gpuwho_owners::attribute::view::OwnerView;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+
+/// Known names in an answer that nothing matches.
+const MAX_NEAR: usize = 8;
 
 /// Which devices and whose processes, and in which order.
 #[derive(Clone, Debug, Default, Args)]
@@ -15,13 +19,13 @@ pub struct Selection {
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     gpu: Vec<String>,
     /// Only this user's processes: name or number.
-    #[arg(long, value_name = "USER")]
+    #[arg(short, long, value_name = "USER")]
     user: Option<String>,
     /// Only processes of the pods whose name begins so.
     #[arg(long, value_name = "NAME")]
     pod: Option<String>,
     /// Only processes of this Kubernetes namespace.
-    #[arg(long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
     /// Only processes of this Slurm job.
     #[arg(long, value_name = "ID")]
@@ -74,60 +78,83 @@ impl Selection {
         report.devices.iter_mut().for_each(|device| self.sort.sort(&mut device.processes));
         // Without any device the table says that, which is the answer.
         for asked in self.gpu.iter().filter(|_| !report.devices.is_empty()) {
-            let named = |asked| report.devices.iter().filter(move |one| is_named(one, asked));
-            let list =
-                |devices: &mut dyn Iterator<Item = String>| devices.collect::<Vec<_>>().join(", ");
-            let with_vendor = |one: &super::Device| format!("{}:{}", one.vendor, one.index);
-            let asked = asked.clone();
-            let vendors: BTreeSet<_> = named(&asked).map(|device| &device.vendor).collect();
-            if vendors.len() > 1 {
-                let present = list(&mut named(&asked).map(with_vendor));
-                return Err(NoSuchDevice::Ambiguous { asked, present });
-            } else if vendors.is_empty() {
-                let vendors: BTreeSet<_> = report.devices.iter().map(|one| &one.vendor).collect();
-                let is_mixed = vendors.len() > 1;
-                let name = |one: &super::Device| {
-                    if is_mixed { with_vendor(one) } else { one.index.to_string() }
-                };
-                let present = list(&mut report.devices.iter().map(name));
-                return Err(NoSuchDevice::Absent { asked, present });
-            }
+            has_one(&report, asked)?;
         }
+        let is_about_owners = self.is_about_owners();
         if !self.gpu.is_empty() {
-            let is_asked =
-                |device: &super::Device| self.gpu.iter().any(|gpu| is_named(device, gpu));
+            let is_asked = |device: &Device| self.gpu.iter().any(|gpu| is_named(device, gpu));
             report.devices.retain(is_asked);
+            report.holders.clear();
+            report.engines.clear();
         }
-        if self.is_about_owners() {
-            for device in &mut report.devices {
-                device.processes.retain(|process| self.is_owner(&process.owner));
-                // Others' and the rest are nobody's who was asked for.
-                device.others = None;
-                device.memory_unattributed_bytes = None;
-                device.memory_unsplittable_bytes = None;
-                if device.processes.is_empty() {
-                    device.memory_exclusive_bytes = None;
-                }
-            }
-            if self.gpu.is_empty() {
-                report.devices.retain(|device| !device.processes.is_empty());
-            }
+        if is_about_owners {
             report.holders.retain(|holder| self.is_owner(&holder.owner));
             report.ended.retain(|holder| self.is_owner(&holder.owner));
             report.engines.retain(|engine| self.is_owner(&engine.owner));
-            report.hidden_processes = 0;
-        }
-        if self.is_about_owners() || !self.gpu.is_empty() {
-            let hidden = report.devices.iter().filter_map(|device| device.others.as_ref());
-            let hidden: usize = hidden.map(|others| others.processes).sum();
-            report.totals = Totals::of(&report.devices);
-            report.totals.processes += hidden;
-            if !self.gpu.is_empty() {
-                report.holders.clear();
-                report.engines.clear();
+            report.devices.iter_mut().for_each(|device| self.keep_owners(device));
+            if self.gpu.is_empty() {
+                report.devices.retain(|device| !device.processes.is_empty());
             }
         }
+        if is_about_owners || !self.gpu.is_empty() {
+            let others = report.devices.iter().filter_map(|device| device.others.as_ref());
+            // With an owner asked for, others are on the devices and not counted.
+            let hidden = others.map(|others| others.processes).sum::<usize>();
+            report.totals = Totals::of(&report.devices);
+            report.totals.processes += if is_about_owners { 0 } else { hidden };
+        }
         Ok(report)
+    }
+
+    /// Leaves the processes that were asked for; what all others have on the device is one line.
+    fn keep_owners(&self, device: &mut Device) {
+        let is_asked = |process: &Process| self.is_owner(&process.owner);
+        let (own, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut device.processes).into_iter().partition(is_asked);
+        let mut others = device.others.take().unwrap_or_default();
+        rest.iter().for_each(|process| others.add(process));
+        device.others = Some(others).filter(|others| others.processes > 0);
+        if own.is_empty() {
+            device.memory_exclusive_bytes = None;
+        }
+        device.processes = own;
+    }
+
+    /// That nothing in a report is of the owner that was asked for, and which there are.
+    pub fn no_match(&self, all: &HostReport, chosen: &HostReport) -> Option<String> {
+        let of_devices = chosen.devices.iter().map(|device| device.processes.len());
+        let found = of_devices.sum::<usize>() + chosen.holders.len() + chosen.engines.len();
+        if !self.is_about_owners() || found > 0 || all.devices.is_empty() {
+            return None;
+        }
+        let owners: Vec<&OwnerView> = {
+            let on = all.devices.iter().flat_map(|device| &device.processes);
+            let on = on.map(|process| &process.owner);
+            on.chain(all.holders.iter().map(|holder| &holder.owner)).collect()
+        };
+        let of = |kind, asked: &Option<String>, name: fn(&OwnerView) -> Option<&String>| {
+            let asked = asked.as_ref()?;
+            let names: BTreeSet<&str> =
+                owners.iter().filter_map(|owner| name(owner)).map(String::as_str).collect();
+            Some((format!("{kind} {asked}"), near(asked, names)))
+        };
+        let asked = [
+            of("user", &self.user, |owner| Some(&owner.user)),
+            of("pod", &self.pod, |owner| owner.pod.as_ref()),
+            of("namespace", &self.namespace, |owner| owner.namespace.as_ref()),
+            of("job", &self.job, |owner| owner.slurm_job.as_ref()),
+        ];
+        let (names, known): (Vec<_>, Vec<_>) = asked.into_iter().flatten().unzip();
+        let devices = plural(all.devices.len(), "accelerator", "accelerators");
+        let mut text = format!("no process of {} on {devices}", names.join(", "));
+        for known in known.into_iter().filter(|known| !known.is_empty()) {
+            text.push_str(&format!("; there are: {known}"));
+        }
+        if let hidden @ 1.. = all.hidden_processes {
+            let hidden = plural(hidden, "process", "processes");
+            text.push_str(&format!("; {hidden} of other users not searched, run as root"));
+        }
+        Some(text)
     }
 
     fn is_about_owners(&self) -> bool {
@@ -147,7 +174,36 @@ impl Selection {
     }
 }
 
-fn is_named(device: &super::Device, asked: &str) -> bool {
+/// Known names, those that are most like the one asked for first.
+fn near(asked: &str, known: BTreeSet<&str>) -> String {
+    let mut known: Vec<&str> = known.into_iter().collect();
+    sort_by_likeness(asked, &mut known);
+    let more = if known.len() > MAX_NEAR { ", …" } else { "" };
+    known.truncate(MAX_NEAR);
+    printable(&known.join(", ")).into_owned() + more
+}
+
+/// Whether exactly one device of one vendor is named so.
+fn has_one(report: &HostReport, asked: &str) -> Result<(), NoSuchDevice> {
+    let named = || report.devices.iter().filter(|one| is_named(one, asked));
+    let with_vendor = |one: &Device| device_name(&one.vendor, one.index, true);
+    let list = |devices: Vec<String>| devices.join(", ");
+    let vendors: BTreeSet<_> = named().map(|device| &device.vendor).collect();
+    let asked = asked.to_owned();
+    match vendors.len() {
+        0 => {
+            let present = report.devices.iter().map(|one| report.name(one)).collect();
+            Err(NoSuchDevice::Absent { asked, present: list(present) })
+        }
+        1 => Ok(()),
+        _ => {
+            let present = list(named().map(with_vendor).collect());
+            Err(NoSuchDevice::Ambiguous { asked, present })
+        }
+    }
+}
+
+fn is_named(device: &Device, asked: &str) -> bool {
     let by_vendor = || {
         let (vendor, index) = asked.split_once(':')?;
         (vendor == device.vendor && index == device.index.to_string()).then_some(())
@@ -182,7 +238,7 @@ impl SortKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::who::{Device, Holder, Others};
+    use crate::who::{Holder, Others};
     use clap::Parser;
 
     #[derive(Parser)]
@@ -244,6 +300,42 @@ mod tests {
         }
         assert_eq!(select(&["--job", "4242"]), (vec![vec![2]], 1, 2));
         assert_eq!(select(&["--job", "42"]), (vec![], 0, 0), "not a part of a job's number");
+    }
+
+    /// Of a filter that matches nothing: what is said.
+    fn no_match(words: &[&str], report: &HostReport) -> Option<String> {
+        let line = Line::try_parse_from(["gpuwho"].iter().chain(words)).unwrap();
+        let chosen = line.selection.apply(report.clone()).unwrap();
+        line.selection.no_match(report, &chosen)
+    }
+
+    #[test]
+    fn a_filter_that_matches_nothing_says_so_with_the_names_that_are_there() {
+        let report = report();
+        let said = |words: &[&str]| no_match(words, &report).unwrap();
+        let on = "on 2 accelerators; there are:";
+        assert_eq!(said(&["--job", "4243"]), format!("no process of job 4243 {on} 4242"));
+        assert_eq!(said(&["-u", "user9"]), format!("no process of user user9 {on} user7, user8"));
+        assert_eq!(
+            said(&["--gpu", "1", "-n", "mm"]),
+            format!("no process of namespace mm {on} ml")
+        );
+        assert_eq!(said(&["--pod", "x", "--job", "4242"]).matches("there are").count(), 2);
+        assert_eq!(no_match(&["--job", "4242"], &report), None);
+        assert_eq!(no_match(&[], &report), None);
+        let hidden = HostReport { hidden_processes: 3, ..report.clone() };
+        let text = no_match(&["--user", "eve"], &hidden).unwrap();
+        assert!(text.ends_with("; 3 processes of other users not searched, run as root"), "{text}");
+    }
+
+    #[test]
+    fn what_others_have_on_the_device_of_the_owner_that_was_asked_for_is_said() {
+        let line = Line::try_parse_from(["gpuwho", "--user", "user7"]).unwrap();
+        let chosen = line.selection.apply(report()).unwrap();
+        let others = chosen.devices.iter().map(|device| device.others.clone().unwrap());
+        let others: Vec<_> = others.map(|others| (others.processes, others.memory_bytes)).collect();
+        assert_eq!(others, [(4, Some(4)), (3, None)]);
+        assert_eq!(chosen.devices[0].memory_unattributed_bytes, Some(5));
     }
 
     #[test]

@@ -16,7 +16,8 @@ impl Stuck {
     /// The call, its duration and the thread's kernel state, as text.
     pub(super) fn describe(&self, child: u32) -> String {
         let lasts = boot_time_ns().saturating_sub(self.since_ns);
-        let seconds = Duration::from_nanos(lasts).as_secs();
+        // It is noticed within a second.
+        let seconds = Duration::from_nanos(lasts).as_secs().max(1);
         let task = PathBuf::from(format!("/proc/{child}/task/{}", self.thread));
         let state = doing(&task).map_or_else(String::new, |doing| format!(": {doing}"));
         format!("{} has not returned for {seconds} s{state}", self.name)

@@ -82,6 +82,24 @@ impl Screen {
         let before = " ".repeat(indent);
         lines.iter().flat_map(|line| [before.as_str(), line, "\n"]).collect()
     }
+
+    /// The same in the colour of its style.
+    pub fn wrap_painted(self, style: Style, indent: usize, text: &str) -> String {
+        let lines = self.wrap(indent, text);
+        lines.lines().flat_map(|line| [self.paint(style, line), "\n".to_owned()]).collect()
+    }
+
+    /// A name in lines of the screen's width, broken anywhere and never cut.
+    pub fn fold(self, indent: usize, name: &str) -> String {
+        let room = self.width.saturating_sub(indent).max(2);
+        let (mut rest, mut out) = (name, String::new());
+        while !rest.is_empty() {
+            let line = taken(rest.chars(), room);
+            rest = rest.get(line.len()..).unwrap_or_default();
+            out.extend([" ".repeat(indent), line, "\n".to_owned()]);
+        }
+        out
+    }
 }
 
 /// What a terminal may be given of a text that others have chosen.
@@ -157,6 +175,14 @@ mod tests {
         let text = screen.wrap(2, &format!("{} {}", "nine char".repeat(6), "x".repeat(90)));
         assert!(text.lines().count() > 2, "{text}");
         assert!(text.lines().all(|line| width(line) <= 40 && line.starts_with("  ")), "{text}");
+    }
+
+    #[test]
+    fn a_name_is_broken_and_not_cut() {
+        let name = "模型训练/任务".repeat(20) + &"x".repeat(50);
+        let lines = Screen::new(40, false).fold(5, &name);
+        assert!(lines.lines().all(|line| width(line) <= 40), "{lines}");
+        assert_eq!(lines.split_whitespace().collect::<String>(), name);
     }
 
     #[test]

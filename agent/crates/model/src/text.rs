@@ -81,6 +81,35 @@ fn is_printed(c: char) -> bool {
     !is_escaped && !INVISIBLE.iter().any(|range| range.contains(&c))
 }
 
+/// Numbers with those that follow one another as a range, `0-3,7`; other names as they are.
+pub fn ranges(names: &[String]) -> String {
+    let number = |name: &String| name.parse::<u32>().ok();
+    let follows = |one: &String, next: &String| {
+        number(one).is_some_and(|one| one.checked_add(1) == number(next))
+    };
+    let runs = names.chunk_by(follows).map(|run| match run {
+        [first, .., last] if run.len() > 2 => format!("{first}-{last}"),
+        all => all.join(","),
+    });
+    runs.collect::<Vec<_>>().join(",")
+}
+
+/// Brings the names that are most like another to the front.
+pub fn sort_by_likeness(name: &str, known: &mut [&str]) {
+    let likeness = |known: &str| strsim::jaro_winkler(name, known);
+    known.sort_by(|one, other| likeness(other).total_cmp(&likeness(one)));
+}
+
+/// A device's index, with the vendor that counts it where there are several: what `--gpu` takes.
+pub fn device_name(vendor: &str, index: u32, is_mixed: bool) -> String {
+    if is_mixed { format!("{vendor}:{index}") } else { index.to_string() }
+}
+
+/// The verb behind a number of things.
+pub fn are(count: usize) -> &'static str {
+    if count == 1 { "is" } else { "are" }
+}
+
 /// A number of things.
 pub fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
@@ -89,6 +118,14 @@ pub fn plural(count: usize, one: &str, many: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_that_follow_one_another_are_a_range() {
+        let ranges = |all: &str| ranges(&all.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(ranges("0 1 2 3 5 7 8"), "0-3,5,7,8");
+        assert_eq!(ranges("amd:0 amd:1 nvidia:0"), "amd:0,amd:1,nvidia:0");
+        assert_eq!(ranges(&u32::MAX.to_string()), "4294967295");
+    }
 
     #[test]
     fn letters_of_every_script_stay() {

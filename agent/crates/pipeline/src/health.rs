@@ -211,7 +211,7 @@ impl HealthMonitor {
             .iter()
             .filter_map(|(gpu, (_, health))| self.view(*gpu, health, inventory, now))
             .collect();
-        devices.sort_by_key(|device| device.index);
+        devices.sort_by(|one, other| (&one.vendor, one.index).cmp(&(&other.vendor, other.index)));
         HealthReport {
             schema: report::SCHEMA,
             host: host.to_owned(),
@@ -248,6 +248,7 @@ impl HealthMonitor {
         Some(DeviceView {
             uuid: info.uuid.to_string(),
             index: info.index,
+            vendor: info.vendor.clone(),
             model: info.model.clone().unwrap_or_else(|| "?".into()),
             status: status.as_str().into(),
             score,

@@ -5,53 +5,66 @@ use gpuwho_model::screen::{self, Screen, Style};
 
 /// Names shorter than this are of no use: columns go before.
 const MIN_NAME: usize = 20;
-/// Longest command name of Linux (`TASK_COMM_LEN`), and of a user that is shown whole.
-const MAX_COMMAND: usize = 15;
-const MAX_USER: usize = 12;
+/// Shorter commands and details are of no use.
+const MIN_CELL: usize = 6;
+/// Longest command name of Linux (`TASK_COMM_LEN`) with its note, and of a user that is shown whole (useradd(8)).
+const MAX_COMMAND: usize = 28;
+const MAX_USER: usize = 32;
+/// From this width on a process's job or image is shown.
+const WITH_DETAIL: usize = 120;
+const DETAIL: &str = "JOB OR IMAGE";
 
 /// How wide each column is; 0 where it is left out.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Columns {
+    pub(super) index: usize,
     pub(super) name: usize,
-    /// What devices and parts need to the left of memory, behind the indent.
-    pub(super) span: usize,
+    /// What devices and parts need to the left of memory.
+    span: usize,
     pub(super) state: usize,
     pub(super) user: usize,
     pub(super) pid: usize,
-    pub(super) command: usize,
     pub(super) memory: usize,
     pub(super) busy: usize,
     pub(super) power: usize,
     pub(super) temperature: usize,
+    /// Of processes, where devices have power and temperature, and behind them.
+    pub(super) command: usize,
+    pub(super) detail: usize,
 }
 
 impl Columns {
     /// As wide as the rows would have them.
     pub(super) fn of(rows: &[Row], holders: &[Row]) -> Self {
-        let mut all = Self { state: 5, memory: 6, busy: 5, ..Self::default() };
+        let mut all = Self { index: 3, state: 5, memory: 6, busy: 5, ..Self::default() };
         let grow = |column: &mut usize, text: &str| *column = screen::width(text).max(*column);
         for row in rows.iter().chain(holders) {
             match row {
-                Row::Device { model, state, values, .. } => {
+                Row::Device { index, model, state, values } => {
+                    grow(&mut all.index, index);
                     grow(&mut all.state, state);
-                    all.span = all.span.max(screen::width(model) + 1 + all.state);
+                    all.span = all.span.max(all.index + screen::width(model) + 3 + all.state);
                     grow(&mut all.power, &values.power);
                     grow(&mut all.power, "POWER");
                     grow(&mut all.temperature, &values.temperature);
                     grow(&mut all.temperature, "TEMP");
                 }
-                Row::Process { owner, user, pid, command, .. } => {
+                Row::Process { owner, user, pid, command, detail, .. } => {
                     grow(&mut all.name, owner);
                     all.user = screen::width(user).max(4).max(all.user).min(MAX_USER);
                     all.pid = screen::width(pid).max(3).max(all.pid);
                     all.command = screen::width(command).max(7).max(all.command).min(MAX_COMMAND);
+                    grow(&mut all.detail, detail);
                 }
-                Row::Part { name, .. } => grow(&mut all.span, name),
-                Row::Reason(_) => {}
+                Row::Part { name, .. } => all.span = all.span.max(INDENT + screen::width(name)),
+                Row::Reason { .. } => {}
             }
             if let Some(values) = row.values() {
                 grow(&mut all.memory, &values.memory);
             }
+        }
+        if all.detail > 0 {
+            grow(&mut all.detail, DETAIL);
         }
         all
     }
@@ -59,10 +72,9 @@ impl Columns {
     /// The same in so much room.
     pub(super) fn fit(mut self, room: usize) -> Self {
         let owner = self.name;
-        let drops: [fn(&mut Self) -> &mut usize; 5] = [
+        let drops: [fn(&mut Self) -> &mut usize; 4] = [
             |columns| &mut columns.temperature,
             |columns| &mut columns.power,
-            |columns| &mut columns.command,
             |columns| &mut columns.user,
             |columns| &mut columns.pid,
         ];
@@ -74,25 +86,33 @@ impl Columns {
             *drop(&mut self) = 0;
         }
         self.name = 0;
-        let beside = self.left() - INDENT;
-        let natural = owner.max(self.span.saturating_sub(beside));
+        let natural = owner.max(self.span.saturating_sub(self.left()));
         self.name = natural.min(room.saturating_sub(self.total()));
+        let behind = room.saturating_sub(self.total() - self.behind());
+        let fit = |wide: usize, room: usize| {
+            let wide = wide.min(room.saturating_sub(1));
+            if wide < MIN_CELL { 0 } else { wide }
+        };
+        self.command = fit(self.command, behind);
+        let rest = if room < WITH_DETAIL { 0 } else { behind.saturating_sub(self.command + 1) };
+        self.detail = fit(self.detail, rest);
         self
     }
 
     /// Columns to the left of memory.
     pub(super) fn left(&self) -> usize {
-        let own = [self.user, self.pid, self.command].into_iter().filter(|wide| *wide > 0);
+        let own = [self.user, self.pid].into_iter().filter(|wide| *wide > 0);
         INDENT + self.name + own.map(|wide| wide + 1).sum::<usize>()
     }
 
     /// Columns that only devices have.
-    pub(super) fn behind(&self) -> usize {
+    fn behind(&self) -> usize {
         let own = [self.power, self.temperature].into_iter().filter(|wide| *wide > 0);
         own.map(|wide| wide + 1).sum()
     }
 
-    pub(super) fn total(&self) -> usize {
+    /// All but a process's own behind its use.
+    fn total(&self) -> usize {
         self.left() + 1 + self.memory + 1 + self.busy + self.behind()
     }
 
@@ -107,14 +127,15 @@ impl Columns {
                 busy: text("UTIL"),
                 power: text("POWER"),
                 temperature: text("TEMP"),
-                note: "",
             },
         };
         let process = Row::Process {
             owner: text("OWNER"),
+            short: text("OWNER"),
             user: text("USER"),
             pid: text("PID"),
             command: text("COMMAND"),
+            detail: text(DETAIL),
             values: Values { memory: text("MEMORY"), busy: text("UTIL"), ..Values::default() },
         };
         let rows = [Some(device), has_processes.then_some(process)];

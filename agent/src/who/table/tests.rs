@@ -1,5 +1,6 @@
 use super::*;
 use crate::who::{Others, Source, Totals};
+use gpuwho_owners::attribute::view::OwnerView;
 
 const GIB: i64 = 1 << 30;
 
@@ -8,7 +9,8 @@ fn person(pid: u32, comm: &str) -> OwnerView {
 }
 
 fn process(owner: &str, pid: u32, gib: i64, busy: f64) -> Process {
-    let owner = OwnerView { owner: Some(owner.into()), ..person(pid, "python3") };
+    let container = owner.split_once('[').map(|(_, name)| name.trim_end_matches(']').into());
+    let owner = OwnerView { owner: Some(owner.into()), container, ..person(pid, "python3") };
     let memory_bytes = Some(gib * GIB);
     Process { owner, memory_bytes, utilization: Some(busy), ..Process::default() }
 }
@@ -68,7 +70,7 @@ fn check(width: usize, expected: &str) {
 }
 
 #[test]
-fn at_sixty_columns_memory_and_use_stay_and_columns_go_from_the_right() {
+fn at_sixty_columns_a_long_owner_has_a_line_of_its_own_and_columns_go_from_the_right() {
     check(
         60,
         "\
@@ -78,7 +80,8 @@ GPU  MODEL                         STATE        MEMORY  UTIL
      OWNER                    USER   PID        MEMORY  UTIL
   0  NVIDIA H100 80GB HBM3         ok    60.0/80.0 GiB  87 %
      ml/trainer-0 [pytorch]   alice 4711      40.0 GiB  50 %
-     serving/embe…7k [server] alice    9       9.0 GiB  30 %
+     serving/embedder-5d8f7c9b6d-x2x7k
+                              alice    9       9.0 GiB  30 %
      unattributed                             11.0 GiB
   1  NVIDIA H100 80GB HBM3         ok    60.0/80.0 GiB  87 %
      ml/trainer-0 [pytorch]   alice 4711      60.0 GiB  90 %
@@ -89,20 +92,20 @@ GPU  MODEL                         STATE        MEMORY  UTIL
 }
 
 #[test]
-fn at_eighty_columns_names_are_elided_in_their_middle() {
+fn at_eighty_columns_every_id_is_whole_and_a_container_goes_first() {
     check(
         80,
         "\
 node1: 2 processes on 3 accelerators, 1 not answering
 
 GPU  MODEL                                  STATE        MEMORY  UTIL POWER TEMP
-     OWNER                     USER   PID COMMAND        MEMORY  UTIL
+     OWNER                             USER   PID        MEMORY  UTIL COMMAND
   0  NVIDIA H100 80GB HBM3                  ok    60.0/80.0 GiB  87 % 512 W 61 C
-     ml/trainer-0 [pytorch]    alice 4711 python3      40.0 GiB  50 %
-     serving/embe…x7k [server] alice    9 python3       9.0 GiB  30 %
+     ml/trainer-0 [pytorch]            alice 4711      40.0 GiB  50 % python3
+     serving/embedder-5d8f7c9b6d-x2x7k alice    9       9.0 GiB  30 % python3
      unattributed                                      11.0 GiB
   1  NVIDIA H100 80GB HBM3                  ok    60.0/80.0 GiB  87 % 512 W 61 C
-     ml/trainer-0 [pytorch]    alice 4711 python3      60.0 GiB  90 %
+     ml/trainer-0 [pytorch]            alice 4711      60.0 GiB  90 % python3
   2  NVIDIA H100 80GB HBM3                  lost              -     -     -    -
      last read 18 s ago: device fell off the bus
 ",
@@ -116,19 +119,84 @@ fn at_132_columns_nothing_is_left_out() {
         "\
 node1: 2 processes on 3 accelerators, 1 not answering
 
-GPU  MODEL                                                   STATE        MEMORY  UTIL POWER TEMP
-     OWNER                                      USER   PID COMMAND        MEMORY  UTIL
-  0  NVIDIA H100 80GB HBM3                                   ok    60.0/80.0 GiB  87 % 512 W 61 C
-     ml/trainer-0 [pytorch]                     alice 4711 python3      40.0 GiB  50 %
-     serving/embedder-5d8f7c9b6d-x2x7k [server] alice    9 python3       9.0 GiB  30 %
-     unattributed                                                       11.0 GiB
-  1  NVIDIA H100 80GB HBM3                                   ok    60.0/80.0 GiB  87 % 512 W 61 C
-     ml/trainer-0 [pytorch]                     alice 4711 python3      60.0 GiB  90 %
-  2  NVIDIA H100 80GB HBM3                                   lost              -     -     -    -
+GPU  MODEL                                           STATE        MEMORY  UTIL POWER TEMP
+     OWNER                                      USER   PID        MEMORY  UTIL COMMAND
+  0  NVIDIA H100 80GB HBM3                           ok    60.0/80.0 GiB  87 % 512 W 61 C
+     ml/trainer-0 [pytorch]                     alice 4711      40.0 GiB  50 % python3
+     serving/embedder-5d8f7c9b6d-x2x7k [server] alice    9       9.0 GiB  30 % python3
+     unattributed                                               11.0 GiB
+  1  NVIDIA H100 80GB HBM3                           ok    60.0/80.0 GiB  87 % 512 W 61 C
+     ml/trainer-0 [pytorch]                     alice 4711      60.0 GiB  90 % python3
+  2  NVIDIA H100 80GB HBM3                           lost              -     -     -    -
      last read 18 s ago: device fell off the bus
 ",
     );
     assert_eq!(at(200, &node()), at(132, &node()), "no wider than its text");
+}
+
+#[test]
+fn from_120_columns_a_job_s_name_or_an_image_stands_behind_the_command() {
+    let mut report = node();
+    report.devices[0].processes[0].owner.job_name = Some("finetune".into());
+    report.devices[0].processes[1].owner.image = Some("registry.example/embedder:1.4".into());
+    let behind = |width| {
+        let table = at(width, &report);
+        let lines = table.lines().skip(3).take(4);
+        lines
+            .filter_map(|line| {
+                Some(line.split_once("UTIL ").or(line.split_once("0 % "))?.1.to_owned())
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(behind(119), ["COMMAND", "python3", "python3"]);
+    let all = ["COMMAND JOB OR IMAGE", "python3 finetune", "python3 registry.example/embedder:1.4"];
+    assert_eq!(behind(132), all);
+}
+
+#[test]
+fn a_name_is_whole_however_long_at_eighty_columns() {
+    let mut report = node();
+    let pod = format!("a-namespace/{}", "a-long-pod-name-".repeat(9));
+    report.devices[0].processes[0].owner.owner = Some(format!("{pod} [pytorch]"));
+    report.devices[0].processes[0].owner.pid = 4_194_304;
+    let table = at(80, &report);
+    let all: String = table.split_whitespace().collect();
+    assert!(all.contains(&pod) && all.contains("4194304") && !table.contains('…'), "{table}");
+}
+
+#[test]
+fn devices_of_several_vendors_are_named_as_the_filter_takes_them() {
+    let mut report = node();
+    report.devices[1].vendor = "amd".into();
+    report
+        .devices
+        .iter_mut()
+        .filter(|one| one.vendor.is_empty())
+        .for_each(|one| one.vendor = "nvidia".into());
+    let table = at(80, &report);
+    let names: Vec<_> = table.lines().filter_map(|line| line.split_once("  NVIDIA")).collect();
+    let names: Vec<_> = names.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["nvidia:0", "   amd:1", "nvidia:2"], "{table}");
+}
+
+#[test]
+fn a_condition_of_several_devices_is_one_line_and_released_devices_are_counted_apart() {
+    let condition = |reason: &str| ConditionView {
+        condition: "memory_rows_pending".into(),
+        severity: "warning".into(),
+        reason: reason.into(),
+        ..ConditionView::default()
+    };
+    let mut report = host((0..4).map(|index| device(index, Vec::new())).collect());
+    report.devices.iter_mut().for_each(|device| device.health = vec![condition("pending")]);
+    report.devices[2].health.push(condition("also"));
+    report.devices[1].state = "released".into();
+    report.totals = Totals::of(&report.devices);
+    let table = at(80, &report);
+    let lines: Vec<_> = table.lines().filter(|line| line.contains("warning")).collect();
+    let common = "warning on GPU 0-3: pending (memory_rows_pending)";
+    assert_eq!(lines, [common, "     warning: also (memory_rows_pending)"], "{table}");
+    assert!(table.starts_with("node1: 0 processes on 4 accelerators, 1 released\n"), "{table}");
 }
 
 #[test]
@@ -203,13 +271,13 @@ fn processes_stand_under_their_instance_and_mps_is_said() {
 node1: 3 processes on 1 accelerator
 
 GPU  MODEL                 STATE       MEMORY  UTIL POWER TEMP
-     OWNER     USER  PID COMMAND       MEMORY  UTIL
+     OWNER             USER  PID       MEMORY  UTIL COMMAND
   0  NVIDIA A100-SXM4-40GB ok    9.0/40.0 GiB     -     -    -
-     -         alice  11 python3      3.0 GiB        MPS server
+     -                 alice  11      3.0 GiB       python3 (MPS server)
      MIG 1/0 3g.20gb             3.0/20.0 GiB
-     -         alice  12 python3      3.0 GiB        MPS
+     -                 alice  12      3.0 GiB       python3 (MPS)
      MIG 2/0 3g.20gb             6.0/20.0 GiB
-     -         alice  10 python3      3.0 GiB
+     -                 alice  10      3.0 GiB       python3
 ";
     assert_eq!(table, expected, "\n{table}");
 }
@@ -225,14 +293,14 @@ fn what_a_user_sees_fits_eighty_columns_and_says_what_is_hidden() {
     let expected = "\
 node1: 1 process on 1 accelerator
 
-GPU  MODEL                  STATE        MEMORY  UTIL POWER TEMP
-     OWNER            PID COMMAND        MEMORY  UTIL
-  0  NVIDIA H100 80GB HBM3  ok    60.0/80.0 GiB  87 % 512 W 61 C
-     slurm 4711.0 4194304 python3      40.0 GiB  25 %
-     1 process of others                2.0 GiB  25 %
-     unattributed                      20.0 GiB
+GPU  MODEL                 STATE        MEMORY  UTIL POWER TEMP
+     OWNER                   PID        MEMORY  UTIL COMMAND
+  0  NVIDIA H100 80GB HBM3 ok    60.0/80.0 GiB  87 % 512 W 61 C
+     slurm 4711.0        4194304      40.0 GiB  25 % python3
+     1 process of others               2.0 GiB  25 %
+     unattributed                     20.0 GiB
 
-1 process of others is not named (agent.show_others); root sees all
+1 process of other users is hidden; run as root, or set agent.show_others
 ";
     assert_eq!(table, expected, "\n{table}");
 }
@@ -245,7 +313,7 @@ fn a_holder_without_work_on_the_driver_s_list_is_shown_with_the_devices_it_has_o
     let report = HostReport { holders: vec![held(8), held(7)], ..node() };
     let table = at(132, &report);
     let lines: Vec<_> =
-        table.lines().skip_while(|line| !line.contains("no driver's list")).collect();
+        table.lines().skip_while(|line| !line.contains("does not list them")).collect();
     let names: Vec<_> =
         lines[1..3].iter().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
     assert_eq!(
@@ -286,7 +354,7 @@ fn without_any_device_the_drivers_say_why() {
     let expected = "\
 node1: no accelerator
 
-looked for nvidia (it is so), amd; `gpuwho doctor --all` says what to do
+no driver found for: nvidia (it is so), amd; see `gpuwho doctor --all`
 ";
     assert_eq!(table, expected);
 }
@@ -322,7 +390,7 @@ fn memory_that_no_driver_divides_is_said_as_the_counters_have_it() {
     };
     let (a, b) = (bare("vision/eval", 7), bare("vision/eval", 8));
     let alone = of(std::slice::from_ref(&a), true);
-    assert_eq!(lines(&alone), ["vision/eval alice 7 python3 ~60.0 GiB ~87 %"]);
+    assert_eq!(lines(&alone), ["vision/eval alice 7 ~60.0 GiB ~87 % python3"]);
     let together = of(&[a.clone(), b], true);
     assert_eq!(lines(&together)[2], "all processes together ~60.0 GiB ~87 %");
     let shared = of(&[a.clone(), bare("ml/other", 9)], false);

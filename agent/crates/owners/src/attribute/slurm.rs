@@ -112,6 +112,11 @@ impl SlurmTask {
         }
     }
 
+    /// The job's name.
+    pub fn name(&self) -> Option<Arc<str>> {
+        self.facts.as_ref()?.value(Label::Name).map(Arc::clone)
+    }
+
     /// The name of the job's user.
     pub fn user(&self) -> Option<Arc<str>> {
         self.facts.as_ref()?.value(Label::User).map(Arc::clone)

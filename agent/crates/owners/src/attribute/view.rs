@@ -1,5 +1,6 @@
 //! An owner as people and JSON get it.
 
+use super::slurm::SlurmTask;
 use super::{Method, ProcessAttribution};
 use gpuwho_model::text::printable;
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,12 @@ pub struct OwnerView {
     pub slurm_step: Option<String>,
     /// Slurm task on this node.
     pub slurm_task: Option<String>,
+    /// Slurm job's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_name: Option<String>,
+    /// Container's image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// systemd unit.
     pub unit: Option<String>,
     /// `cgroup`, `kernel`, `slurmstepd`, `pending` or `none`.
@@ -69,6 +76,8 @@ impl OwnerView {
             slurm_job: slurm.map(|slurm| text(&slurm.number())),
             slurm_step: slurm.and_then(|slurm| slurm.step.as_ref().map(text)),
             slurm_task: slurm.and_then(|slurm| slurm.task.as_ref().map(text)),
+            job_name: slurm.and_then(SlurmTask::name).as_ref().map(text),
+            image: owner.workload.facts.as_ref().and_then(|facts| facts.image.as_ref().map(text)),
             unit: owner.workload.unit.as_ref().map(text),
             method: match owner.method {
                 // One that may still be found is more than one of whom nothing is known.

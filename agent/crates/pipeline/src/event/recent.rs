@@ -38,6 +38,12 @@ pub struct EventView {
     pub severity: String,
     /// Which source reported it.
     pub source: String,
+    /// The health condition that has started or ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
+    /// The device's vendor, which counts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor: Option<String>,
     /// Index of the device.
     pub gpu: Option<u32>,
     /// UUID of the device.
@@ -154,8 +160,10 @@ impl RecentEvents {
     /// What a user may see of them; everything without one.
     pub fn report(&self, host: String, viewer: Option<u32>) -> EventReport {
         let all = self.0.lock();
-        let events: Vec<_> =
+        let mut events: Vec<_> =
             all.events.iter().filter_map(|stored| stored.seen_by(viewer)).collect();
+        // One that was merged with a later report arrives late.
+        events.sort_by(|one, other| one.time.cmp(&other.time));
         EventReport { schema: SCHEMA, host, hidden: all.events.len() - events.len(), events }
     }
 }
@@ -196,6 +204,8 @@ impl EventView {
             name: what.kind.as_str().into(),
             severity: what.severity.as_str().into(),
             source: event.source.as_str().into(),
+            condition: what.condition.map(|of| of.condition.as_str().into()),
+            vendor: gpu.map(|gpu| gpu.vendor.clone()),
             gpu: gpu.map(|gpu| gpu.index),
             uuid: gpu.map(|gpu| gpu.uuid.to_string()),
             pci_address: gpu.and_then(|gpu| gpu.pci_address.clone()).or(place),
@@ -210,25 +220,51 @@ impl EventView {
         }
     }
 
-    /// Which device and which code, in a few words.
+    /// What happened where, in a few words.
     pub fn title(&self) -> String {
-        let what = match self.code {
-            Some(code) if self.name == EventKind::Xid.as_str() => format!("XID {code}"),
-            Some(code) => format!("{} {code}", self.name),
-            None => self.name.clone(),
+        self.title_on(&self.gpu.map(|gpu| gpu.to_string()).unwrap_or_default())
+    }
+
+    /// The same with the names of its devices.
+    pub fn title_on(&self, gpus: &str) -> String {
+        let what = match (self.code, &self.condition) {
+            (Some(code), _) if self.name == EventKind::Xid.as_str() => format!("XID {code}"),
+            (Some(code), _) => format!("{} {code}", self.name),
+            (None, Some(condition)) if self.name == EventKind::HealthEnded.as_str() => {
+                format!("{condition} ended")
+            }
+            (None, Some(condition)) => condition.clone(),
+            (None, None) => self.name.clone(),
         };
-        match (self.gpu, &self.pci_address) {
-            (Some(gpu), _) => format!("{what} on GPU {gpu}"),
-            (None, Some(address)) => format!("{what} at {address}"),
-            (None, None) => what,
+        match (gpus, &self.pci_address) {
+            ("", Some(address)) => format!("{what} at {address}"),
+            ("", None) => what,
+            (gpus, _) => format!("{what} on GPU {gpus}"),
         }
+    }
+
+    /// The message without the condition, which is the title, and whose message it is.
+    pub fn message_words(&self) -> Option<(&'static str, &str)> {
+        let message = self.message.as_deref()?;
+        let from = match &*self.source {
+            "nvml" | "nvml+kmsg" => "driver",
+            "kmsg" => "kernel log",
+            _ => "reason",
+        };
+        let condition = self.condition.as_deref().unwrap_or_default();
+        let reason = message.strip_prefix(condition).and_then(|rest| rest.strip_prefix(": "));
+        Some((from, reason.unwrap_or(message)))
     }
 
     /// Whom it affects, in a few words.
     pub fn affected_words(&self) -> String {
         let word = |owner: &AffectedView| {
             let name = owner.owner.as_deref().unwrap_or(&owner.comm);
-            format!("{name} ({}, PID {})", owner.user, owner.pid)
+            let more = match owner.processes {
+                0 | 1 => String::new(),
+                all => format!(" and {} more", all - 1),
+            };
+            format!("{name} ({}, PID {}{more})", owner.user, owner.pid)
         };
         let others = match self.affected_others {
             0 => None,
@@ -258,16 +294,16 @@ impl EventReport {
 
     /// What the table says of them.
     pub fn summary(self, now: SystemTime) -> Summary {
-        let mut recent = self.since(now.checked_sub(WINDOW).unwrap_or(SystemTime::UNIX_EPOCH));
-        // A condition is under its device, and the fault behind it has an event of its own.
-        recent.events.retain(|event| event.name != EventKind::HealthStarted.as_str());
+        let recent = self.since(now.checked_sub(WINDOW).unwrap_or(SystemTime::UNIX_EPOCH));
         let of = |severity: &str| {
             let own = recent.events.iter().filter(|event| event.severity == severity);
             own.clone().map(|event| event.count).sum::<u64>()
         };
         let last = |severity: &str| {
-            let mut newest_first = recent.events.iter().rev();
-            newest_first.find(|event| event.severity == severity)
+            let newest_first = recent.events.iter().rev();
+            let mut all = newest_first.filter(|event| event.severity == severity);
+            // A condition stands with its device: the fault behind it says more.
+            all.clone().find(|event| event.condition.is_none()).or_else(|| all.next())
         };
         let last = last("critical").or_else(|| last("warning"));
         Summary {

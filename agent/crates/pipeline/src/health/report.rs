@@ -3,7 +3,7 @@
 use crate::event::Severity;
 use gpuwho_model::catalog::health::{ConditionSeverity, HealthStatus};
 use gpuwho_model::screen::{Screen, Style};
-use gpuwho_model::text::plural;
+use gpuwho_model::text::{device_name, plural, ranges};
 use serde::{Deserialize, Serialize};
 
 /// The version of the JSON (`agent/docs/json.md`).
@@ -32,6 +32,9 @@ pub struct DeviceView {
     pub uuid: String,
     /// Index in the driver's order.
     pub index: u32,
+    /// Its vendor, which counts it.
+    #[serde(default)]
+    pub vendor: String,
     /// Product name.
     pub model: String,
     /// `ok`, `warning`, `critical` or `unknown`.
@@ -63,6 +66,14 @@ pub struct ConditionView {
     pub since: String,
     /// Where the rule comes from.
     pub citation: String,
+}
+
+impl ConditionView {
+    /// Whether it is the same of another device, whenever it started.
+    pub fn is_alike(&self, other: &Self) -> bool {
+        (&self.condition, &self.severity, &self.reason)
+            == (&other.condition, &other.severity, &other.reason)
+    }
 }
 
 /// The worst of all that was asked for.
@@ -119,38 +130,48 @@ impl HealthReport {
         for device in devices {
             let names: Vec<&str> = device.conditions.iter().map(|one| &*one.condition).collect();
             let names = if names.is_empty() { device.status.clone() } else { names.join("+") };
-            let index = device.index.to_string();
             match alike.iter_mut().find(|(known, _)| *known == names) {
-                Some((_, indexes)) => indexes.push(index),
-                None => alike.push((names, vec![index])),
+                Some((_, alike)) => alike.push(self.name(device)),
+                None => alike.push((names, vec![self.name(device)])),
             }
         }
         let one =
-            |(names, indexes): &(String, Vec<String>)| format!("GPU {} {names}", indexes.join(","));
+            |(names, devices): &(String, Vec<String>)| format!("GPU {} {names}", ranges(devices));
         match alike.as_slice() {
             [] => format!("{} ok", plural(self.devices.len(), "GPU", "GPUs")),
             some => some.iter().map(one).collect::<Vec<_>>().join("; "),
         }
     }
 
-    /// What a person reads.
+    /// A device as `--gpu` takes it.
+    pub fn name(&self, device: &DeviceView) -> String {
+        let is_mixed = self.devices.iter().any(|other| other.vendor != device.vendor);
+        device_name(&device.vendor, device.index, is_mixed)
+    }
+
+    /// What a person reads: devices that are alike stand together.
     pub fn render(&self, screen: Screen) -> String {
         let mut out = String::new();
         if self.devices.is_empty() {
             out.push_str(&screen.wrap(0, &format!("{}: no device was judged", self.host)));
         }
+        let mut alike: Vec<(&DeviceView, Vec<String>)> = Vec::new();
         for device in &self.devices {
+            match alike.iter_mut().find(|(known, _)| known.is_alike(device)) {
+                Some((_, devices)) => devices.push(self.name(device)),
+                None => alike.push((device, vec![self.name(device)])),
+            }
+        }
+        for (device, names) in alike {
             let style = match &*device.status {
                 "ok" => Style::Good,
                 "critical" => Style::Bad,
                 _ => Style::Warning,
             };
             let score = device.score.map_or(String::new(), |score| format!(", score {score}"));
-            let head = format!("GPU {} {}: {}{score}", device.index, device.model, device.status);
-            for line in screen.wrap(0, &head).lines() {
-                out.push_str(&screen.paint(style, line));
-                out.push('\n');
-            }
+            let DeviceView { model, status, .. } = device;
+            let head = format!("GPU {} {model}: {status}{score}", ranges(&names));
+            out.push_str(&screen.wrap_painted(style, 0, &head));
             for condition in &device.conditions {
                 let ConditionView { condition, severity, reason, meaning, advice, since, .. } =
                     condition;
@@ -160,11 +181,21 @@ impl HealthReport {
                 out.push_str(&screen.wrap(7, &format!("remedy: {advice}")));
             }
             if device.status == HealthStatus::Unknown.as_str() {
-                let text = format!("not judged now; last reading {:.0} s ago", device.age_seconds);
-                out.push_str(&screen.wrap(5, &text));
+                out.push_str(&screen.wrap(5, "not judged: no reading from the device now"));
             }
         }
         out
+    }
+}
+
+impl DeviceView {
+    /// Whether another device of the same model has the same conditions, whenever they started.
+    fn is_alike(&self, other: &Self) -> bool {
+        let words = |one: &Self| (one.model.clone(), one.status.clone(), one.score);
+        let mut pairs = self.conditions.iter().zip(&other.conditions);
+        words(self) == words(other)
+            && self.conditions.len() == other.conditions.len()
+            && pairs.all(|(one, other)| one.is_alike(other))
     }
 }
 
@@ -209,5 +240,24 @@ mod tests {
         assert_eq!(report(&[]).verdict(), Verdict::Unknown);
         let fine = report(&[("ok", &[]), ("ok", &[])]);
         assert_eq!((fine.verdict(), &*fine.brief()), (Verdict::Ok, "2 GPUs ok"));
+        let sick: (&str, &[&str]) = ("warning", &["a"]);
+        let many = report(&[sick; 4]);
+        assert_eq!(many.brief(), "GPU 0-3 a");
+    }
+
+    #[test]
+    fn devices_that_are_alike_stand_together_and_vendors_are_named_where_there_are_two() {
+        let (hot, ok): (&[&str], &[&str]) = (&["thermal_hot"], &[]);
+        let mut all = report(&[("ok", ok), ("ok", ok), ("warning", hot), ("unknown", ok)]);
+        let heads = |all: &HealthReport| {
+            let text = all.render(Screen::new(80, false));
+            let heads = text.lines().filter(|line| line.starts_with("GPU"));
+            heads.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(heads(&all), ["GPU 0,1 : ok", "GPU 2 : warning", "GPU 3 : unknown"]);
+        all.devices[1].vendor = "amd".into();
+        assert_eq!(heads(&all)[0], "GPU :0,amd:1 : ok");
+        let text = all.render(Screen::new(80, false));
+        assert!(text.ends_with("     not judged: no reading from the device now\n"), "{text}");
     }
 }
