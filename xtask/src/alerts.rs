@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn each_condition_that_an_alert_names_is_one_of_the_agents() {
-        let metrics = include_str!("../../agent/METRICS.md");
+        let metrics = include_str!("../../agent/docs/metrics/devices.md");
         let list =
             metrics.lines().find(|line| line.starts_with("- `gpu.health.condition`: ")).unwrap();
         let mut named: Vec<_> =
