@@ -3,6 +3,8 @@
 
 mod append;
 mod doctor;
+#[cfg(test)]
+mod documents;
 mod events;
 mod health;
 mod pages;

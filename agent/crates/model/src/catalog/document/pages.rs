@@ -1,10 +1,7 @@
 //! `METRICS.md`, an index with one line a metric, and the pages below `agent/docs/metrics` that it leads to.
 
 use super::super::level::Level;
-use super::super::{
-    DOMAINS, MetricDef, agent, attributes, board, cost, dcgm, device, engine, event, gpm, health,
-    l9gpu, link, nccl, process, profile, semconv, share, wear,
-};
+use super::super::{DOMAINS, MetricDef, attributes, dcgm, event, l9gpu, profile, semconv};
 use super::series;
 use super::vendors::{self, Column};
 use super::{about, paragraph};
@@ -19,143 +16,57 @@ struct Page {
     /// What is there, for the index.
     about: &'static str,
     /// Anchors of `METRICS.md` from when it had this page's sections: links to them still land.
-    anchors: &'static [&'static str],
+    anchors: &'static str,
 }
 
-const fn page(
-    file: &'static str,
-    title: &'static str,
-    about: &'static str,
-    anchors: &'static [&'static str],
-) -> Page {
-    Page { file, title, about, anchors }
-}
-
-static PAGES: &[Page] = &[
-    page(
-        "devices",
-        "Devices",
-        "state, utilization, memory, power, temperature, clocks, errors, PCIe, health",
-        &["devices", "wear-and-the-way-to-the-host", "boards", "health"],
-    ),
-    page(
-        "links",
-        "Links",
-        "NVLink, NVLink fabric, XGMI, links to the CPU",
-        &["links", "links-other-than-nvlink"],
-    ),
-    page(
-        "counters",
-        "MIG instances and performance counters",
-        "multiprocessors, tensor cores, memory, links, by device and by MIG instance",
-        &["mig-instances", "performance-counters-of-devices-and-mig-instances"],
-    ),
-    page(
-        "owners",
-        "Owners and processes",
-        "use, time, energy and cost by pod, job, unit and user; processes; cgroups",
-        &["processes-on-devices", "owners", "time-and-cost-of-owners", "owners-cgroups"],
-    ),
-    page(
-        "nccl",
-        "Collective communication",
-        "communicators, ranks, collectives, NCCL Inspector",
-        &["collective-communication", "completed-collectives-nccl-inspector"],
-    ),
-    page(
-        "engines",
-        "Inference engines",
-        "tokens, latencies, queues and caches of vLLM, SGLang, TensorRT-LLM, Triton, TGI, llama.cpp, NIM, Dynamo",
-        &["inference-engines", "reading-of-inference-engines"],
-    ),
-    page(
-        "events",
-        "Events",
-        "XIDs, OOM kills and faults as counters and as log records",
-        &["events", "log-records"],
-    ),
-    page(
-        "agent",
-        "The agent and the host",
-        "what the agent costs and drops, its sources; CPU and memory of the host",
-        &["the-agent-itself", "the-host"],
-    ),
-    page("attributes", "Attributes", "every attribute of a point", &["attributes"]),
-    page(
-        "series",
-        "How many series",
-        "series of each level, by device, process, owner, …",
-        &["how-many-series"],
-    ),
-    page(
-        "names",
-        "Names of other programs",
-        "profiles `dcgm`, `l9gpu` and `semconv`, name by name",
-        &[
-            "names-of-l9gpu",
-            "names-of-opentelemetrys-semantic-conventions",
-            "names-of-dcgm-exporter",
-        ],
-    ),
-    page(
-        "vendors",
-        "By vendor",
-        "which vendor's devices have which metric; throttle reasons",
-        &["by-vendor", "throttle-reasons"],
-    ),
-];
+/// File, title, what is there, old anchors.
+const PAGES: &str = "\
+devices | Devices | state, utilization, memory, power, temperature, clocks, errors, PCIe, health | devices wear-and-the-way-to-the-host boards health
+links | Links | NVLink, NVLink fabric, XGMI, links to the CPU | links links-other-than-nvlink
+counters | MIG instances and performance counters | multiprocessors, tensor cores, memory, links, by device and by MIG instance | mig-instances performance-counters-of-devices-and-mig-instances
+owners | Owners and processes | use, time, energy and cost by pod, job, unit and user; processes; cgroups | processes-on-devices owners time-and-cost-of-owners owners-cgroups
+nccl | Collective communication | communicators, ranks, collectives, NCCL Inspector | collective-communication completed-collectives-nccl-inspector
+engines | Inference engines | tokens, latencies, queues and caches of vLLM, SGLang, TensorRT-LLM, Triton, TGI, llama.cpp, NIM, Dynamo | inference-engines reading-of-inference-engines
+events | Events | XIDs, OOM kills and faults as counters and as log records | events log-records
+agent | The agent and the host | what the agent costs and drops, its sources; CPU and memory of the host | the-agent-itself the-host
+attributes | Attributes | every attribute of a point | attributes
+series | How many series | series of each level, by device, process, owner, … | how-many-series
+names | Names of other programs | profiles `dcgm`, `l9gpu` and `semconv`, name by name | names-of-l9gpu names-of-opentelemetrys-semantic-conventions names-of-dcgm-exporter
+vendors | By vendor | which vendor's devices have which metric; throttle reasons | by-vendor throttle-reasons";
 
 /// What people ask first, and the metrics that answer.
-static QUESTIONS: &[(&str, &[&MetricDef])] = &[
-    (
-        "Which GPUs are busy?",
-        &[device::UTILIZATION.def(), gpm::SM_ACTIVE.def(), gpm::PIPE_ACTIVE.def()],
-    ),
-    ("Who is on which GPU?", &[process::INFO.def(), share::OWNER_BUSY_TIME.def()]),
-    (
-        "Which GPUs are allocated, and idle?",
-        &[share::ALLOCATION_INFO.def(), share::ALLOCATION_TIME.def()],
-    ),
-    (
-        "Who uses the memory?",
-        &[device::MEMORY_USAGE.def(), process::MEMORY_USAGE.def(), share::OWNER_MEMORY_TIME.def()],
-    ),
-    (
-        "Who draws the power?",
-        &[device::POWER.def(), device::ENERGY.def(), share::OWNER_ENERGY.def()],
-    ),
-    ("What does it cost?", &[cost::OWNER_COST.def(), cost::DEVICE_COST.def()]),
-    ("Is a GPU healthy?", &[device::UP.def(), health::CONDITION.def(), health::SCORE.def()]),
-    (
-        "Does a GPU need a reset or a replacement?",
-        &[board::RECOVERY_ACTION.def(), wear::REMAP_PENDING.def(), wear::REMAP_FAILED.def()],
-    ),
-    (
-        "Which errors were there?",
-        &[event::XID_ERRORS.def(), wear::ECC_ERRORS.def(), wear::PCIE_REPLAYS.def()],
-    ),
-    (
-        "Is a GPU throttled, and why?",
-        &[device::THROTTLE_ACTIVE.def(), device::CLOCK_SPEED.def(), device::TEMPERATURE.def()],
-    ),
-    (
-        "Are all links up, and how busy are they?",
-        &[link::NVLINKS.def(), link::NVLINK_IO.def(), link::FABRIC_STATE.def()],
-    ),
-    ("Which rank is late, and which one hangs?", &[nccl::LAG.def(), nccl::STATE.def()]),
-    (
-        "Is the inference fast enough?",
-        &[
-            engine::TIME_TO_FIRST_TOKEN.def(),
-            engine::WAITING.def(),
-            engine::KV_CACHE_UTILIZATION.def(),
-        ],
-    ),
-    (
-        "Is the agent well, and what does it cost?",
-        &[agent::SOURCE_STATE.def(), agent::DROPPED.def(), agent::CPU.def()],
-    ),
-];
+const QUESTIONS: &str = "\
+Which GPUs are busy? | gpu.utilization gpu.sm.active gpu.pipe.active
+Who is on which GPU? | gpu.process.info gpu.owner.busy.time
+Which GPUs are allocated, and idle? | gpu.allocation.info gpu.allocation.time
+Who uses the memory? | gpu.memory.usage gpu.process.memory.usage gpu.owner.memory.byte_seconds
+Who draws the power? | gpu.power gpu.energy gpu.owner.energy
+What does it cost? | gpu.owner.cost gpu.cost
+Is a GPU healthy? | gpu.up gpu.health.condition gpu.health.score
+Does a GPU need a reset or a replacement? | gpu.recovery.action gpu.memory.remap.pending gpu.memory.remap.failed
+Which errors were there? | gpu.xid.errors gpu.ecc.errors gpu.pcie.replays
+Is a GPU throttled, and why? | gpu.throttle.active gpu.clock.speed gpu.temperature
+Are all links up, and how busy are they? | gpu.nvlink.links gpu.nvlink.io gpu.fabric.status
+Which rank is late, and which one hangs? | nccl.rank.lag nccl.rank.status
+Is the inference fast enough? | gen_ai.server.time_to_first_token inference.requests.waiting inference.kv_cache.utilization
+Is the agent well, and what does it cost? | gpuwho.source.status gpuwho.dropped gpuwho.cpu.time";
+
+fn pages() -> impl Iterator<Item = Page> {
+    PAGES.lines().filter_map(|line| {
+        let mut cells = line.split(" | ");
+        let mut cell = || cells.next();
+        Some(Page { file: cell()?, title: cell()?, about: cell()?, anchors: cell()? })
+    })
+}
+
+/// Each question with the links to its metrics; `None` for a name that no metric has.
+fn questions() -> impl Iterator<Item = Option<(&'static str, Vec<&'static MetricDef>)>> {
+    let of = |name| super::super::all().find(|def| def.name == name);
+    QUESTIONS.lines().map(move |line| {
+        let (question, names) = line.split_once(" | ")?;
+        Some((question, names.split(' ').map(of).collect::<Option<_>>()?))
+    })
+}
 
 /// Where the pages are, from `METRICS.md`.
 const FOLDER: &str = "docs/metrics/";
@@ -170,8 +81,8 @@ pub fn markdown(columns: &[Column]) -> String {
         let _ = writeln!(out, "{MARK}{path} -->\n{}", text.trim_end());
     };
     file("agent/METRICS.md", &index(columns));
-    for page in PAGES {
-        file(&format!("agent/{FOLDER}{}.md", page.file), &text(page, columns));
+    for page in pages() {
+        file(&format!("agent/{FOLDER}{}.md", page.file), &text(&page, columns));
     }
     for column in columns {
         file(&format!("agent/{FOLDER}vendor-{}.md", column.name), &vendors::vendor(column));
@@ -213,24 +124,17 @@ fn keys(out: &mut String) {
 /// The index: questions, the metrics of `basic`, and every other one by its page.
 fn index(columns: &[Column]) -> String {
     let mut out = HEAD.to_owned();
-    for (question, metrics) in QUESTIONS {
-        let links: Vec<_> = metrics.iter().map(|def| link(def, "")).collect();
+    for (question, metrics) in questions().flatten() {
+        let links: Vec<_> = metrics.into_iter().map(|def| link(def, "")).collect();
         let _ = writeln!(out, "| {question} | {} |", links.join(", "));
     }
-    let row = |out: &mut String, page: &Page| {
-        let anchors: String =
-            page.anchors.iter().map(|old| format!("<a id=\"{old}\"></a>")).collect();
-        let _ = writeln!(
-            out,
-            "| {anchors}[{}]({FOLDER}{}.md) | {} |",
-            page.title, page.file, page.about
-        );
-    };
     out.push_str(PAGES_HEAD);
-    PAGES.iter().for_each(|page| row(&mut out, page));
-    let name = |column: &Column| {
-        let Column { name, .. } = column;
-        format!("<a id=\"what-is-read-{name}\"></a>[{name}]({FOLDER}vendor-{name}.md)")
+    for Page { file, title, about, anchors } in pages() {
+        let anchors: String = anchors.split(' ').map(target).collect();
+        let _ = writeln!(out, "| {anchors}[{title}]({FOLDER}{file}.md) | {about} |");
+    }
+    let name = |Column { name, .. }: &Column| {
+        format!("{}[{name}]({FOLDER}vendor-{name}.md)", target(&format!("what-is-read-{name}")))
     };
     let names: Vec<_> = columns.iter().map(name).collect();
     let _ = writeln!(
@@ -242,7 +146,7 @@ fn index(columns: &[Column]) -> String {
     let of =
         |basic: bool| move |def: &&'static MetricDef| (Level::of(def) == Level::Basic) == basic;
     lines(&mut out, super::super::all().filter(of(true)));
-    for page in PAGES {
+    for page in pages() {
         let all = DOMAINS.iter().filter(|(file, ..)| *file == page.file);
         let mut rest =
             all.flat_map(|(.., metrics)| metrics.iter().copied()).filter(of(false)).peekable();
@@ -257,7 +161,7 @@ fn index(columns: &[Column]) -> String {
 /// A line for each metric, at the anchor that its section had.
 fn lines(out: &mut String, metrics: impl Iterator<Item = &'static MetricDef>) {
     for def in metrics {
-        let name = link(def, &format!("<a id=\"{}\"></a>", anchor(def.name)));
+        let name = link(def, &target(&anchor(def.name)));
         let (kind, of, level) = (def.kind.as_str(), about(def.subject), Level::of(def).as_str());
         let text = paragraph(def.description);
         let first = text.split_once(". ").map_or(text.trim_end_matches('.'), |(first, _)| first);
@@ -270,6 +174,11 @@ fn link(def: &'static MetricDef, before: &str) -> String {
     let mut domains = DOMAINS.iter().filter(|(.., metrics)| metrics.contains(&def));
     let file = domains.next().map_or("", |(file, ..)| *file);
     format!("{before}[`{}`]({FOLDER}{file}.md#{})", def.name, anchor(def.name))
+}
+
+/// What a link to an anchor lands on.
+fn target(anchor: &str) -> String {
+    format!("<a id=\"{anchor}\"></a>")
 }
 
 /// A heading's anchor, as GitHub makes it of a metric's name.
@@ -403,9 +312,9 @@ mod tests {
 
     #[test]
     fn each_domain_has_its_page_and_each_link_of_the_index_its_heading() {
-        let files: HashSet<_> = PAGES.iter().map(|page| page.file).collect();
+        let files: HashSet<_> = pages().map(|page| page.file).collect();
         assert!(DOMAINS.iter().all(|(file, ..)| files.contains(file)));
-        let texts: Vec<_> = PAGES.iter().map(|page| (page.file, text(page, &[]))).collect();
+        let texts: Vec<_> = pages().map(|page| (page.file, text(&page, &[]))).collect();
         for def in super::super::super::all() {
             let heading = format!("\n### `{}`\n", def.name);
             let on: Vec<_> = texts.iter().filter(|(_, text)| text.contains(&heading)).collect();
@@ -419,7 +328,8 @@ mod tests {
 
     #[test]
     fn what_answers_a_question_is_exported_by_default() {
-        for (question, metrics) in QUESTIONS {
+        for question in questions() {
+            let (question, metrics) = question.expect("a metric of each name");
             assert!(metrics.iter().all(|def| Level::of(def) <= Level::Default), "{question}");
         }
     }
@@ -428,14 +338,14 @@ mod tests {
     #[test]
     fn anchors_of_the_old_page_are_in_the_index_once() {
         let index = index();
-        let anchors: Vec<_> = PAGES.iter().flat_map(|page| page.anchors).collect();
+        let anchors: Vec<_> = pages().flat_map(|page| page.anchors.split(' ')).collect();
         for anchor in &anchors {
-            assert_eq!(index.matches(&format!("<a id=\"{anchor}\"></a>")).count(), 1, "{anchor}");
+            assert_eq!(index.matches(&target(anchor)).count(), 1, "{anchor}");
         }
         assert!(
             ["how-many-series", "names-of-l9gpu", "by-vendor"]
                 .iter()
-                .all(|old| anchors.contains(&old))
+                .all(|old| anchors.contains(old))
         );
     }
 }
