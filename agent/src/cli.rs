@@ -3,6 +3,8 @@
 
 mod append;
 mod doctor;
+#[cfg(test)]
+mod documents;
 mod events;
 mod health;
 mod pages;
@@ -175,7 +177,7 @@ struct MetricsArgs {
     /// Print JSON.
     #[arg(long, conflicts_with = "markdown")]
     json: bool,
-    /// Print the text of METRICS.md.
+    /// Print METRICS.md and its pages, each behind the name of its file.
     #[arg(long)]
     markdown: bool,
 }

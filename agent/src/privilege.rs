@@ -1,5 +1,5 @@
 //! The capabilities that the agent uses, and what does not work without each. The unit file, the
-//! DaemonSet and the README name the same ones.
+//! DaemonSet and install.md name the same ones.
 
 use rustix::thread::{CapabilitySet, capabilities};
 

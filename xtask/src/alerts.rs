@@ -21,6 +21,7 @@ groups:
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
+    runbook_url: String,
     figures: BTreeMap<String, Figure>,
     rules: Vec<Rule>,
 }
@@ -52,6 +53,9 @@ struct Rule {
     severity: Option<String>,
     summary: Option<String>,
     description: Option<String>,
+    /// The annotation with the place of the alert's section in the runbook.
+    #[serde(skip)]
+    runbook: (&'static str, String),
 }
 
 /// The files, each with its text.
@@ -93,8 +97,14 @@ impl Rule {
         self.severity = Some("{{ $labels.gpu_health_severity }}".to_owned());
     }
 
-    fn runbook(name: &str) -> String {
-        format!("{RUNBOOK}#{}", name.to_lowercase())
+    /// Programs make a link of `runbook_url`: it is an address or absent.
+    fn link(&mut self, address: &str) {
+        let (key, page) = match address {
+            "" => ("runbook", RUNBOOK),
+            address => ("runbook_url", address),
+        };
+        let section = self.alert.as_deref().unwrap_or_default().to_lowercase();
+        self.runbook = (key, format!("{page}#{section}"));
     }
 }
 
@@ -127,6 +137,7 @@ fn rules(table: &str) -> Result<Vec<Rule>> {
     let claimed: Vec<_> = claimed.iter().map(String::as_str).filter(|name| *name != "*").collect();
     for rule in &mut rules {
         rule.judged_by_the_agent(&claimed.join("|"));
+        rule.link(&table.runbook_url);
         fill(&mut rule.expr)?;
         let more = [&mut rule.hold, &mut rule.summary, &mut rule.description, &mut rule.comment];
         for text in more.into_iter().flatten() {
@@ -181,12 +192,13 @@ fn one(rule: &Rule, out: &mut String) -> Result<()> {
     if let Some(hold) = &rule.hold {
         writeln!(out, "        for: {hold}")?;
     }
-    let (Some(alert), Some(severity)) = (&rule.alert, &rule.severity) else { return Ok(()) };
+    let (Some(_), Some(severity)) = (&rule.alert, &rule.severity) else { return Ok(()) };
     // A template is text, not a mapping.
     let severity = if severity.contains('{') { quoted(severity) } else { severity.clone() };
     writeln!(out, "        labels: {{severity: {severity}}}\n        annotations:")?;
     writeln!(out, "          summary: {}", quoted(&rule.summary()))?;
-    writeln!(out, "          runbook: {}", quoted(&Rule::runbook(alert)))?;
+    let (key, runbook) = &rule.runbook;
+    writeln!(out, "          {key}: {}", quoted(runbook))?;
     if let Some(description) = &rule.description {
         writeln!(out, "          description: {}", quoted(description))?;
     }
@@ -259,7 +271,7 @@ fn alert(rule: &Rule) -> Option<Value> {
         "labels": {"severity": rule.severity.as_deref().unwrap_or_default().replace('$', "$$")},
         "annotations": {
             "summary": text(&rule.summary()),
-            "runbook": Rule::runbook(name),
+            rule.runbook.0: rule.runbook.1,
             "description": text(rule.description.as_deref().unwrap_or_default()),
         },
     }))
@@ -270,6 +282,7 @@ mod tests {
     use super::*;
 
     const SMALL: &str = r#"
+        runbook_url = "https://wiki/gpu"
         [figures]
         full = { value = 0.9, for = "5m" }
         [[rules]]
@@ -292,6 +305,26 @@ mod tests {
         let expected = "above 90 %, {{ $values.A.Value }} of {{ $labels.gpu_index }}";
         assert!(summary.ends_with(expected), "{summary}");
         assert_eq!(rule["for"], "5m");
+        assert_eq!(rule["annotations"]["runbook_url"], "https://wiki/gpu#full");
+        assert!(text.contains("          runbook_url: \"https://wiki/gpu#full\"\n"), "{text}");
+    }
+
+    /// Whoever is woken reads once.
+    #[test]
+    fn texts_are_short_sentences_without_relative_clauses() {
+        for rule in rules(TABLE).unwrap() {
+            for text in [rule.summary, rule.description].into_iter().flatten() {
+                // A template stands for a word.
+                let words = text.replace("{{ ", "{{").replace(" }}", "}}").replace("$labels.", "");
+                for sentence in words.split(". ").flat_map(|part| part.split(": ")) {
+                    assert!(sentence.split_whitespace().count() <= 25, "{sentence}");
+                }
+                for word in ["that", "which", "whose", "what", "granted"] {
+                    let has = words.split(|c: char| !c.is_alphanumeric()).any(|one| one == word);
+                    assert!(!has, "`{word}` in: {text}");
+                }
+            }
+        }
     }
 
     #[test]
@@ -301,7 +334,7 @@ mod tests {
 
     #[test]
     fn each_condition_that_an_alert_names_is_one_of_the_agents() {
-        let metrics = include_str!("../../agent/METRICS.md");
+        let metrics = include_str!("../../agent/docs/metrics/devices.md");
         let list =
             metrics.lines().find(|line| line.starts_with("- `gpu.health.condition`: ")).unwrap();
         let mut named: Vec<_> =
@@ -321,8 +354,12 @@ mod tests {
         let row = |name: &str, of: &str| {
             format!("[[rules]]\nalert = '{name}'\nconditions = {of}\nsummary = ''\n")
         };
-        let table =
-            ["[figures]\n", &row("Two", "['a', 'b']"), &row("One", "['c']"), &row("Rest", "['*']")];
+        let table = [
+            "runbook_url = ''\n[figures]\n",
+            &row("Two", "['a', 'b']"),
+            &row("One", "['c']"),
+            &row("Rest", "['*']"),
+        ];
         let rules = rules(&table.concat()).unwrap();
         let exprs: Vec<_> = rules.iter().map(|rule| rule.expr.as_str()).collect();
         assert_eq!(

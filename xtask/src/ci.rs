@@ -30,7 +30,7 @@ const STEPS: &[Step] = &[
     Step { name: "deny", perform: deny },
     Step { name: "advisories", perform: advisories },
     Step { name: "build", perform: build },
-    Step { name: "tidy", perform: || tidy::tidy(&agent()).map(passed) },
+    Step { name: "tidy", perform: || tidy::tidy().map(passed) },
     Step { name: "docs", perform: || docs::check(&agent()).map(passed) },
     Step { name: "chart", perform: chart },
     Step { name: "test", perform: tests },

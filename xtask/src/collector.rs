@@ -75,7 +75,7 @@ pub(crate) struct Request {
     /// configurations of deploy/collector
     #[arg(long)]
     check: bool,
-    /// Build Prometheus 3 instead, which takes OTLP: with it the tests run what the README recommends
+    /// Build Prometheus 3 instead, which takes OTLP: with it the tests run what export.md recommends
     #[arg(long, conflicts_with = "check")]
     prometheus: bool,
 }

@@ -1,4 +1,4 @@
-//! The documents made from the program: `agent/METRICS.md` from the metric catalogue, and the sample
+//! The documents made from the program: `agent/METRICS.md` and its pages from the metric catalogue, and the sample
 //! configuration from the sections of every component. The alerts, from their table; and the page of the
 //! chart's values, from their schema.
 
@@ -22,18 +22,19 @@ pub(crate) fn docs(request: &Request) -> Result<()> {
     if request.check { check(&agent) } else { write(&agent) }
 }
 
-/// A document, and what the agent is asked to write it.
-const DOCUMENTS: [(&str, &[&str]); 2] = [
-    ("agent/METRICS.md", &["metrics", "--markdown"]),
-    ("deploy/gpuwho.toml", &["config", "sample"]),
-];
+/// What begins each file in the text of `gpuwho metrics --markdown`; its path and [`MARK_END`] follow.
+const MARK: &str = "<!-- file: ";
+const MARK_END: &str = " -->\n";
 
 /// Every document with its text of now.
-fn all(agent: &Path) -> Result<Vec<(&'static str, String)>> {
-    let mut all = alerts::files()?.to_vec();
-    all.push((values::README, values::readme()?));
-    for (name, args) in DOCUMENTS {
-        all.push((name, text(agent, args)?));
+fn all(agent: &Path) -> Result<Vec<(String, String)>> {
+    let mut all = alerts::files()?.map(|(name, text)| (name.to_owned(), text)).to_vec();
+    all.push((values::README.to_owned(), values::readme()?));
+    all.push(("deploy/gpuwho.toml".to_owned(), text(agent, &["config", "sample"])?));
+    let metrics = text(agent, &["metrics", "--markdown"])?;
+    for file in metrics.split(MARK).skip(1) {
+        let (name, text) = file.split_once(MARK_END).context("a page of metrics has no name")?;
+        all.push((name.to_owned(), text.to_owned()));
     }
     Ok(all)
 }
@@ -41,7 +42,7 @@ fn all(agent: &Path) -> Result<Vec<(&'static str, String)>> {
 /// Fails when a document is not what would be written now.
 pub(crate) fn check(agent: &Path) -> Result<()> {
     for (name, text) in all(agent)? {
-        let path = place::root().join(name);
+        let path = place::root().join(&name);
         let written =
             fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         if let Some(line) = first_difference(&written, &text) {

@@ -142,7 +142,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Soak(request) => soak::soak(&request),
         Task::GpuCheck(request) => gpu_check::gpu_check(&request),
         Task::Picture => picture::picture(),
-        Task::Tidy => tidy::tidy(&compile::debug_agent()?),
+        Task::Tidy => tidy::tidy(),
         Task::Ci => ci::ci(),
         Task::Vm(request) => vm::vm(&request).map(drop),
         Task::Systemd(passed_on) => in_release("systemd", &passed_on.args),
@@ -159,8 +159,9 @@ fn in_release(task: &str, args: &[OsString]) -> Result<()> {
     shell::run(shell::cargo(run).args(args))
 }
 
-/// The names of all tasks, for the check that the README names only tasks that exist.
-fn task_names() -> Vec<String> {
-    let command = <Cli as clap::CommandFactory>::command();
-    command.get_subcommands().map(|task| task.get_name().to_owned()).collect()
+/// Whether these words are a task with its options, for the check that documents name only such.
+fn is_task(words: &[&str]) -> Result<(), String> {
+    let parsed = Cli::try_parse_from(["cargo xtask"].iter().chain(words));
+    let Err(error) = parsed else { return Ok(()) };
+    Err(error.to_string().lines().next().unwrap_or_default().to_owned())
 }

@@ -4,6 +4,7 @@
 //! has a unit test that shows it can fail.
 
 mod alerts;
+mod commands;
 mod crates;
 mod documents;
 mod layout;
@@ -18,10 +19,9 @@ mod threats;
 mod tree;
 mod words;
 
-use crate::{place, task_names, test};
+use crate::{place, test};
 use anyhow::{Result, bail};
 use std::fmt;
-use std::path::Path;
 use tree::Tree;
 
 /// One breach of a rule.
@@ -63,6 +63,8 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     words::retired,
     documents::source_paths,
     documents::measured_tables,
+    documents::links,
+    commands::programs,
     pages::names,
     alerts::alerts,
     alerts::queries,
@@ -70,12 +72,11 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     places::listed,
 ];
 
-/// `cargo xtask tidy`; asks a built agent for its commands.
-pub(crate) fn tidy(agent: &Path) -> Result<()> {
+/// `cargo xtask tidy`.
+pub(crate) fn tidy() -> Result<()> {
     let tree = Tree::of_repository(&place::root())?;
     let mut findings: Vec<_> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
-    findings.extend(documents::xtask_commands(&tree, &task_names()));
-    findings.extend(documents::agent_commands(&tree, &documents::agent_command_names(agent)?));
+    findings.extend(commands::tasks(&tree, &crate::is_task));
     findings.extend(test::due()?.into_iter().map(|suite| Finding {
         file: suite.name.to_owned(),
         line: 0,

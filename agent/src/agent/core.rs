@@ -80,8 +80,8 @@ impl Core {
         let files = TenantFiles::new(&settings.paths, attribute::tenant);
         let ownership = Ownership::reading_through(&files, settings.attribution.clone());
         log_limit::set_ownership(&ownership);
-        let (board, readers, holding) = <(StatusRegistry, Readers, Readers)>::default();
-        let providers = MetadataProviders::start_for(settings.names.clone(), &ownership, &board);
+        let (statuses, readers, holding) = <(StatusRegistry, Readers, Readers)>::default();
+        let providers = MetadataProviders::start_for(settings.names.clone(), &ownership, &statuses);
         let (inventory, is_agent) = (Arc::new(Inventory::beside(register)), wake.is_some());
         let aggregator = Arc::new(EventAggregator::new(aggregator::Sources {
             inventory: Arc::clone(&inventory),
@@ -100,7 +100,7 @@ impl Core {
             inventory,
             communicators: Arc::new(Communicators::with_ownership(&ownership)),
             ownership,
-            board,
+            board: statuses,
             gauges: Arc::default(),
             files,
             aggregator,
@@ -193,8 +193,8 @@ impl Core {
     /// Refreshes what has no tick of its own: reports of the file helpers, upkeep of sources
     /// without a collector, Slurm allocations, and the list of reader children.
     pub(super) fn refresh(&self) {
-        let Context { board, ownership, paths, gauges, .. } = &self.context;
-        board.put(tenant_files::NAME, &self.context.files.status().report());
+        let Context { board: statuses, ownership, paths, gauges: self_stats, .. } = &self.context;
+        statuses.put(tenant_files::NAME, &self.context.files.status().report());
         self.context.upkeep.lock().iter_mut().for_each(|work| work());
         log_limit::sum_up(ownership);
         let vendors = self.context.nodes.vendors;
@@ -208,7 +208,7 @@ impl Core {
             partitions.devices_of(&numbers.iter().copied().map(name).collect::<Vec<_>>(), vendors)
         });
         let readers = self.context.readers.lock().iter().filter_map(Control::child).collect();
-        *gauges.readers.lock() = readers;
+        *self_stats.readers.lock() = readers;
     }
 }
 

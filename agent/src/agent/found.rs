@@ -59,14 +59,14 @@ pub(super) fn log(core: &Core) {
     if core.advisories {
         report_holes(core);
     }
-    let board = context.board.all();
+    let statuses = context.board.all();
     // Where it has no BPF, its own line has said why.
-    let hook = board.get(device_users::NAME).map(|status| status.report.state);
+    let hook = statuses.get(device_users::NAME).map(|status| status.report.state);
     if hook == Some(SourceState::Ready) {
         tracing::info!("BPF probes follow the processes on the devices");
     }
     let is_absent = |state| state == SourceState::Absent;
-    let absent = board.iter().filter(|(_, status)| is_absent(status.report.state));
+    let absent = statuses.iter().filter(|(_, status)| is_absent(status.report.state));
     let absent: Vec<&str> = absent.map(|(name, _)| *name).collect();
     if !absent.is_empty() {
         let absent = absent.join(", ");

@@ -1,5 +1,5 @@
 //! The agent's own figures: what each source costs and how it is doing, what was lost, and how
-//! large the agent is. Reads the board and two files of `/proc`; a few microseconds a tick.
+//! large the agent is. Reads the statuses and two files of `/proc`; a few microseconds a tick.
 
 use gpuwho_collect::Collector;
 use gpuwho_collect::cpu_limit::{self, CpuLimit, Importance};
@@ -50,9 +50,9 @@ pub(super) struct SinkReports(pub Mutex<BTreeMap<&'static str, export::Report>>)
 /// The collector.
 #[derive(Debug)]
 struct SelfMetrics {
-    board: StatusRegistry,
+    statuses: StatusRegistry,
     ownership: Ownership,
-    gauges: Arc<SelfStats>,
+    self_stats: Arc<SelfStats>,
     sinks: Arc<SinkReports>,
     readers: Readers,
     limit: CpuLimit,
@@ -84,13 +84,13 @@ impl Readers {
 }
 
 impl SelfMetrics {
-    /// Reports on everything on `board`.
+    /// Reports on everything on `statuses`.
     fn new(context: &Context) -> Self {
-        let Context { board, ownership, gauges, cpu_limit, .. } = context;
+        let Context { board: statuses, ownership, gauges: self_stats, cpu_limit, .. } = context;
         Self {
-            board: board.clone(),
+            statuses: statuses.clone(),
             ownership: ownership.clone(),
-            gauges: Arc::clone(gauges),
+            self_stats: Arc::clone(self_stats),
             sinks: context.of_kind.get(),
             readers: Readers::default(),
             limit: cpu_limit.clone(),
@@ -118,7 +118,7 @@ impl SelfMetrics {
     }
 
     fn sources(&self, out: &mut Batch) {
-        for (name, standing) in self.board.all() {
+        for (name, standing) in self.statuses.all() {
             let source = || Source(name);
             for &state in SourceState::ALL {
                 let on = i64::from(state == standing.report.state);
@@ -148,7 +148,7 @@ impl SelfMetrics {
 
     /// All reader children as one; returns their CPU seconds.
     fn readers(&mut self, out: &mut Batch) -> f64 {
-        let pids = self.gauges.readers.lock().clone();
+        let pids = self.self_stats.readers.lock().clone();
         let costs: Vec<_> = pids
             .into_iter()
             .filter_map(|pid| {
@@ -179,16 +179,16 @@ impl Collector for SelfMetrics {
         self.sources(out);
         self.sinks(out);
         for &stage in Stage::ALL {
-            let seconds = self.gauges.stages.seconds(stage);
+            let seconds = self.self_stats.stages.seconds(stage);
             out.push(metric::STAGE_CPU.sample(Agent, stage, seconds));
         }
         out.push(metric::SERIES.sample(
             Agent,
             (),
-            count(self.gauges.series.load(Ordering::Relaxed)),
+            count(self.self_stats.series.load(Ordering::Relaxed)),
         ));
         let holders = self.ownership.holding();
-        for (&outcome, reloads) in ReloadOutcome::ALL.iter().zip(&self.gauges.reloads) {
+        for (&outcome, reloads) in ReloadOutcome::ALL.iter().zip(&self.self_stats.reloads) {
             let reloads = count(reloads.load(Ordering::Relaxed));
             out.push(metric::RELOADS.sample(Agent, outcome, reloads));
         }
@@ -204,7 +204,7 @@ impl Collector for SelfMetrics {
         }
         self.limit.figures(out);
         if let Some(report) = self.limit.report() {
-            self.board.put(cpu_limit::STATUS, &report);
+            self.statuses.put(cpu_limit::STATUS, &report);
         }
     }
 

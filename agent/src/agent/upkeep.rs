@@ -25,8 +25,8 @@ pub(super) const THREAD: &str = "upkeep";
 
 /// Runs until the agent stops.
 pub(super) fn run(core: &Core, stop: &Stop) {
-    let Context { board, ownership, gauges, interval, .. } = &core.context;
-    board.clock(THREAD);
+    let Context { board: statuses, ownership, gauges: self_stats, interval, .. } = &core.context;
+    statuses.clock(THREAD);
     let begun = Instant::now();
     let (mut started, mut settled) = (Some(begun + START_UP), Some(begun + SETTLED));
     let (mut has_hung, mut has_lost) = (false, false);
@@ -41,8 +41,8 @@ pub(super) fn run(core: &Core, stop: &Stop) {
             continue;
         }
         next = now + *interval;
-        let _turn = board.turn(THREAD, *interval);
-        gauges.stages.time(Stage::Table, || {
+        let _turn = statuses.turn(THREAD, *interval);
+        self_stats.stages.time(Stage::Table, || {
             core.refresh();
             ownership.expire(boot_time_ns());
         });
@@ -52,7 +52,7 @@ pub(super) fn run(core: &Core, stop: &Stop) {
         let lost = core.receipts.status();
         has_lost |= lost.is_some();
         if has_lost {
-            board.put(receipts::STATUS, &lost.unwrap_or_else(Report::ready));
+            statuses.put(receipts::STATUS, &lost.unwrap_or_else(Report::ready));
         }
         if settled.take_if(|at| *at <= now).is_some() {
             memory::give_back();
@@ -61,7 +61,7 @@ pub(super) fn run(core: &Core, stop: &Stop) {
         let hung = ownership.hung_users().map(|(file, since)| no_users(file, since));
         has_hung |= hung.is_some();
         if has_hung {
-            board.put(users::NAME, &hung.unwrap_or_else(Report::ready));
+            statuses.put(users::NAME, &hung.unwrap_or_else(Report::ready));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The shortest way that the README recommends: an agent sends to Prometheus 3 itself, whose own API then
+//! The shortest way that export.md recommends: an agent sends to Prometheus 3 itself, whose own API then
 //! answers the first queries.
 
 use crate::fixture::TRAINER;
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// A few ticks of half a second, on a machine under load.
 const WITHIN: Duration = Duration::from_mins(1);
 
-const README: &str = include_str!("../../../README.md");
+const PAGE: &str = include_str!("../../../agent/docs/export.md");
 const QUERIES: &str = include_str!("../../../agent/docs/queries.md");
 
 /// The first queries that have results for eight devices of which one has an owner, and how many: what has no
@@ -30,9 +30,9 @@ const ANSWERED: &[(&str, usize)] = &[
     ("How much has no owner?", 1),
 ];
 
-/// Prometheus' configuration in the README.
+/// Prometheus' configuration on the page.
 fn configuration() -> &'static str {
-    let (_, from) = README.split_once("```yaml\notlp:\n").unwrap();
+    let (_, from) = PAGE.split_once("```yaml\notlp:\n").unwrap();
     let (block, _) = from.split_once("```").unwrap();
     block
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 const UNIT: &str = include_str!("../../../deploy/systemd/gpuwho.service");
 const DAEMONSET: &str = include_str!("../../../deploy/kubernetes/daemonset.yaml");
-const README: &str = include_str!("../../../README.md");
+const INSTALL: &str = include_str!("../../../agent/docs/install.md");
 
 /// The words of a directive of the unit; each line that sets it adds to them.
 fn directive(name: &str) -> Vec<String> {

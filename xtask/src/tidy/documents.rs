@@ -1,20 +1,8 @@
-//! Rules about documents: the commands and the sources that they name exist.
+//! Rules about documents: the sources and the files that they name exist, and no table of figures is written by hand.
 
 use super::Finding;
 use super::tree::Tree;
-use crate::shell;
-use anyhow::{Result, bail};
-use std::path::Path;
-
-/// Every `cargo xtask <task>` in a document is a task.
-pub(super) fn xtask_commands(tree: &Tree, tasks: &[String]) -> Vec<Finding> {
-    commands(tree, "cargo xtask ", tasks)
-}
-
-/// Every `gpuwho <command>` in a document is a command of the agent.
-pub(super) fn agent_commands(tree: &Tree, known: &[String]) -> Vec<Finding> {
-    commands(tree, "gpuwho ", known)
-}
+use std::collections::BTreeSet;
 
 /// The documents that say where things are.
 const MAPS: [&str; 2] = ["agent/docs/architecture.md", "agent/docs/glossary.md"];
@@ -73,55 +61,59 @@ fn is_source(span: &str) -> bool {
     span.strip_suffix(".rs").is_some_and(|stem| stem.chars().all(is_path))
 }
 
-/// What `gpuwho --help` lists.
-pub(super) fn agent_command_names(agent: &Path) -> Result<Vec<String>> {
-    let names = listed(&shell::capture(&mut shell::program(agent, ["--help"]))?);
-    if names.is_empty() {
-        bail!("`gpuwho --help` lists no commands");
-    }
-    Ok(names)
-}
-
-/// The first words below `Commands:`.
-fn listed(help: &str) -> Vec<String> {
-    let below = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    below
-        .take_while(|line| !line.is_empty())
-        // Deeper lines go on with the description above them.
-        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
-        .filter_map(|line| line.split_whitespace().next().map(str::to_owned))
-        .collect()
-}
-
-fn commands(tree: &Tree, prefix: &'static str, known: &[String]) -> Vec<Finding> {
+/// Every link of a document to a file of the repository, and to a heading in it, leads there.
+pub(super) fn links(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (path, text) in tree.ending(".md") {
-        for (line, command) in code(text) {
-            let Some(word) = subcommand(command, prefix) else { continue };
-            if !known.iter().any(|name| name == word) {
-                findings.push(Finding {
-                    file: path.to_owned(),
-                    line,
-                    rule: "documents name only commands that exist",
-                    remedy: format!("there is no `{prefix}{word}`"),
-                });
+    for (path, text) in tree.ending(".md").filter(|(path, _)| *path != "CHANGELOG.md") {
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        for (line, content) in (1..).zip(text.lines()) {
+            let targets = content.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+            for target in targets.filter(|target| !target.contains("://")) {
+                let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+                let file = if file.is_empty() { path.to_owned() } else { joined(folder, file) };
+                let is_folder =
+                    || tree.files().any(|(path, _)| path.starts_with(&format!("{file}/")));
+                let remedy = match tree.text(&file) {
+                    None if is_folder() => continue,
+                    None => format!("there is no {file}"),
+                    Some(text) if anchor.is_empty() || anchors(text).contains(anchor) => continue,
+                    Some(_) => format!("{file} has no #{anchor}"),
+                };
+                let rule = "links of documents lead somewhere";
+                findings.push(Finding { file: path.to_owned(), line, rule, remedy });
             }
         }
     }
     findings
 }
 
-/// The word behind the prefix, if the line of code begins with that and the word is a subcommand.
-fn subcommand<'a>(code: &'a str, prefix: &str) -> Option<&'a str> {
-    let code = code.trim().trim_start_matches("$ ").trim_start_matches("sudo ");
-    let word = code.strip_prefix(prefix)?.split_whitespace().next()?;
-    let is_word = word.starts_with(|c: char| c.is_ascii_lowercase())
-        && word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
-    is_word.then_some(word)
+/// A relative path below a folder.
+fn joined(folder: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in path.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            "." | "" => {}
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// The anchors of a page's headings, as GitHub makes them, and those that it names.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let slug = |heading: &str| {
+        let text = heading.trim_matches(['#', ' ']).to_lowercase();
+        let kept = text.chars().filter(|c| c.is_alphanumeric() || "_- ".contains(*c));
+        kept.collect::<String>().replace(' ', "-")
+    };
+    let headings = text.lines().filter(|line| line.starts_with('#')).map(slug);
+    let named = text.split("<a id=\"").skip(1).filter_map(|rest| rest.split('"').next());
+    headings.chain(named.map(str::to_owned)).collect()
 }
 
 /// Line number and text of what stands between backticks or in a fenced block.
-fn code(text: &str) -> Vec<(usize, &str)> {
+pub(super) fn code(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut in_block = false;
     for (number, line) in (1..).zip(text.lines()) {
@@ -139,26 +131,7 @@ fn code(text: &str) -> Vec<(usize, &str)> {
 #[cfg(test)]
 mod tests {
     use super::super::tree::Tree;
-    use super::{MEASURED, agent_commands, listed, measured_tables, source_paths, xtask_commands};
-
-    #[test]
-    fn a_task_that_does_not_exist_is_found_in_text_and_in_blocks() {
-        let readme =
-            "Run `cargo xtask test` or `cargo xtask tset`.\n\n```sh\n$ cargo xtask rnu\n```\n";
-        let found = xtask_commands(&Tree::of([("README.md", readme)]), &["test".to_owned()]);
-        let found: Vec<_> = found.iter().map(|f| (f.line, f.remedy.as_str())).collect();
-        assert_eq!(
-            found,
-            [(1, "there is no `cargo xtask tset`"), (4, "there is no `cargo xtask rnu`")]
-        );
-    }
-
-    #[test]
-    fn options_and_prose_are_not_commands() {
-        let readme = "gpuwho tells it. `gpuwho --json`, `sudo gpuwho doctor`.\n";
-        let known = ["doctor".to_owned()];
-        assert_eq!(agent_commands(&Tree::of([("README.md", readme)]), &known), []);
-    }
+    use super::{MEASURED, links, measured_tables, source_paths};
 
     #[test]
     fn a_source_that_was_moved_is_found_in_the_maps_only() {
@@ -182,9 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_read_from_the_help() {
-        let help = "Tells it\n\nUsage: gpuwho [COMMAND]\n\nCommands:\n  agent   Run it\n          \
-                    more about it\n  doctor  Say why\n\nOptions:\n  -h, --help\n";
-        assert_eq!(listed(help), ["agent", "doctor"]);
+    fn a_link_to_a_file_or_heading_that_is_not_there_is_found() {
+        let page = "# A page\n\n[a](docs/b.md#of-it), [b](docs), [c](#a-page), [d](https://e.org/x)\n\
+                    [e](docs/c.md), [f](docs/b.md#no), [g](#b), [h](docs/b.md#old)\n";
+        let other = "## Of `it`\n\n<a id=\"old\"></a>[up](../page.md)\n";
+        let found = links(&Tree::of([("page.md", page), ("docs/b.md", other)]));
+        let found: Vec<_> = found.iter().map(|f| (f.line, f.remedy.as_str())).collect();
+        let lacks = |what| (4, what);
+        let expected = ["there is no docs/c.md", "docs/b.md has no #no", "page.md has no #b"];
+        assert_eq!(found, expected.map(lacks));
     }
 }

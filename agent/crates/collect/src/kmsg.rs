@@ -64,7 +64,7 @@ const MAX_RECORD: usize = 8192;
 pub fn start(
     paths: &Paths,
     aggregator: Arc<EventAggregator>,
-    board: StatusRegistry,
+    statuses: StatusRegistry,
     poller: &Poller,
 ) {
     let watch = Watch {
@@ -73,7 +73,7 @@ pub fn start(
         log: None,
         position: Position::read(paths),
         aggregator,
-        board,
+        statuses,
         report: Report::ready(),
         not_before_us: None,
         last: None,
@@ -110,7 +110,7 @@ struct Watch {
     log: Option<OwnedFd>,
     position: Position,
     aggregator: Arc<EventAggregator>,
-    board: StatusRegistry,
+    statuses: StatusRegistry,
     report: Report,
     /// In the log's clock.
     not_before_us: Option<u64>,
@@ -133,9 +133,9 @@ impl Task for Watch {
     }
 
     fn run(&mut self) -> bool {
-        self.board.clock(NAME);
+        self.statuses.clock(NAME);
         self.read();
-        self.board.clock_ends(NAME);
+        self.statuses.clock_ends(NAME);
         true
     }
 }
@@ -208,7 +208,7 @@ impl Watch {
                     return false;
                 }
             }
-            let _turn = self.board.turn(NAME, Duration::ZERO);
+            let _turn = self.statuses.turn(NAME, Duration::ZERO);
             self.aggregator.apply_due(Instant::now());
         }
     }
@@ -229,7 +229,7 @@ impl Watch {
 
     /// Splits the bytes into lines. The kernel returns whole records; a pipe may not.
     fn take(&mut self, bytes: &[u8]) {
-        let _turn = self.board.turn(NAME, Duration::ZERO);
+        let _turn = self.statuses.turn(NAME, Duration::ZERO);
         self.rest.extend_from_slice(bytes);
         let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
             if self.rest.len() > MAX_RECORD {
@@ -293,7 +293,7 @@ impl Watch {
     }
 
     fn publish(&self) {
-        self.board.put(NAME, &self.report);
+        self.statuses.put(NAME, &self.report);
     }
 }
 

@@ -71,7 +71,7 @@ struct Scheduled {
 pub struct Scheduler {
     /// Time from one reading's start to the next one's, unless the collector has its own.
     every: Duration,
-    board: StatusRegistry,
+    statuses: StatusRegistry,
     /// Where the batches go. When it is full the pipeline is stuck; a thread then waits, and its
     /// next readings come late rather than pile up.
     batches: SyncSender<Event>,
@@ -92,11 +92,11 @@ impl Scheduler {
     /// Without any collector.
     pub fn new(
         every: Duration,
-        board: StatusRegistry,
+        statuses: StatusRegistry,
         batches: SyncSender<Event>,
         stop: Stop,
     ) -> Self {
-        Self { every, board, batches, stop, limit: CpuLimit::default(), running: Arc::default() }
+        Self { every, statuses, batches, stop, limit: CpuLimit::default(), running: Arc::default() }
     }
 
     /// Reads less often where more CPU is used than this allows.
@@ -164,7 +164,7 @@ impl Scheduler {
         if let Err(error) = self.spawn(&thread_name(part.source), vec![one]) {
             let reason = format!("no thread for it: {error}");
             let remedy = "raise the limit of threads (TasksMax, pids.max), then restart the agent";
-            self.board.put(part.source, &Report::of(SourceState::Failed, &reason, remedy));
+            self.statuses.put(part.source, &Report::of(SourceState::Failed, &reason, remedy));
             self.end(part);
         }
     }
@@ -215,7 +215,7 @@ impl Scheduler {
     fn read(&self, scheduled: &mut Scheduled) -> Batch {
         let Scheduled { collector, part, every, spent, .. } = scheduled;
         let name = part.source;
-        let _turn = self.board.turn(name, *every);
+        let _turn = self.statuses.turn(name, *every);
         let (began, cpu) = (Instant::now(), thread_cpu());
         let mut batch = Batch::of(*part, SystemTime::now());
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -228,9 +228,9 @@ impl Scheduler {
                 "a bug in this source made it panic; its samples of this tick are left out";
             Report::of(SourceState::Failed, reason, "report it with the log lines before it")
         });
-        self.board.put(name, &report);
+        self.statuses.put(name, &report);
         *spent += thread_cpu().saturating_sub(cpu);
-        self.board.measured(name, began.elapsed(), spent.as_secs_f64());
+        self.statuses.measured(name, began.elapsed(), spent.as_secs_f64());
         batch
     }
 }
@@ -315,9 +315,9 @@ mod tests {
     #[test]
     fn a_panic_costs_one_tick_and_is_reported() {
         let (batches, received) = sync_channel(0);
-        let (board, stop) = (StatusRegistry::default(), Stop::default());
+        let (statuses, stop) = (StatusRegistry::default(), Stop::default());
         let scheduler =
-            Scheduler::new(Duration::from_millis(1), board.clone(), batches, stop.clone());
+            Scheduler::new(Duration::from_millis(1), statuses.clone(), batches, stop.clone());
         let thread = scheduler.start(Box::new(Flaky(0))).unwrap();
         let next = || match received.recv().unwrap() {
             Event::Batch(batch) => batch,
@@ -329,7 +329,7 @@ mod tests {
         stop.stop();
         thread.join().unwrap();
         assert_eq!(scheduler.in_every_tick(), HashSet::new());
-        assert_eq!(board.all()["flaky"].report.state, SourceState::Ready);
+        assert_eq!(statuses.all()["flaky"].report.state, SourceState::Ready);
     }
 
     /// A replica that is there for two readings.
@@ -364,8 +364,8 @@ mod tests {
     #[test]
     fn a_source_that_comes_late_and_goes_has_its_own_interval_and_says_that_it_ended() {
         let (batches, received) = sync_channel(8);
-        let (board, stop) = (StatusRegistry::default(), Stop::default());
-        let scheduler = Scheduler::new(Duration::from_hours(1), board, batches, stop);
+        let (statuses, stop) = (StatusRegistry::default(), Stop::default());
+        let scheduler = Scheduler::new(Duration::from_hours(1), statuses, batches, stop);
         let thread = scheduler.start(Box::new(Replica(0))).unwrap();
         assert_eq!(scheduler.in_every_tick(), HashSet::new(), "no tick waits for it");
         thread.join().unwrap();

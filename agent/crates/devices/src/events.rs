@@ -131,9 +131,9 @@ impl EventListener {
     }
 
     /// Sets where events and the status of their source go, and what waits for them.
-    pub fn open(&self, aggregator: Arc<EventAggregator>, board: StatusRegistry, poller: Poller) {
+    pub fn open(&self, aggregator: Arc<EventAggregator>, statuses: StatusRegistry, poller: Poller) {
         // Set once, before the first child starts.
-        let _ = self.0.to.set((aggregator, board, poller));
+        let _ = self.0.to.set((aggregator, statuses, poller));
     }
 
     /// Whether events are enabled and the vendor has an event stream.
@@ -155,9 +155,9 @@ impl EventListener {
     /// Reads the events of a child until the child ends.
     pub(super) fn receive(&self, from: Option<impl Read + AsFd + Send + 'static>) {
         let (Some(from), Some(source)) = (from, &self.0.vendor.events) else { return };
-        let Some((aggregator, board, poller)) = self.0.to.get().cloned() else { return };
+        let Some((aggregator, statuses, poller)) = self.0.to.get().cloned() else { return };
         let child = self.0.children.fetch_add(1, Ordering::Relaxed) + 1;
-        let to = Listener { source, aggregator, board, child, state: Arc::clone(&self.0) };
+        let to = Listener { source, aggregator, statuses, child, state: Arc::clone(&self.0) };
         let name = format!("events:{}", self.0.vendor.name);
         poller.add(name, ChildEvents { from, inbox: Inbox::default(), to });
     }
@@ -209,7 +209,7 @@ impl<R: Read + AsFd> ChildEvents<R> {
 struct Listener {
     source: &'static EventStream,
     aggregator: Arc<EventAggregator>,
-    board: StatusRegistry,
+    statuses: StatusRegistry,
     /// Its number.
     child: u64,
     state: Arc<ListenerState>,
@@ -217,11 +217,11 @@ struct Listener {
 
 impl Listener {
     fn take(&self, reported: EventMessage) {
-        let _turn = self.board.turn(self.source.name, Duration::ZERO);
+        let _turn = self.statuses.turn(self.source.name, Duration::ZERO);
         match reported {
             EventMessage::Watching => {
                 self.aggregator.pair(true);
-                self.board.put(self.source.name, &Report::ready());
+                self.statuses.put(self.source.name, &Report::ready());
             }
             EventMessage::Without(why) => self.without(&why),
             EventMessage::Seen(seen, boot_ns) => {
@@ -239,7 +239,7 @@ impl Listener {
     fn without(&self, why: &str) {
         self.aggregator.pair(false);
         let reason = format!("{why}: events come from the kernel log only");
-        self.board.put(self.source.name, &Report::of(SourceState::Absent, reason, ""));
+        self.statuses.put(self.source.name, &Report::of(SourceState::Absent, reason, ""));
     }
 }
 
@@ -373,10 +373,10 @@ mod tests {
         }));
         let vendor = DEVICES.iter().find(|vendor| vendor.events.is_some()).unwrap();
         let name = vendor.events.as_ref().unwrap().name;
-        let (listener, board) = (EventListener::of(vendor), StatusRegistry::default());
+        let (listener, statuses) = (EventListener::of(vendor), StatusRegistry::default());
         let poller = Poller::default();
         let mut polling = poller.polling().unwrap();
-        listener.open(aggregator, board.clone(), poller);
+        listener.open(aggregator, statuses.clone(), poller);
         let (mut child, from) = UnixStream::pair().unwrap();
         child.write_all(reported).unwrap();
         drop(child);
@@ -384,7 +384,7 @@ mod tests {
         let (_never, own) = UnixStream::pair().unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
-            let status = board.all().remove(name).map(|status| status.report);
+            let status = statuses.all().remove(name).map(|status| status.report);
             match status {
                 Some(Report { state, reason, .. }) if state != SourceState::Ready => {
                     return (state, reason);

@@ -260,7 +260,14 @@ pub fn readable(name: &str) -> Option<&'static Vendor> {
 #[cfg(test)]
 mod tests {
     use super::DEVICES;
-    use gpuwho_model::catalog;
+    use gpuwho_model::{attributes, catalog};
+
+    #[test]
+    fn the_attribute_of_vendors_names_each_as_it_is_sent() {
+        let text = attributes::GPU_VENDOR.description;
+        let named: Vec<_> = text.split('`').skip(1).step_by(2).collect();
+        assert_eq!(named, DEVICES.iter().map(|vendor| vendor.name).collect::<Vec<_>>());
+    }
 
     /// METRICS.md has a cell for each.
     #[test]

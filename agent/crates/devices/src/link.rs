@@ -64,7 +64,7 @@ pub(super) struct Link {
     socket: UnixStream,
     inbox: Inbox,
     outbox: Outbox,
-    leaving: ExitingChild,
+    exiting_child: ExitingChild,
     events: Option<ChildStdout>,
 }
 
@@ -109,9 +109,9 @@ impl Link {
         let events = child.stdout.take();
         match watch(&child) {
             Ok(gone) => {
-                let leaving = ExitingChild { child, gone: Arc::new(gone) };
+                let exiting_child = ExitingChild { child, gone: Arc::new(gone) };
                 let (inbox, outbox) = (Inbox::default(), Outbox::default());
-                Ok(Self { socket: ours, inbox, outbox, leaving, events })
+                Ok(Self { socket: ours, inbox, outbox, exiting_child, events })
             }
             Err(error) => {
                 drop((ours, command));
@@ -123,7 +123,7 @@ impl Link {
 
     /// Its PID.
     pub(super) fn pid(&self) -> u32 {
-        self.leaving.child.id()
+        self.exiting_child.child.id()
     }
 
     /// The child's event stream; `Some` on the first call only.
@@ -134,7 +134,7 @@ impl Link {
     /// A handle by which another thread can close the child.
     pub(super) fn hangup(&self) -> Result<CloseHandle, LinkError> {
         let socket = self.socket.try_clone().map_err(LinkError::Watch)?;
-        Ok(CloseHandle { socket, gone: Arc::clone(&self.leaving.gone) })
+        Ok(CloseHandle { socket, gone: Arc::clone(&self.exiting_child.gone) })
     }
 
     /// Sends a request.
@@ -161,7 +161,7 @@ impl Link {
         // Shuts down the duplicate in a [`CloseHandle`] too. Fails only on a socket that is already
         // closed.
         let _ = self.socket.shutdown(Shutdown::Both);
-        self.leaving
+        self.exiting_child
     }
 }
 

@@ -104,8 +104,8 @@ pub struct DeviceReader {
     pub listener: EventListener,
     states: DeviceStates,
     checks: Checks,
-    session: Option<Connection>,
-    leaving: Option<ExitingChild>,
+    connection: Option<Connection>,
+    exiting_child: Option<ExitingChild>,
     restarts: Restarts,
     /// Whether the driver has ever been found. Until then a reading starts no child, and thus waits
     /// for nothing.
@@ -153,8 +153,8 @@ impl DeviceReader {
             listener: EventListener::of(vendor),
             states,
             checks: Checks::of(vendor.name),
-            session: None,
-            leaving: None,
+            connection: None,
+            exiting_child: None,
             restarts,
             is_found: false,
             tick: 0,
@@ -227,17 +227,17 @@ impl DeviceReader {
     /// Reads every device once, if there is a child; a child that ends is replaced within the tick.
     fn read(&mut self, begun: Instant) -> bool {
         for again in [true, false] {
-            let Some(mut session) = self.session.take().or_else(|| self.start()) else {
+            let Some(mut connection) = self.connection.take().or_else(|| self.start()) else {
                 return false;
             };
-            match self.converse(&mut session, begun) {
+            match self.converse(&mut connection, begun) {
                 Ok(()) => {
-                    self.session = Some(session);
+                    self.connection = Some(connection);
                     return true;
                 }
                 Err(ending) => {
                     let is_passing = ending.is_passing();
-                    self.end(session, &ending);
+                    self.end(connection, &ending);
                     if !(again && is_passing) {
                         return false;
                     }
@@ -251,7 +251,7 @@ impl DeviceReader {
     fn describe(&mut self) {
         let mut problems = self.states.problems(&self.context.inventory);
         let hung = self.states.count(DeviceState::Hung) > 0
-            || self.session.as_ref().is_some_and(|session| session.late);
+            || self.connection.as_ref().is_some_and(|connection| connection.late);
         let state = match (self.states.any_ok(), problems.is_empty(), hung) {
             (true, true, _) => SourceState::Ready,
             (true, false, _) => SourceState::Degraded,
@@ -301,8 +301,8 @@ pub fn openers(vendor: &'static Vendor, ownership: Ownership) -> NodeOpeners {
 impl Drop for DeviceReader {
     /// Closes the child; a thread that releases it at the same time waits for the same exit.
     fn drop(&mut self) {
-        let leaving = self.session.take().map(|session| session.link.close());
-        leaving.and_then(|mut leaving| leaving.ended(EXIT_TIMEOUT));
+        let exiting_child = self.connection.take().map(|connection| connection.link.close());
+        exiting_child.and_then(|mut exiting_child| exiting_child.ended(EXIT_TIMEOUT));
     }
 }
 
@@ -326,7 +326,7 @@ impl Collector for DeviceReader {
         self.control.publish(ReaderSnapshot {
             devices: self.states.snapshots(),
             partitions: self.states.partitions(),
-            child: self.session.as_ref().map(|session| session.link.pid()),
+            child: self.connection.as_ref().map(|connection| connection.link.pid()),
             calls: self.calls,
             library_time: self.library_time,
         });

@@ -145,10 +145,10 @@ impl Source for Reader {
     }
 
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
-        let gauges = Arc::clone(&context.gauges);
+        let self_stats = Arc::clone(&context.gauges);
         let identities = PidCache::new(&context.ownership);
         let identify = Box::new(move |pids: &[u32], seen_at| {
-            gauges.stages.time(Stage::Identify, || identities.of(pids, seen_at))
+            self_stats.stages.time(Stage::Identify, || identities.of(pids, seen_at))
         });
         let ownership = context.ownership.clone();
         let nodes = Box::new(move |process| {
@@ -174,8 +174,8 @@ impl Source for Reader {
         }
         context.readers.push(reader.control());
         if context.is_agent {
-            let (aggregator, board) = (Arc::clone(&context.aggregator), context.board.clone());
-            reader.listener.open(aggregator, board, context.poller.clone());
+            let (aggregator, statuses) = (Arc::clone(&context.aggregator), context.board.clone());
+            reader.listener.open(aggregator, statuses, context.poller.clone());
         }
         Ok(vec![Box::new(reader)])
     }

@@ -59,7 +59,7 @@ attributes! {
     GPU_INDEX = "gpu.index";
     /// The device's product name.
     GPU_MODEL = "gpu.model";
-    /// `nvidia`, `amd`, `gaudi`, ….
+    /// `nvidia`, `amd`, `gaudi`, `tenstorrent`, `tpu`, `intel` or `neuron`.
     GPU_VENDOR = "gpu.vendor";
     /// PCI address, `domain:bus:device.function`.
     GPU_PCI_ADDRESS = "gpu.pci.address";

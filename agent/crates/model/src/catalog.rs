@@ -247,32 +247,32 @@ const fn declare<S, D, N: Number>(
     }
 }
 
-/// The domains, each with its heading in `METRICS.md`.
-pub const DOMAINS: &[(&str, &[&MetricDef])] = &[
-    ("Devices", device::ALL),
-    ("Wear and the way to the host", wear::ALL),
-    ("Boards", board::ALL),
-    ("Health", health::ALL),
-    ("Links", link::ALL),
-    ("Links other than NVLink", interconnect::ALL),
-    ("MIG instances", instance::ALL),
-    ("Performance counters of devices and MIG instances", gpm::ALL),
-    ("Processes on devices", process::ALL),
-    ("Owners", share::ALL),
-    ("Time and cost of owners", cost::ALL),
-    ("Owners' cgroups", cgroup::ALL),
-    ("The host", host::ALL),
-    ("Collective communication", nccl::ALL),
-    ("Completed collectives (NCCL Inspector)", inspector::ALL),
-    ("Inference engines", engine::ALL),
-    ("Reading of inference engines", endpoint::ALL),
-    ("Events", event::ALL),
-    ("The agent itself", agent::ALL),
+/// The domains, each with its page below `agent/docs/metrics` and its heading there.
+pub const DOMAINS: &[(&str, &str, &[&MetricDef])] = &[
+    ("devices", "Devices", device::ALL),
+    ("devices", "Memory errors, wear and PCIe", wear::ALL),
+    ("devices", "Boards", board::ALL),
+    ("devices", "Health", health::ALL),
+    ("links", "NVLink", link::ALL),
+    ("links", "Links other than NVLink", interconnect::ALL),
+    ("counters", "MIG instances", instance::ALL),
+    ("counters", "Performance counters of devices and MIG instances", gpm::ALL),
+    ("owners", "Processes on devices", process::ALL),
+    ("owners", "Owners", share::ALL),
+    ("owners", "Time and cost of owners", cost::ALL),
+    ("owners", "Owners' cgroups", cgroup::ALL),
+    ("agent", "The host", host::ALL),
+    ("nccl", "Collective communication", nccl::ALL),
+    ("nccl", "Completed collectives (NCCL Inspector)", inspector::ALL),
+    ("engines", "Inference engines", engine::ALL),
+    ("engines", "Reading of inference engines", endpoint::ALL),
+    ("events", "Counters of events", event::ALL),
+    ("agent", "The agent itself", agent::ALL),
 ];
 
 /// Every metric, in the order of `METRICS.md`.
 pub fn all() -> impl Iterator<Item = &'static MetricDef> {
-    DOMAINS.iter().flat_map(|(_, domain)| domain.iter().copied())
+    DOMAINS.iter().flat_map(|(_, _, domain)| domain.iter().copied())
 }
 
 /// Every metric, and behind them those of the naming profiles.

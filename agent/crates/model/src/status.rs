@@ -1,7 +1,7 @@
 //! How each source is doing: what `gpuwho doctor` prints and the self-metrics count.
 //!
 //! A thread that hangs cannot say so. Each tells when a turn of its work begins and ends
-//! ([`Board::turn`]); whoever looks at the board (the pipeline's tick, the control socket) finds a
+//! ([`StatusRegistry::turn`]); whoever looks at them (the pipeline's tick, the control socket) finds a
 //! turn that lasts too long, and the source is `hung` until the turn ends.
 
 use crate::catalog::agent::{DropReason, SourceState};
@@ -102,7 +102,7 @@ struct ActiveTurn {
 #[derive(Debug)]
 #[must_use]
 pub struct Turn {
-    board: StatusRegistry,
+    statuses: StatusRegistry,
     source: &'static str,
 }
 
@@ -115,8 +115,8 @@ impl StatusRegistry {
     pub fn put(&self, source: &'static str, report: &Report) {
         let mut is_new = false;
         let change = {
-            let mut board = self.0.lock();
-            let status = board.entry(source).or_insert_with(|| {
+            let mut statuses = self.0.lock();
+            let status = statuses.entry(source).or_insert_with(|| {
                 is_new = true;
                 SourceStatus::new(report.clone())
             });
@@ -132,7 +132,7 @@ impl StatusRegistry {
         }
     }
 
-    /// A source that says nothing any more is ready, if it is on the board.
+    /// A source that says nothing any more is ready, if it has a status.
     pub fn recovered(&self, source: &'static str) {
         let is_ready = |status: &SourceStatus| status.report.state == SourceState::Ready;
         let is_there = self.0.lock().get(source).is_some_and(|status| !is_ready(status));
@@ -142,13 +142,13 @@ impl StatusRegistry {
     }
 
     /// A turn of a source's work begins, of one that is read at this interval. A source that has
-    /// reported nothing yet is on the board from now on.
+    /// reported nothing yet has a status from now on.
     pub fn turn(&self, source: &'static str, every: Duration) -> Turn {
         let allowed = every.saturating_mul(TURN_INTERVALS).max(MAX_TURN);
         let begun = ActiveTurn { at: Instant::now(), allowed, is_hung: false };
         let first = || SourceStatus::new(Report::of(SourceState::Absent, NOTHING_YET, ""));
         self.0.lock().entry(source).or_insert_with(first).turn = Some(begun);
-        Turn { board: self.clone(), source }
+        Turn { statuses: self.clone(), source }
     }
 
     /// Adds one reading's duration, and the thread's CPU time so far.
@@ -161,8 +161,8 @@ impl StatusRegistry {
 
     /// From now on tells what the calling thread has used, under a name of its own.
     pub fn clock(&self, thread: &'static str) {
-        let mut board = self.0.lock();
-        let status = board.entry(thread).or_insert_with(|| SourceStatus::new(Report::ready()));
+        let mut statuses = self.0.lock();
+        let status = statuses.entry(thread).or_insert_with(|| SourceStatus::new(Report::ready()));
         status.clock = ThreadClock::here();
         status.spent_before = status.cpu_seconds.unwrap_or_default();
     }
@@ -183,8 +183,8 @@ impl StatusRegistry {
     fn all_at(&self, now: Instant) -> BTreeMap<&'static str, SourceStatus> {
         let mut found = Vec::new();
         let all = {
-            let mut board = self.0.lock();
-            for (source, status) in board.iter_mut() {
+            let mut statuses = self.0.lock();
+            for (source, status) in statuses.iter_mut() {
                 status.read_clock();
                 if status.finds_hang(now) {
                     found.push((*source, status.report.state));
@@ -192,7 +192,7 @@ impl StatusRegistry {
             }
             let now_is =
                 |(source, status): (&&'static str, &SourceStatus)| (*source, status.seen(now));
-            board.iter().map(now_is).collect::<BTreeMap<_, _>>()
+            statuses.iter().map(now_is).collect::<BTreeMap<_, _>>()
         };
         for (source, before) in found {
             if let Some(status) = all.get(source) {
@@ -205,8 +205,8 @@ impl StatusRegistry {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut board = self.board.0.lock();
-        let Some(status) = board.get_mut(self.source) else { return };
+        let mut statuses = self.statuses.0.lock();
+        let Some(status) = statuses.get_mut(self.source) else { return };
         let hung = status.turn.take().filter(|turn| turn.is_hung);
         if std::thread::panicking() {
             let reason = "a bug made this source's thread panic; it has ended";
@@ -214,7 +214,7 @@ impl Drop for Turn {
             status.report = Report::of(SourceState::Failed, reason, remedy);
         }
         let report = hung.map(|_| status.report.clone());
-        drop(board);
+        drop(statuses);
         if let Some(report) = report {
             log_change(self.source, Some(SourceState::Hung), &report);
         }
@@ -307,11 +307,11 @@ mod tests {
 
     #[test]
     fn a_new_report_keeps_what_was_measured() {
-        let board = StatusRegistry::default();
-        board.put("nvidia", &Report::ready());
-        board.measured("nvidia", Duration::from_millis(2), 0.5);
-        board.put("nvidia", &Report::of(SourceState::Hung, "late", ""));
-        let status = board.all().remove("nvidia").unwrap();
+        let statuses = StatusRegistry::default();
+        statuses.put("nvidia", &Report::ready());
+        statuses.measured("nvidia", Duration::from_millis(2), 0.5);
+        statuses.put("nvidia", &Report::of(SourceState::Hung, "late", ""));
+        let status = statuses.all().remove("nvidia").unwrap();
         assert_eq!(status.report.state, SourceState::Hung);
         assert_eq!((status.cpu_seconds, status.durations.count()), (Some(0.5), 1));
     }
@@ -325,31 +325,31 @@ mod tests {
 
     #[test]
     fn each_time_that_a_source_says_it_is_hung_counts_once() {
-        let board = StatusRegistry::default();
+        let statuses = StatusRegistry::default();
         let hung = Report::of(SourceState::Hung, "late", "");
         let states = [&hung, &hung, &Report::ready(), &hung];
         let hangs = states.map(|report| {
-            board.put("tenant_files", report);
-            board.all()["tenant_files"].hangs
+            statuses.put("tenant_files", report);
+            statuses.all()["tenant_files"].hangs
         });
         assert_eq!(hangs, [1, 1, 1, 2]);
     }
 
     #[test]
     fn a_turn_that_lasts_too_long_is_hung_until_it_ends_and_counts_once() {
-        let board = StatusRegistry::default();
-        board.put("nccl:watch", &Report::ready());
-        let turn = board.turn("nccl:watch", Duration::from_secs(20));
+        let statuses = StatusRegistry::default();
+        statuses.put("nccl:watch", &Report::ready());
+        let turn = statuses.turn("nccl:watch", Duration::from_secs(20));
         let after = |seconds: u64| {
             let now = Instant::now() + Duration::from_secs(seconds);
-            let status = board.all_at(now).remove("nccl:watch").unwrap();
+            let status = statuses.all_at(now).remove("nccl:watch").unwrap();
             (status.report.state, status.hangs, status.report.reason)
         };
         assert_eq!(after(59).0, SourceState::Ready, "three intervals");
         let reason = "its thread has not come back from a read for 61 s".to_owned();
         assert_eq!(after(61), (SourceState::Hung, 1, reason));
         assert_eq!(after(500).1, 1);
-        board.put("nccl:watch", &Report::ready());
+        statuses.put("nccl:watch", &Report::ready());
         assert_eq!(after(62).0, SourceState::Hung, "whatever another thread says for it");
         drop(turn);
         assert_eq!(after(100), (SourceState::Ready, 1, String::new()));
@@ -357,36 +357,36 @@ mod tests {
 
     #[test]
     fn a_source_that_hangs_in_its_first_reading_is_on_the_board() {
-        let board = StatusRegistry::default();
-        let _turn = board.turn("ras", Duration::from_secs(1));
-        let state = |board: &StatusRegistry, after| {
-            board.all_at(Instant::now() + after).remove("ras").unwrap().report.state
+        let statuses = StatusRegistry::default();
+        let _turn = statuses.turn("ras", Duration::from_secs(1));
+        let state = |statuses: &StatusRegistry, after| {
+            statuses.all_at(Instant::now() + after).remove("ras").unwrap().report.state
         };
-        assert_eq!(state(&board, Duration::ZERO), SourceState::Absent);
-        assert_eq!(state(&board, MAX_TURN + Duration::from_secs(1)), SourceState::Hung);
+        assert_eq!(state(&statuses, Duration::ZERO), SourceState::Absent);
+        assert_eq!(state(&statuses, MAX_TURN + Duration::from_secs(1)), SourceState::Hung);
     }
 
     #[test]
     fn a_thread_that_panicked_is_not_what_it_said_last() {
-        let board = StatusRegistry::default();
-        board.put("names", &Report::ready());
-        let theirs = board.clone();
+        let statuses = StatusRegistry::default();
+        statuses.put("names", &Report::ready());
+        let theirs = statuses.clone();
         let thread = std::thread::spawn(move || {
             let _turn = theirs.turn("names", Duration::ZERO);
             panic!("as a bug would");
         });
         assert!(thread.join().is_err());
-        assert_eq!(board.all()["names"].report.state, SourceState::Failed);
+        assert_eq!(statuses.all()["names"].report.state, SourceState::Failed);
     }
 
     #[test]
     fn what_a_thread_uses_is_read_when_it_is_asked_for() {
-        let board = StatusRegistry::default();
-        board.put("names", &Report::ready());
-        board.clock("names");
-        let used = || board.all().remove("names").and_then(|status| status.cpu_seconds);
+        let statuses = StatusRegistry::default();
+        statuses.put("names", &Report::ready());
+        statuses.clock("names");
+        let used = || statuses.all().remove("names").and_then(|status| status.cpu_seconds);
         let before = used().unwrap();
         while used().unwrap() < before + 0.002 {}
-        assert_eq!(board.all().len(), 1);
+        assert_eq!(statuses.all().len(), 1);
     }
 }

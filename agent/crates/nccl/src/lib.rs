@@ -331,14 +331,14 @@ impl Source for Status {
 }
 
 /// The thread that asks calls this once in each round: its turn is what lies between.
-fn in_turns(board: StatusRegistry, every: Duration, loaded: ras::Candidates) -> ras::Candidates {
+fn in_turns(statuses: StatusRegistry, every: Duration, loaded: ras::Candidates) -> ras::Candidates {
     const THREAD: &str = "nccl:ras";
     let turn = RefCell::new(None);
     Box::new(move || {
         if turn.take().is_none() {
-            board.clock(THREAD);
+            statuses.clock(THREAD);
         }
-        turn.replace(Some(board.turn(THREAD, every)));
+        turn.replace(Some(statuses.turn(THREAD, every)));
         loaded()
     })
 }

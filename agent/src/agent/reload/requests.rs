@@ -77,7 +77,7 @@ pub(in super::super) struct Reloader {
 
 impl Reloader {
     fn reload(&mut self) {
-        let Context { board, gauges, .. } = &self.core.context;
+        let Context { board: statuses, gauges: self_stats, .. } = &self.core.context;
         begin();
         let applied = one(&self.core, &self.load, &self.tables, &self.pipeline);
         let (outcome, report) = match &applied {
@@ -94,8 +94,8 @@ impl Reloader {
                 (ReloadOutcome::Refused, report)
             }
         };
-        board.put(STATUS, &report);
-        if let Some(count) = gauges.reloads.get(outcome as usize) {
+        statuses.put(STATUS, &report);
+        if let Some(count) = self_stats.reloads.get(outcome as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
         if let Ok((_, now)) = applied {

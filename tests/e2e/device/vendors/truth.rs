@@ -1,4 +1,4 @@
-//! What must arrive of each vendor's two devices: the scenario's values, of every metric that METRICS.md
+//! What must arrive of each vendor's two devices: the scenario's values, of every metric that vendors.md
 //! says the vendor has; and of what grows the values ten seconds later.
 
 mod rows;
@@ -40,9 +40,9 @@ fn is_right(found: f64, expected: f64) -> bool {
     (found - expected).abs() <= expected.abs() * 1e-9
 }
 
-/// The metrics that METRICS.md says each vendor has.
+/// The metrics that vendors.md says each vendor has.
 fn documented() -> BTreeMap<&'static str, Vec<&'static str>> {
-    let text = include_str!("../../../../agent/METRICS.md");
+    let text = include_str!("../../../../agent/docs/metrics/vendors.md");
     let cells = |line: &'static str| line.split('|').map(str::trim).collect::<Vec<_>>();
     let head = text.lines().find(|line| line.starts_with("| metric | nvidia | amd |")).unwrap();
     let names = cells(head);
@@ -66,7 +66,7 @@ fn is_apart(vendor: &str, name: &str) -> bool {
         || ELSEWHERE.iter().any(|row| (row.0, row.1) == (vendor, name))
 }
 
-/// What has not arrived of what METRICS.md says, by vendor.
+/// What has not arrived of what vendors.md says, by vendor.
 pub(super) fn missing(points: &[ReceivedPoint]) -> Vec<(&'static str, &'static str)> {
     let documented = documented();
     let mut missing = Vec::new();

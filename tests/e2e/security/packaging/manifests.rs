@@ -1,6 +1,6 @@
 //! The files that are shipped say the same.
 
-use super::{DAEMONSET, README, directive, short};
+use super::{DAEMONSET, INSTALL, directive, short};
 use gpuwho::privilege::NEEDS;
 use gpuwho_tests::skip;
 use std::collections::BTreeSet;
@@ -17,14 +17,14 @@ pub(super) fn added() -> Vec<String> {
 }
 
 #[test]
-fn the_unit_the_daemonset_and_the_readme_name_the_capabilities_that_the_agent_uses() {
+fn the_unit_the_daemonset_and_install_md_name_the_capabilities_that_the_agent_uses() {
     let used: BTreeSet<_> = NEEDS.iter().map(|need| short(need.name)).collect();
     let unit = directive("CapabilityBoundingSet").iter().map(|name| short(name)).collect();
     let daemonset = added().into_iter().collect();
-    let (_, readme) = README.split_once("The agent needs root with").unwrap();
-    let (readme, _) = readme.split_once("\n\n").unwrap();
-    let readme = readme.split('`').filter(|word| word.starts_with("CAP_")).map(short).collect();
-    for (who, names) in [("unit", unit), ("DaemonSet", daemonset), ("README", readme)] {
+    let (_, page) = INSTALL.split_once("The agent needs root with").unwrap();
+    let (page, _) = page.split_once("\n\n").unwrap();
+    let page = page.split('`').filter(|word| word.starts_with("CAP_")).map(short).collect();
+    for (who, names) in [("unit", unit), ("DaemonSet", daemonset), ("install.md", page)] {
         assert_eq!(used, names, "{who}");
     }
 }

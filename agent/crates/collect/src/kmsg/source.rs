@@ -22,8 +22,8 @@ struct KernelLog;
 
 impl Source for KernelLog {
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
-        let (aggregator, board) = (Arc::clone(&context.aggregator), context.board.clone());
-        start(&context.paths, aggregator, board, &context.poller);
+        let (aggregator, statuses) = (Arc::clone(&context.aggregator), context.board.clone());
+        start(&context.paths, aggregator, statuses, &context.poller);
         Ok(Vec::new())
     }
 

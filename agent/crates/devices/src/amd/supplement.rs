@@ -90,7 +90,7 @@ struct Runner {
     settings: Settings,
     control: Control,
     /// The last process, if it did not end.
-    leaving: Mutex<Option<ExitingChild>>,
+    exiting_child: Mutex<Option<ExitingChild>>,
 }
 
 /// Begins without a process.
@@ -99,7 +99,7 @@ pub(super) fn start(context: &Context, settings: &Settings) -> CompleteIdentity 
     context.readers.push(control.clone());
     context.holding.push(control.clone());
     let settings = settings.clone();
-    let runner = Arc::new(Runner { settings, control, leaving: Mutex::default() });
+    let runner = Arc::new(Runner { settings, control, exiting_child: Mutex::default() });
     let shared = Arc::new(Shared::default());
     let mut may_wait = !context.is_agent;
     Box::new(move |info, note| {
@@ -166,8 +166,8 @@ impl Runner {
         if is_asleep {
             return Ok(Some(Known::new()));
         }
-        let mut leaving = self.leaving.lock();
-        if leaving.as_mut().is_some_and(|old| old.ended(Duration::ZERO).is_none()) {
+        let mut exiting_child = self.exiting_child.lock();
+        if exiting_child.as_mut().is_some_and(|old| old.ended(Duration::ZERO).is_none()) {
             return Err(SupplementError::StillThere);
         }
         let environment = [(THREAD_ONLY.into(), "1".into())];
@@ -192,7 +192,7 @@ impl Runner {
         let is_closed = !self.control.forget_child();
         let mut ended = link.close();
         let status = ended.ended(EXIT_TIMEOUT);
-        *leaving = status.is_none().then_some(ended);
+        *exiting_child = status.is_none().then_some(ended);
         match (answered, status) {
             (Err(_), _) if is_closed => Err(SupplementError::Released),
             (Err(SupplementError::Link(_)), Some(status)) => {
@@ -302,7 +302,7 @@ mod tests {
             settings.paths = gpuwho_model::paths::Paths::under(root.path());
             settings.library = Some(library.to_owned());
             let control = Control::default();
-            let answered = Runner { settings, control, leaving: Mutex::default() }.run();
+            let answered = Runner { settings, control, exiting_child: Mutex::default() }.run();
             answered.map_err(|error| error.to_string())
         };
         assert_eq!(run(Path::new("libnone.so.7"), "active"), Ok(None));

@@ -13,45 +13,45 @@ impl DeviceReader {
     /// Runs one tick with a child; the tick began at `begun`.
     pub(super) fn converse(
         &mut self,
-        session: &mut Connection,
+        connection: &mut Connection,
         begun: Instant,
     ) -> Result<(), Disconnect> {
         let deadline = begun + self.settings.deadline;
         self.tick += 1;
-        let timeout = if session.late { Instant::now() } else { deadline };
-        let ready = self.open(session, timeout)? && self.settle(session)?;
-        session.late = !ready;
-        let Some(devices) = session.devices.filter(|_| ready) else {
-            self.states.rest(DeviceState::Hung, &session.why_late(None));
+        let timeout = if connection.late { Instant::now() } else { deadline };
+        let ready = self.open(connection, timeout)? && self.settle(connection)?;
+        connection.late = !ready;
+        let Some(devices) = connection.devices.filter(|_| ready) else {
+            self.states.rest(DeviceState::Hung, &connection.why_late(None));
             return Ok(());
         };
-        let count = self.is_time_to_count(session)?;
+        let count = self.is_time_to_count(connection)?;
         let openers = (self.context.openers)();
-        session.link.send(&Request::Read { tick: self.tick, count, openers })?;
-        session.owed = Some(self.tick);
-        session.gone.clear();
+        connection.link.send(&Request::Read { tick: self.tick, count, openers })?;
+        connection.owed = Some(self.tick);
+        connection.gone.clear();
         let mut missing: BTreeSet<u32> = (0..devices).collect();
         let sent = Instant::now();
         self.nap.sleep(deadline);
         let mut has_waited = false;
-        while session.owed.is_some() || missing.iter().any(|slot| !self.slow.contains(slot)) {
-            let mut frame = session.link.receive(Instant::now())?;
+        while connection.owed.is_some() || missing.iter().any(|slot| !self.slow.contains(slot)) {
+            let mut frame = connection.link.receive(Instant::now())?;
             if frame.is_none() {
                 has_waited = true;
-                frame = session.link.receive(deadline)?;
+                frame = connection.link.receive(deadline)?;
             }
             let Some(frame) = frame else { break };
-            if let Some(slot) = self.handle(session, frame)? {
+            if let Some(slot) = self.handle(connection, frame)? {
                 missing.remove(&slot);
             }
         }
         if missing.is_empty() {
             self.nap.note(has_waited, sent.elapsed());
         }
-        session.late = session.owed.is_some();
-        self.classify_gone(session, devices)?;
+        connection.late = connection.owed.is_some();
+        self.classify_gone(connection, devices)?;
         for slot in &missing {
-            let why = session.why_late(Some(*slot));
+            let why = connection.why_late(Some(*slot));
             self.states.silent(*slot, Unavailable { state: DeviceState::Hung, why });
         }
         self.states.unlisted(&self.context.inventory);
@@ -62,68 +62,68 @@ impl DeviceReader {
     }
 
     /// Waits until the library is open; false at the deadline.
-    fn open(&mut self, session: &mut Connection, deadline: Instant) -> Result<bool, Disconnect> {
-        while session.devices.is_none() {
-            let Some(frame) = session.link.receive(deadline)? else { return Ok(false) };
-            self.handle(session, frame)?;
+    fn open(&mut self, connection: &mut Connection, deadline: Instant) -> Result<bool, Disconnect> {
+        while connection.devices.is_none() {
+            let Some(frame) = connection.link.receive(deadline)? else { return Ok(false) };
+            self.handle(connection, frame)?;
         }
         Ok(true)
     }
 
     /// Handles the frames that arrived since the last tick; false while the child has an unfinished
     /// request.
-    fn settle(&mut self, session: &mut Connection) -> Result<bool, Disconnect> {
+    fn settle(&mut self, connection: &mut Connection) -> Result<bool, Disconnect> {
         let now = Instant::now();
-        while let Some(frame) = session.link.receive(now)? {
-            self.handle(session, frame)?;
+        while let Some(frame) = connection.link.receive(now)? {
+            self.handle(connection, frame)?;
         }
-        Ok(session.owed.is_none())
+        Ok(connection.owed.is_none())
     }
 
     /// Whether to count the devices. If the kernel driver's devices changed, the library is
     /// reloaded instead.
-    fn is_time_to_count(&self, session: &mut Connection) -> Result<bool, Disconnect> {
-        if session.counted.elapsed() < self.settings.retry {
+    fn is_time_to_count(&self, connection: &mut Connection) -> Result<bool, Disconnect> {
+        if connection.counted.elapsed() < self.settings.retry {
             return Ok(false);
         }
-        session.counted = Instant::now();
+        connection.counted = Instant::now();
         let now_listed = self.driver_devices();
-        if now_listed == session.driver_devices {
+        if now_listed == connection.driver_devices {
             return Ok(true);
         }
-        let (before, now) = (session.driver_devices.len(), now_listed.len());
+        let (before, now) = (connection.driver_devices.len(), now_listed.len());
         Err(Disconnect::Changed(format!("the kernel driver had {before}, and now others or {now}")))
     }
 
     /// Handles a frame; returns the device if it answered this tick.
     fn handle(
         &mut self,
-        session: &mut Connection,
+        connection: &mut Connection,
         frame: Frame,
     ) -> Result<Option<u32>, Disconnect> {
         match frame {
             Frame::Opened { devices: 0 } => return Err(Disconnect::NoDevice),
             Frame::Opened { devices } => {
-                session.devices = Some(devices);
-                session.stuck.remove(&None);
+                connection.devices = Some(devices);
+                connection.stuck.remove(&None);
                 self.states.renumber();
                 self.checks = Checks::of(self.vendor.name);
             }
             Frame::Refused { refusal, text } => return Err(Disconnect::Refused { refusal, text }),
             Frame::Stuck { slot, call } => {
-                session.stuck.insert(slot, call);
+                connection.stuck.insert(slot, call);
             }
-            Frame::Counted { devices } => self.counted(session, devices)?,
-            Frame::Done { tick } => session.owed = session.owed.filter(|owed| *owed != tick),
+            Frame::Counted { devices } => self.counted(connection, devices)?,
+            Frame::Done { tick } => connection.owed = connection.owed.filter(|owed| *owed != tick),
             Frame::Device { tick, slot, mut reading } => {
-                session.stuck.remove(&Some(slot));
+                connection.stuck.remove(&Some(slot));
                 let timely = tick == self.tick;
                 self.account(&reading, slot);
                 if let Outcome::DriverGone(why) = &reading.outcome {
                     if !std::mem::replace(&mut self.renewed, true) {
                         return Err(Disconnect::DriverGone(why.clone()));
                     }
-                    session.gone.insert(slot, why.clone());
+                    connection.gone.insert(slot, why.clone());
                 }
                 self.add_what_others_know(slot, &mut reading);
                 self.checks.keep(slot, &mut reading, &mut self.report);
@@ -151,20 +151,24 @@ impl DeviceReader {
     /// Decides what it means that devices report a missing driver after the library was reloaded:
     /// the driver is gone if all of them report it. If others answer, those devices are lost, and
     /// the library is not reloaded again.
-    fn classify_gone(&mut self, session: &mut Connection, devices: u32) -> Result<(), Disconnect> {
-        let gone = std::mem::take(&mut session.gone);
+    fn classify_gone(
+        &mut self,
+        connection: &mut Connection,
+        devices: u32,
+    ) -> Result<(), Disconnect> {
+        let gone = std::mem::take(&mut connection.gone);
         if let Some(why) = gone.values().next().filter(|_| gone.len() == devices as usize) {
             return Err(Disconnect::DriverGone(why.clone()));
         }
         // Undecided while the child has an unfinished request.
-        self.renewed &= session.late || !gone.is_empty();
+        self.renewed &= connection.late || !gone.is_empty();
         Ok(())
     }
 
     /// Handles the library's device count: a changed count reloads the library, unless a reload for
     /// the same change did not help.
-    fn counted(&mut self, session: &Connection, now: u32) -> Result<(), Disconnect> {
-        let before = session.devices.unwrap_or(now);
+    fn counted(&mut self, connection: &Connection, now: u32) -> Result<(), Disconnect> {
+        let before = connection.devices.unwrap_or(now);
         if now == before || self.miscount == Some((before, now)) {
             return Ok(());
         }

@@ -14,15 +14,15 @@ use std::time::Duration;
 impl DeviceReader {
     /// Starts a child if one is due and no old one is left.
     pub(super) fn start(&mut self) -> Option<Connection> {
-        if let Some(leaving) = &mut self.leaving {
-            if leaving.ended(Duration::ZERO).is_none() {
+        if let Some(exiting_child) = &mut self.exiting_child {
+            if exiting_child.ended(Duration::ZERO).is_none() {
                 let reason =
-                    format!("reader process {} is still inside a driver call", leaving.pid());
+                    format!("reader process {} is still inside a driver call", exiting_child.pid());
                 self.down = (DeviceState::Hung, reason.clone());
                 self.state(SourceState::Hung, reason, "it ends by itself when the call returns");
                 return None;
             }
-            self.leaving = None;
+            self.exiting_child = None;
         }
         if !self.restarts.is_due() {
             return None;
@@ -84,16 +84,16 @@ impl DeviceReader {
                 self.listener.receive(link.events());
                 self.control.hold(hangup.boxed());
                 self.slow.clear();
-                let session = Connection::new(link, driver_devices);
+                let connection = Connection::new(link, driver_devices);
                 // The operator may release the devices between the check at the start of the tick
                 // and here.
                 if self.control.released() {
-                    self.session = Some(session);
+                    self.connection = Some(connection);
                     self.let_go();
                     self.down = (DeviceState::Released, RELEASED.to_owned());
                     return None;
                 }
-                Some(session)
+                Some(connection)
             }
             Err(error) => {
                 self.restarts.back_off();
@@ -106,11 +106,11 @@ impl DeviceReader {
     }
 
     /// Closes a connection and decides when the next one starts.
-    pub(super) fn end(&mut self, session: Connection, ending: &Disconnect) {
+    pub(super) fn end(&mut self, connection: Connection, ending: &Disconnect) {
         self.control.forget_child();
-        let mut leaving = session.link.close();
-        let status = leaving.ended(EXIT_TIMEOUT);
-        self.leaving = status.is_none().then_some(leaving);
+        let mut exiting_child = connection.link.close();
+        let status = exiting_child.ended(EXIT_TIMEOUT);
+        self.exiting_child = status.is_none().then_some(exiting_child);
         if self.control.released() {
             self.down = (DeviceState::Released, RELEASED.to_owned());
             self.state(SourceState::Absent, RELEASED, "");
@@ -137,9 +137,10 @@ impl DeviceReader {
     /// Closes the connection to the child, if there is one.
     pub(super) fn let_go(&mut self) {
         self.control.forget_child();
-        if let Some(session) = self.session.take() {
-            let mut leaving = session.link.close();
-            self.leaving = leaving.ended(EXIT_TIMEOUT).is_none().then_some(leaving);
+        if let Some(connection) = self.connection.take() {
+            let mut exiting_child = connection.link.close();
+            self.exiting_child =
+                exiting_child.ended(EXIT_TIMEOUT).is_none().then_some(exiting_child);
         }
         self.restarts.at_once();
     }

@@ -78,7 +78,7 @@ metrics! {
     /// Number of processes whose accounts the driver can keep; it drops the oldest beyond that.
     ACCOUNTING_LIMIT: Gauge<i64> of GpuId = "gpu.accounting.limit" ["{process}"]
         from "nvmlDeviceGetAccountingBufferSize";
-    /// Whether the checksum of the InfoROM's configuration is right: 1 or 0. Read when the device
+    /// InfoROM checksum valid: 1 or 0. Read when the device
     /// is opened. The agent does not read the whole InfoROM, because that occupies the flash
     /// memory.
     INFOROM_VALID: Gauge<i64> of GpuId = "gpu.inforom.valid" ["{flag}"]

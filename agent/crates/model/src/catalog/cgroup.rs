@@ -40,17 +40,17 @@ metrics! {
     /// Memory that the owner's cgroup is charged for, files in the cache included.
     MEMORY_USAGE: UpDownCounter<i64> of OwnerCgroup = "container.memory.usage" ["By"]
         from "memory.current; v1: memory.usage_in_bytes";
-    /// The same without files that were not used lately, which is what the kubelet evicts by.
+    /// Working set of the owner's cgroup: memory without inactive files. The kubelet evicts by it.
     MEMORY_WORKING_SET: UpDownCounter<i64> of OwnerCgroup = "container.memory.working_set" ["By"]
         from "memory.current less memory.stat (inactive_file); v1: memory.usage_in_bytes, total_inactive_file";
-    /// Its anonymous memory: what is not of a file.
+    /// Anonymous memory of the owner's cgroup.
     MEMORY_RSS: UpDownCounter<i64> of OwnerCgroup = "container.memory.rss" ["By"]
         from "memory.stat (anon); v1: total_rss";
-    /// The most memory it may have. Absent where this cgroup has no limit of its own; one above it
+    /// Memory limit of the owner's cgroup. Absent where this cgroup has no limit of its own; one above it
     /// may have a lower one.
     MEMORY_LIMIT: Gauge<i64> of OwnerCgroup = "cgroup.memory.limit" ["By"]
         from "memory.max; v1: memory.limit_in_bytes";
-    /// CPUs it may use, averaged over a period of the scheduler. Absent where this cgroup has no
+    /// CPU limit of the owner's cgroup, averaged over a period of the scheduler. Absent where this cgroup has no
     /// limit of its own.
     CPU_LIMIT: Gauge<f64> of OwnerCgroup = "cgroup.cpu.limit" ["{cpu}"]
         from "cpu.max; v1: cpu.cfs_quota_us, cpu.cfs_period_us";
@@ -58,7 +58,7 @@ metrics! {
     /// together, so that it may grow faster than time passes.
     CPU_THROTTLED: Counter<f64> of OwnerCgroup = "cgroup.cpu.throttled.time" ["s"]
         from "cpu.stat (throttled_usec); v1: throttled_time";
-    /// Time in which its tasks waited for a resource. Absent on kernels without pressure stall
+    /// Time in which tasks of the owner's cgroup waited for a resource. Absent on kernels without pressure stall
     /// information, and for an owner without a cgroup of version 2.
     PRESSURE_TIME: Counter<f64> of OwnerCgroup, by (PressureResource, PressureStall) = "cgroup.pressure.time" ["s"]
         from "cpu.pressure, memory.pressure, io.pressure (total)";

@@ -205,24 +205,24 @@ metrics! {
     /// Limit of the host memory that the device can use.
     HOST_MEMORY_LIMIT: UpDownCounter<i64> of GpuId = "gpu.memory.host.limit" ["By"]
         from "the table of vendors";
-    /// The aperture through which CPU and other devices access device memory (BAR1). When it is
+    /// BAR1 aperture: CPU and other devices access device memory through it. When it is
     /// full, no more memory can be mapped, for example for GPUDirect RDMA. Read at every thirtieth
     /// reading.
     APERTURE_USAGE: UpDownCounter<i64> of GpuId, by ApertureState = "gpu.memory.aperture.usage" ["By"]
         from "nvmlDeviceGetBAR1MemoryInfo";
-    /// Size of that aperture.
+    /// Size of the BAR1 aperture.
     APERTURE_LIMIT: UpDownCounter<i64> of GpuId = "gpu.memory.aperture.limit" ["By"]
         from "nvmlDeviceGetBAR1MemoryInfo (total)";
-    /// Temperature.
+    /// Temperature of each sensor.
     TEMPERATURE: Gauge<f64> of GpuId, by Sensor = "gpu.temperature" ["Cel"]
         from "nvmlDeviceGetTemperature; field 82 (memory)";
-    /// Degrees until the device is slowed down; below zero while it is slowed down.
+    /// Degrees until thermal throttling; below zero while throttled.
     TEMPERATURE_MARGIN: Gauge<f64> of GpuId = "gpu.temperature.margin" ["Cel"]
         from "nvmlDeviceGetMarginTemperature";
     /// Temperatures at which the device acts, read at every thirtieth reading.
     TEMPERATURE_LIMIT: Gauge<f64> of GpuId, by TemperatureLimit = "gpu.temperature.limit" ["Cel"]
         from "nvmlDeviceGetTemperatureThreshold";
-    /// The same as values of `gpu.temperature.margin` at which the device acts. Ada and later; read
+    /// Values of `gpu.temperature.margin` at which the device acts. Ada and later; read
     /// at every thirtieth reading.
     TEMPERATURE_MARGIN_LIMIT: Gauge<f64> of GpuId, by TemperatureLimit = "gpu.temperature.margin.limit" ["Cel"]
         from "fields 193 to 196";
@@ -243,11 +243,11 @@ metrics! {
     /// device draws nothing.
     ENERGY: Counter<f64> of GpuId = "gpu.energy" ["J"]
         from "field 83 (mJ); nvmlDeviceGetTotalEnergyConsumption where the driver has no such field";
-    /// What keeps the clocks down now: 1 for each active reason, 0 for the others that the device
+    /// Active throttle reasons: 1 for each active reason, 0 for the others that the device
     /// supports. `gpu.throttle.time` covers the time between samples.
     THROTTLE_ACTIVE: Gauge<i64> of GpuId, by ThrottleReason = "gpu.throttle.active" ["{state}"]
         from "nvmlDeviceGetCurrentClocksEventReasons, GetSupportedClocksEventReasons (or ClocksThrottleReasons)";
-    /// Time during which the clocks were kept down since the driver was loaded, by reason. Reasons
+    /// Throttled time since the driver was loaded, by reason. Reasons
     /// overlap.
     THROTTLE_TIME: Counter<f64> of GpuId, by ThrottleReason = "gpu.throttle.time" ["s"]
         from "fields 74 to 79 and, renumbered by driver 580.82, 251 to 253 or 269 to 271 (ns); nvmlDeviceGetViolationStatus (ns) where the driver has no such fields";
@@ -256,7 +256,7 @@ metrics! {
     /// that reason or state has the value `other`.
     UNKNOWN_CODE: Gauge<i64> of GpuId, by CodeKind = "gpu.unknown_code" ["{code}"]
         from "nvmlDeviceGetCurrentClocksEventReasons; field 230; nvmlDeviceGetGpuFabricInfoV (state)";
-    /// Current clock rates.
+    /// Clock rates now.
     CLOCK_SPEED: Gauge<f64> of GpuId, by Clock = "gpu.clock.speed" ["Hz"]
         from "nvmlDeviceGetClockInfo (MHz)";
     /// Highest clock rates, read once.
@@ -271,7 +271,7 @@ metrics! {
     /// Set speed of each fan as a fraction of its maximum; absent on passively cooled boards.
     FAN_SPEED: Gauge<f64> of GpuId, by Fan = "gpu.fan.speed_ratio" ["1"]
         from "nvmlDeviceGetNumFans, nvmlDeviceGetFanSpeed_v2 (percent)";
-    /// How often the device was shut down for its temperature since it was powered.
+    /// Thermal shutdowns since the device was powered.
     THERMAL_SHUTDOWNS: Counter<i64> of GpuId = "gpu.thermal.shutdowns" ["{shutdown}"]
         from "the table of vendors";
     /// Processes the driver lists on the device.

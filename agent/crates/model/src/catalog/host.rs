@@ -46,10 +46,10 @@ metrics! {
     /// Tasks that run, want to run or wait uninterruptibly, averaged by the kernel over a minute.
     LOAD_1M: Gauge<f64> of Host = "system.cpu.load_average.1m" ["{thread}"]
         from "/proc/loadavg";
-    /// The same over five minutes.
+    /// Load average over five minutes.
     LOAD_5M: Gauge<f64> of Host = "system.cpu.load_average.5m" ["{thread}"]
         from "/proc/loadavg";
-    /// The same over fifteen minutes.
+    /// Load average over fifteen minutes.
     LOAD_15M: Gauge<f64> of Host = "system.cpu.load_average.15m" ["{thread}"]
         from "/proc/loadavg";
     /// Memory by what it is used for. Its used part over `system.memory.limit` is what l9gpu calls

@@ -167,17 +167,17 @@ metrics! {
     /// Memory errors that ECC detected in all memories of a device.
     ECC_ERRORS: Counter<i64> of GpuId, by (EccError, EccCount) = "gpu.ecc.errors" ["{error}"]
         from "fields 3 to 6 (SBE, DBE; volatile, aggregate)";
-    /// The same by memory, since the driver was loaded. SRAM is read at every sixth reading.
+    /// Memory errors by location, since the driver was loaded. SRAM is read at every sixth reading.
     ECC_VOLATILE: Counter<i64> of GpuId, by (EccError, EccLocation) = "gpu.ecc.location.errors.volatile" ["{error}"]
         from "fields 7 to 17; nvmlDeviceGetSramEccErrorStatus, GetMemoryErrorCounter (SRAM)";
-    /// The same by memory, since the board was made. SRAM is read at every sixth reading.
+    /// Memory errors by location, over the board's lifetime. SRAM is read at every sixth reading.
     ECC_AGGREGATE: Counter<i64> of GpuId, by (EccError, EccLocation) = "gpu.ecc.location.errors.aggregate" ["{error}"]
         from "fields 18 to 28; nvmlDeviceGetSramEccErrorStatus, GetMemoryErrorCounter (SRAM)";
-    /// Errors of static memories that ECC did not correct, since the board was made, by location.
+    /// Uncorrected SRAM errors over the board's lifetime, by location.
     /// Ampere and later, only for root; read at every sixth reading.
     ECC_SRAM: Counter<i64> of GpuId, by SramUnit = "gpu.ecc.sram.uncorrected" ["{error}"]
         from "nvmlDeviceGetSramEccErrorStatus";
-    /// Whether the static memories had more errors than the vendor's field diagnosis allows: 1 if
+    /// SRAM error threshold of the vendor's field diagnosis exceeded: 1 if
     /// so. Replace the board.
     ECC_SRAM_EXCEEDED: Gauge<i64> of GpuId = "gpu.ecc.sram.threshold_exceeded" ["{flag}"]
         from "nvmlDeviceGetSramEccErrorStatus";
@@ -186,24 +186,24 @@ metrics! {
     /// reading.
     BLOCK_ERRORS: Counter<i64> of GpuId, by (BlockError, Block) = "gpu.ecc.block.errors" ["{error}"]
         from "the table of vendors";
-    /// Rows of device memory that were remapped to spare rows, since the board was made, by cause.
+    /// Rows of device memory remapped to spare rows over the board's lifetime, by cause.
     /// Ampere and later.
     REMAPPED_ROWS: Counter<i64> of GpuId, by RetirementCause = "gpu.memory.remapped_rows" ["{row}"]
         from "fields 142, 143; nvmlDeviceGetRemappedRows where the driver has no such fields";
-    /// Whether rows wait for a reset to be remapped: 1 if so.
+    /// Row remapping pending, needs a reset: 1 if so.
     REMAP_PENDING: Gauge<i64> of GpuId = "gpu.memory.remap.pending" ["{flag}"]
         from "field 144; nvmlDeviceGetRemappedRows";
-    /// Whether a row could not be remapped: 1 if so. Replace the board.
+    /// Row remapping failed: 1 if so. Replace the board.
     REMAP_FAILED: Gauge<i64> of GpuId = "gpu.memory.remap.failed" ["{flag}"]
         from "field 145; nvmlDeviceGetRemappedRows";
     /// Banks of device memory by their remaining spare rows. Read at every thirtieth reading.
     SPARE_ROWS: UpDownCounter<i64> of GpuId, by SpareRows = "gpu.memory.banks" ["{bank}"]
         from "nvmlDeviceGetRowRemapperHistogram";
-    /// Retired pages of device memory, since the board was made, by cause. Before Ampere; read at
+    /// Retired pages of device memory over the board's lifetime, by cause. Before Ampere; read at
     /// every sixth reading.
     RETIRED_PAGES: Counter<i64> of GpuId, by RetirementCause = "gpu.memory.retired_pages" ["{page}"]
         from "fields 29 (SBE) and 30 (DBE)";
-    /// Whether pages wait for a reset to be retired: 1 if so.
+    /// Page retirement pending, needs a reset: 1 if so.
     RETIREMENT_PENDING: Gauge<i64> of GpuId = "gpu.memory.retirement.pending" ["{flag}"]
         from "field 31 (any cause)";
     /// Current PCIe generation of the link; it falls when the device is idle.
@@ -218,7 +218,7 @@ metrics! {
     /// Largest number of lanes that device and slot both support, read once.
     PCIE_WIDTH_LIMIT: Gauge<i64> of GpuId = "gpu.pcie.link.width.limit" ["{lane}"]
         from "nvmlDeviceGetMaxPcieLinkWidth";
-    /// Packets that were sent again.
+    /// PCIe packets sent again.
     PCIE_REPLAYS: Counter<i64> of GpuId = "gpu.pcie.replays" ["{replay}"]
         from "field 94; nvmlDeviceGetPcieReplayCounter where the driver has no such field";
     /// Errors of the PCIe link, read at every sixth reading.

@@ -150,7 +150,7 @@ pub(super) const ALL: [Truth; 6] = [
 /// What every vendor's devices have beside the scenario's values.
 pub(super) const COMMON: [&str; 4] = ["gpu.info", "gpu.status", "gpu.up", "gpu.read.age"];
 
-/// What METRICS.md says a vendor has and this host has not, and why.
+/// What vendors.md says a vendor has and this host has not, and why.
 pub(super) const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("amd", "gpu.unknown_code", "every bit is known: the reader's test of MI210's table"),
     ("amd", "gpu.process.memory.evicted", "the clients of DRM: unit test of `fdinfo`"),
