@@ -7,6 +7,7 @@ use super::load::{Loaded, fill};
 use super::losses::{LossStatus, Losses};
 use super::records::{Fact, fact, of_process};
 use super::share::{LookBudget, follow, forget, unreported};
+use super::slow_scan::SlowScan;
 use super::wake::{Rings, drain, wait, watch_folders};
 use gpuwho_common::device_users::SeenKey;
 use gpuwho_model::ids::ProcKey;
@@ -64,6 +65,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
     /// Emits the programs' records until the other end of `stopped` is closed.
     pub(super) fn follow_ring(mut self, mut bpf: Loaded, stopped: &OwnedFd) {
         let interval = Duration::from_secs(self.settings.rescan_interval_s.max(1));
+        let mut slow = SlowScan::new(interval, Instant::now());
         let mut appearing = watch_folders(&self.watched, &self.paths);
         self.loss_status.clock();
         let mut rings = Rings::new(Losses::new(Arc::clone(&bpf.lost), self.loss_status.clone()));
@@ -72,9 +74,8 @@ impl<E: FnMut(Evidence)> Watch<E> {
         if self.rescan(&mut bpf, &mut rings, stopped).is_break() {
             return;
         }
-        let mut rescan_at = Instant::now() + interval;
         loop {
-            let timeout = rings.timeout([Some(rescan_at), self.attempts.next()]);
+            let timeout = rings.timeout([Some(slow.next), self.attempts.next()]);
             let nodes = appearing.as_ref().map(|inotify| inotify.as_fd());
             let woken = wait(stopped.as_fd(), Some(&bpf), nodes, timeout);
             if woken.stop {
@@ -92,12 +93,14 @@ impl<E: FnMut(Evidence)> Watch<E> {
             if rings.losses.have_grown(now) {
                 self.take_left_out(&mut bpf);
             }
-            if now >= rescan_at || rings.losses.needs_scan(now) {
+            if now >= slow.next {
+                self.scan_slowly(&mut bpf, (&mut rings, &mut slow), now);
+            }
+            if rings.losses.needs_scan(now) {
                 self.refresh_nodes(&mut bpf);
                 if self.rescan(&mut bpf, &mut rings, stopped).is_break() {
                     return;
                 }
-                rescan_at = Instant::now() + interval;
             }
         }
     }
@@ -282,7 +285,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
         (self.emit)(evidence);
     }
 
-    /// Finds what no hook saw, in steps, between which it reads the ring. Breaks if the source is
+    /// Finds at once what no hook saw, in steps between which it reads the ring. Breaks if the source is
     /// stopped.
     fn rescan(
         &mut self,
@@ -306,6 +309,26 @@ impl<E: FnMut(Evidence)> Watch<E> {
         let took = self.loss_status.spent().saturating_sub(began);
         rings.losses.scanned(Instant::now(), took);
         ControlFlow::Continue(())
+    }
+
+    /// A step of the scan without haste.
+    fn scan_slowly(
+        &mut self,
+        bpf: &mut Loaded,
+        (rings, slow): (&mut Rings, &mut SlowScan),
+        now: Instant,
+    ) {
+        if slow.begin(&self.paths, now) {
+            self.refresh_nodes(bpf);
+            self.find_unreported(bpf, rings);
+        }
+        if let Some(holders) = slow.step(&self.paths, &self.nodes, now) {
+            let found_now = self.tracker.take(&holders, &self.nodes);
+            self.emit_found(bpf, found_now);
+        }
+        if slow.pass.left() == 0 {
+            self.end_missing(&slow.pass);
+        }
     }
 
     /// Emits those whose opening the programs saw and did not tell, because the owner had had its share, where a
