@@ -3,7 +3,7 @@
 //! of NCCL is in the crate `nccl`, beside the other sources of collective communication.
 //!
 //! Rooms, from below: `attempts`, `btf`, `probe`, `layout`, `records`, `objects`, (`load`, `share`,
-//! `losses`, `wake`, `slow_scan`, `watch`, `device_users`, `self_test`).
+//! `losses`, `wake`, `watch`, `device_users`, `self_test`).
 
 mod attempts;
 pub mod btf;
@@ -18,6 +18,5 @@ pub mod probe;
 mod records;
 pub mod self_test;
 mod share;
-mod slow_scan;
 mod wake;
 mod watch;

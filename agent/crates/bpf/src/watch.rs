@@ -1,13 +1,14 @@
 //! The loop of the source `device_users`: waits for the ring, new nodes, due attempts and the slow
 //! rescan, and emits evidence.
 
+mod slow_scan;
+
 use super::attempts::{Attempt, Attempts, OpenState};
 use super::device_users::{OpenHook, Settings};
 use super::load::{Loaded, fill};
 use super::losses::{LossStatus, Losses};
 use super::records::{Fact, fact, of_process};
 use super::share::{LookBudget, follow, forget, unreported};
-use super::slow_scan::SlowScan;
 use super::wake::{Rings, drain, wait, watch_folders};
 use gpuwho_common::device_users::SeenKey;
 use gpuwho_model::ids::ProcKey;
@@ -16,6 +17,7 @@ use gpuwho_owners::attribute::{Evidence, Opened};
 use gpuwho_owners::host::boot_time_ns;
 use gpuwho_owners::nodes::{self, Device, Nodes};
 use gpuwho_owners::proc_scan::{ScanPass, Tracker, holds, is_alive, opener};
+use slow_scan::SlowScan;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -49,7 +51,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
         let interval = Duration::from_secs(self.settings.scan_interval_s.max(1));
         loop {
             self.nodes = Nodes::read(&self.watched, &self.paths);
-            let mut pass = ScanPass::begin(&self.paths);
+            let mut pass = self.begin_pass();
             while let Some(holders) = pass.step(&self.paths, &self.nodes) {
                 for evidence in self.tracker.take(&holders, &self.nodes) {
                     (self.emit)(evidence);
@@ -60,6 +62,11 @@ impl<E: FnMut(Evidence)> Watch<E> {
                 return;
             }
         }
+    }
+
+    /// A pass over all processes, or over none where there is nothing that one could hold.
+    fn begin_pass(&self) -> ScanPass {
+        if self.nodes.is_empty() { ScanPass::default() } else { ScanPass::begin(&self.paths) }
     }
 
     /// Emits the programs' records until the other end of `stopped` is closed.
@@ -294,7 +301,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
         stopped: &OwnedFd,
     ) -> ControlFlow<()> {
         let began = self.loss_status.spent();
-        let mut pass = ScanPass::begin(&self.paths);
+        let mut pass = self.begin_pass();
         while let Some(holders) = pass.step(&self.paths, &self.nodes) {
             let found_now = self.tracker.take(&holders, &self.nodes);
             self.emit_found(bpf, found_now);
@@ -309,26 +316,6 @@ impl<E: FnMut(Evidence)> Watch<E> {
         let took = self.loss_status.spent().saturating_sub(began);
         rings.losses.scanned(Instant::now(), took);
         ControlFlow::Continue(())
-    }
-
-    /// A step of the scan without haste.
-    fn scan_slowly(
-        &mut self,
-        bpf: &mut Loaded,
-        (rings, slow): (&mut Rings, &mut SlowScan),
-        now: Instant,
-    ) {
-        if slow.begin(&self.paths, now) {
-            self.refresh_nodes(bpf);
-            self.find_unreported(bpf, rings);
-        }
-        if let Some(holders) = slow.step(&self.paths, &self.nodes, now) {
-            let found_now = self.tracker.take(&holders, &self.nodes);
-            self.emit_found(bpf, found_now);
-        }
-        if slow.pass.left() == 0 {
-            self.end_missing(&slow.pass);
-        }
     }
 
     /// Emits those whose opening the programs saw and did not tell, because the owner had had its share, where a

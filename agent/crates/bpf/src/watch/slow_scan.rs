@@ -5,7 +5,9 @@
 //! looked at first in its part and last in the next pass is found within the interval, since the time of one part more
 //! than the pass has is in it; so is one that began after its part did.
 
+use super::{Loaded, Rings, Watch};
 use gpuwho_model::paths::Paths;
+use gpuwho_owners::attribute::Evidence;
 use gpuwho_owners::nodes::Nodes;
 use gpuwho_owners::proc_scan::{Holder, PARTS, ScanPass};
 use std::time::{Duration, Instant};
@@ -35,12 +37,17 @@ impl SlowScan {
         Self { pass: ScanPass::default(), next: part_ends, part_ends, of_part, parts: 0 }
     }
 
-    /// Begins a part where it is its time; true if a pass begins with it.
-    pub(super) fn begin(&mut self, paths: &Paths, now: Instant) -> bool {
+    /// Begins a part where it is its time; true if a pass begins with it. Where there is nothing that a process could
+    /// hold, none is looked at.
+    pub(super) fn begin(&mut self, paths: &Paths, nodes: &Nodes, now: Instant) -> bool {
         if now < self.part_ends {
             return false;
         }
-        self.pass.next_part(paths);
+        if nodes.is_empty() {
+            self.pass = ScanPass::default();
+        } else {
+            self.pass.next_part(paths);
+        }
         // A part that comes late does not make the next ones late.
         self.part_ends = (self.part_ends + self.of_part).max(now);
         let begins = self.parts == 0;
@@ -68,11 +75,34 @@ impl SlowScan {
     }
 }
 
+impl<E: FnMut(Evidence)> Watch<E> {
+    /// A step of the scan without haste.
+    pub(super) fn scan_slowly(
+        &mut self,
+        bpf: &mut Loaded,
+        (rings, slow): (&mut Rings, &mut SlowScan),
+        now: Instant,
+    ) {
+        if slow.begin(&self.paths, &self.nodes, now) {
+            self.refresh_nodes(bpf);
+            self.find_unreported(bpf, rings);
+        }
+        if let Some(holders) = slow.step(&self.paths, &self.nodes, now) {
+            let found_now = self.tracker.take(&holders, &self.nodes);
+            self.emit_found(bpf, found_now);
+        }
+        if slow.pass.left() == 0 {
+            self.end_missing(&slow.pass);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use gpuwho_model::ids::ProcKey;
     use gpuwho_owners::attribute::fake::FakeHost;
+    use gpuwho_owners::nodes;
     use std::fs;
 
     /// Every process is looked at once in an interval, wherever it is among the others and whatever comes and goes, and no step
@@ -87,21 +117,26 @@ mod tests {
             (0..60).for_each(|number| fs::write(folder.join(number.to_string()), "").unwrap());
         }
         let interval = Duration::from_secs(340);
+        let nodes = vec!["/dev/null".into()];
+        let null = nodes::Settings { nodes, drivers: Vec::new(), vendors: &[] };
+        let nodes = Nodes::read(&null, &Paths::default());
         let start = Instant::now();
         let mut slow = SlowScan::new(interval, start);
         let (mut passes, mut looked, mut now) = (Vec::new(), 0, start);
         while now < start + interval * 3 {
             now = slow.next;
-            if slow.begin(&host.paths, now) {
+            if slow.begin(&host.paths, &nodes, now) {
                 passes.push((now.duration_since(start).as_secs(), std::mem::take(&mut looked)));
             }
             let before = slow.pass.left();
-            slow.step(&host.paths, &Nodes::default(), now);
+            slow.step(&host.paths, &nodes, now);
             let step = before - slow.pass.left();
             assert!(step <= OF_STEP / 61 + 1, "{step} processes of 60 descriptors");
             looked += step;
             assert!(slow.next > now && slow.next <= now + Duration::from_secs(20));
         }
         assert_eq!(passes, [(20, 0), (340, 160), (660, 160), (980, 160)]);
+        slow.begin(&host.paths, &Nodes::default(), slow.part_ends);
+        assert_eq!(slow.pass.left(), 0, "there is nothing that a process could hold");
     }
 }
