@@ -2,7 +2,7 @@
 //!
 //! Which directory is an owner's is looked up in memory when somebody's owner changes; at most
 //! [`MAX_OWNERS`] of them are read. Each is two small files a tick, one more on version 1 and three more where pressure is
-//! exported; `memory.stat` every [`MEMORY_EVERY`], and limits every [`LIMITS_EVERY`]. The files stay open. Why not with
+//! exported; `memory.stat` every [`MEMORY_EVERY`], and limits every [`LIMITS_EVERY`]. The files stay open. Nothing is read where nothing of it is exported. Why not with
 //! `cgroups-rs`, and what a tenant with cgroups of his own could do: `docs/decisions/0015-owners-cgroups.md`.
 
 mod directory;
@@ -180,6 +180,11 @@ impl CgroupMetrics {
     }
 
     fn collect_within(&mut self, limit: Duration, out: &mut Batch) {
+        if self.selection.as_ref().is_some_and(|now| !now.wants_any(metric::ALL)) {
+            (self.version, self.is_absent) = (None, false);
+            self.owners.clear();
+            return;
+        }
         let has_changed = self.find_owners();
         // A hierarchy that is mounted later is found with the next change of an owner.
         if self.is_absent || has_changed {

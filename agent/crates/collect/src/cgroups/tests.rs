@@ -265,13 +265,17 @@ fn a_host_without_cgroups_says_so() {
 }
 
 #[test]
-fn pressure_that_nobody_receives_is_not_read_and_limits_seldom() {
+fn what_nobody_receives_is_not_read_and_limits_seldom() {
     let mut scene = Scene::new();
     let root = scene.host.paths.cgroup.clone();
     group(&root, JOB, V2);
     let owner = scene.holds(KEY, JOB);
-    let selection = Selection::new(Level::Default, &[], &[]).unwrap();
-    scene.metrics.selection = Some(SharedSelection::new(selection));
+    let of = |level| Selection::new(level, &[], &[]).unwrap();
+    let selection = SharedSelection::new(of(Level::Basic));
+    scene.metrics.selection = Some(selection.clone());
+    assert_eq!((scene.read(), scene.metrics.report()), (vec![], Report::ready()));
+    assert_eq!(scene.metrics.owners.len(), 0, "nor is anything open");
+    selection.set(of(Level::Default));
     assert_eq!(scene.read(), without_pressure(owner));
     group(&root, JOB, &[("memory.max", "9000000\n"), ("memory.current", "6000000\n")]);
     let memory = |samples: &[Sample]| {
