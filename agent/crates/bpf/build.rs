@@ -1,7 +1,8 @@
 //! Builds the BPF programs and embeds them, or says why the agent will do without.
 //!
-//! Output: `OUT_DIR/<probe>` for every probe; an empty file where there is no BPF toolchain. A
-//! missing toolchain never fails the build; a program that does not compile always does.
+//! Output: `OUT_DIR/<probe>` for every probe, without DWARF, of which the linker has made the BTF that the kernel
+//! reads; an empty file where there is no BPF toolchain. A missing toolchain never fails the build; a program
+//! that does not compile always does.
 
 use std::env;
 use std::ffi::OsString;
@@ -107,17 +108,24 @@ fn path_with_linker() -> Option<OsString> {
 }
 
 fn has_sources(toolchain: &str) -> bool {
-    let mut rustc = if toolchain.is_empty() {
-        Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))
-    } else {
-        let mut rustup = Command::new("rustup");
-        rustup.args(["run", toolchain, "rustc"]);
-        rustup
-    };
-    let Ok(answer) = rustc.args(["--print", "sysroot"]).output() else { return false };
+    sysroot(&mut rustc(toolchain))
+        .is_some_and(|sysroot| sysroot.join("lib/rustlib/src/rust/library/core").is_dir())
+}
+
+fn rustc(toolchain: &str) -> Command {
+    if toolchain.is_empty() {
+        return Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    }
+    let mut rustc = Command::new("rustup");
+    rustc.args(["run", toolchain, "rustc"]);
+    rustc
+}
+
+/// Where a compiler's files are.
+fn sysroot(rustc: &mut Command) -> Option<PathBuf> {
+    let answer = rustc.args(["--print", "sysroot"]).output().ok()?;
     let sysroot = String::from_utf8_lossy(&answer.stdout);
-    answer.status.success()
-        && Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/core").is_dir()
+    answer.status.success().then(|| PathBuf::from(sysroot.trim()))
 }
 
 fn compile_again(found: &BpfToolchain) -> Result<(), String> {
@@ -142,7 +150,19 @@ fn compile(toolchain: &str) -> Result<(), String> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../agent-ebpf");
     let package = aya_build::Package { name: "gpuwho-ebpf", root_dir: root, ..Default::default() };
     aya_build::build_ebpf([package], aya_build::Toolchain::Custom(toolchain))
-        .map_err(|e| format!("{e:#}"))
+        .map_err(|e| format!("{e:#}"))?;
+    let (out, sysroot) = (out_dir()?, sysroot(&mut rustc(toolchain)).unwrap_or_default());
+    let host = env::var("HOST").unwrap_or_default();
+    let strip = sysroot.join("lib/rustlib").join(host).join("bin/rust-objcopy");
+    probes()?.iter().try_for_each(|probe| {
+        let mut strip = Command::new(&strip);
+        strip.env("LD_LIBRARY_PATH", sysroot.join("lib"));
+        let done = strip.arg("--strip-debug").arg(out.join(probe)).status();
+        let is_done = done.as_ref().is_ok_and(std::process::ExitStatus::success);
+        is_done
+            .then_some(())
+            .ok_or_else(|| format!("{strip:?} strips no debug information: {done:?}"))
+    })
 }
 
 fn out_dir() -> Result<PathBuf, String> {

@@ -1,6 +1,8 @@
 //! The loop of the source `device_users`: waits for the ring, new nodes, due attempts and the slow
 //! rescan, and emits evidence.
 
+mod slow_scan;
+
 use super::attempts::{Attempt, Attempts, OpenState};
 use super::device_users::{OpenHook, Settings};
 use super::load::{Loaded, fill};
@@ -15,6 +17,7 @@ use gpuwho_owners::attribute::{Evidence, Opened};
 use gpuwho_owners::host::boot_time_ns;
 use gpuwho_owners::nodes::{self, Device, Nodes};
 use gpuwho_owners::proc_scan::{ScanPass, Tracker, holds, is_alive, opener};
+use slow_scan::SlowScan;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -48,7 +51,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
         let interval = Duration::from_secs(self.settings.scan_interval_s.max(1));
         loop {
             self.nodes = Nodes::read(&self.watched, &self.paths);
-            let mut pass = ScanPass::begin(&self.paths);
+            let mut pass = self.begin_pass();
             while let Some(holders) = pass.step(&self.paths, &self.nodes) {
                 for evidence in self.tracker.take(&holders, &self.nodes) {
                     (self.emit)(evidence);
@@ -61,9 +64,15 @@ impl<E: FnMut(Evidence)> Watch<E> {
         }
     }
 
+    /// A pass over all processes, or over none where there is nothing that one could hold.
+    fn begin_pass(&self) -> ScanPass {
+        if self.nodes.is_empty() { ScanPass::default() } else { ScanPass::begin(&self.paths) }
+    }
+
     /// Emits the programs' records until the other end of `stopped` is closed.
     pub(super) fn follow_ring(mut self, mut bpf: Loaded, stopped: &OwnedFd) {
         let interval = Duration::from_secs(self.settings.rescan_interval_s.max(1));
+        let mut slow = SlowScan::new(interval, Instant::now());
         let mut appearing = watch_folders(&self.watched, &self.paths);
         self.loss_status.clock();
         let mut rings = Rings::new(Losses::new(Arc::clone(&bpf.lost), self.loss_status.clone()));
@@ -72,9 +81,8 @@ impl<E: FnMut(Evidence)> Watch<E> {
         if self.rescan(&mut bpf, &mut rings, stopped).is_break() {
             return;
         }
-        let mut rescan_at = Instant::now() + interval;
         loop {
-            let timeout = rings.timeout([Some(rescan_at), self.attempts.next()]);
+            let timeout = rings.timeout([Some(slow.next), self.attempts.next()]);
             let nodes = appearing.as_ref().map(|inotify| inotify.as_fd());
             let woken = wait(stopped.as_fd(), Some(&bpf), nodes, timeout);
             if woken.stop {
@@ -92,12 +100,14 @@ impl<E: FnMut(Evidence)> Watch<E> {
             if rings.losses.have_grown(now) {
                 self.take_left_out(&mut bpf);
             }
-            if now >= rescan_at || rings.losses.needs_scan(now) {
+            if now >= slow.next {
+                self.scan_slowly(&mut bpf, (&mut rings, &mut slow), now);
+            }
+            if rings.losses.needs_scan(now) {
                 self.refresh_nodes(&mut bpf);
                 if self.rescan(&mut bpf, &mut rings, stopped).is_break() {
                     return;
                 }
-                rescan_at = Instant::now() + interval;
             }
         }
     }
@@ -282,7 +292,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
         (self.emit)(evidence);
     }
 
-    /// Finds what no hook saw, in steps, between which it reads the ring. Breaks if the source is
+    /// Finds at once what no hook saw, in steps between which it reads the ring. Breaks if the source is
     /// stopped.
     fn rescan(
         &mut self,
@@ -291,7 +301,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
         stopped: &OwnedFd,
     ) -> ControlFlow<()> {
         let began = self.loss_status.spent();
-        let mut pass = ScanPass::begin(&self.paths);
+        let mut pass = self.begin_pass();
         while let Some(holders) = pass.step(&self.paths, &self.nodes) {
             let found_now = self.tracker.take(&holders, &self.nodes);
             self.emit_found(bpf, found_now);

@@ -1,9 +1,9 @@
 //! CPU time, memory, limits, throttling and pressure of the cgroups of owners that hold a device.
 //!
 //! Which directory is an owner's is looked up in memory when somebody's owner changes; at most
-//! [`MAX_OWNERS`] of them are read. Each is three small files a tick, three more where pressure is exported, and its
-//! limits every [`LIMITS_EVERY`]; more on version 1. The files of the first [`MAX_OPEN`] stay open. Why not with `cgroups-rs`, and what a tenant with
-//! cgroups of his own could do: `docs/decisions/0015-owners-cgroups.md`.
+//! [`MAX_OWNERS`] of them are read. Each is two small files a tick, one more on version 1 and three more where pressure is
+//! exported; `memory.stat` every [`MEMORY_EVERY`], and limits every [`LIMITS_EVERY`]. The files stay open. Nothing is read where nothing of it is exported. Why not with
+//! `cgroups-rs`, and what a tenant with cgroups of his own could do: `docs/decisions/0015-owners-cgroups.md`.
 
 mod directory;
 mod readings;
@@ -20,7 +20,8 @@ use gpuwho_model::paths::Paths;
 use gpuwho_model::sample::{Batch, OwnerCgroup};
 use gpuwho_model::status::Report;
 use gpuwho_owners::attribute::ownership::{Ownership, Version};
-use readings::{Limits, Readings};
+use readings::{Limits, MemoryStat, Readings};
+use rustix::process::{Resource, getrlimit};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::time::{Duration, Instant};
@@ -31,13 +32,20 @@ pub(super) const NAME: &str = "cgroups";
 /// Cgroups read in a tick, far more than owners share the devices of a host. The owners that held a
 /// device first are read.
 const MAX_OWNERS: usize = 256;
-/// Owners whose cgroups stay open, with six descriptors each, or nine on version 1.
-const MAX_OPEN: usize = 64;
+/// Descriptors of a cgroup that stays open: its directory in four hierarchies, eight files.
+const DESCRIPTORS: u64 = 12;
+/// Cgroups hold no more than this part of the descriptors that the agent may open.
+const PART_OF_DESCRIPTORS: u64 = 4;
 /// Processes of an owner whose paths are parsed: a tenant can put each of its processes into another
 /// cgroup.
 const MAX_PATHS: usize = 64;
 /// Time between two readings of an owner's limits, which hardly ever change.
 const LIMITS_EVERY: Duration = Duration::from_secs(30);
+/// Time between two readings of an owner's `memory.stat`, for which the kernel adds up every counter of memory: it costs
+/// as much as all other files together.
+const MEMORY_EVERY: Duration = Duration::from_secs(4);
+/// The owners of one tick are read again in so many parts of these times, not all at once.
+const SPREAD: u32 = 16;
 /// Time for a tick; the owners after it are left out. The kernel adds up a cgroup's counters when
 /// they are read, which takes milliseconds with ten thousand cgroups below it.
 const MAX_TIME: Duration = Duration::from_secs(1);
@@ -81,6 +89,8 @@ pub(super) struct CgroupMetrics {
     owners: BTreeMap<OwnerId, Cgroup>,
     /// Owners with a cgroup that were not read last time.
     left_out: usize,
+    /// Cgroups that stay open.
+    max_open: usize,
     roots: Roots,
     is_absent: bool,
     /// What is exported; everything without it.
@@ -94,8 +104,28 @@ struct Cgroup {
     path: String,
     /// Opened when it is first read, and again after it was gone.
     directory: Option<Directory>,
-    /// When its limits were read.
-    limits: Option<(Instant, Limits)>,
+    limits: Seldom<Limits>,
+    memory: Seldom<MemoryStat>,
+}
+
+/// What is read less often than at each tick, and when it was.
+#[derive(Debug, Default)]
+struct Seldom<T>(Option<(Instant, T)>);
+
+impl<T: Copy> Seldom<T> {
+    /// What was read within this time, else what is read now. The first reading of owners that come together counts as
+    /// more or less old.
+    fn get(&mut self, every: Duration, owner: OwnerCgroup, read: impl FnOnce() -> T) -> T {
+        let now = Instant::now();
+        let since = match &self.0 {
+            Some((at, known)) if now.duration_since(*at) < every => return *known,
+            Some(_) => Duration::ZERO,
+            None => every * (owner.0.number() % SPREAD) / SPREAD,
+        };
+        let read = read();
+        self.0 = Some((now.checked_sub(since).unwrap_or(now), read));
+        read
+    }
 }
 
 impl CgroupMetrics {
@@ -106,6 +136,7 @@ impl CgroupMetrics {
             version: None,
             owners: BTreeMap::new(),
             left_out: 0,
+            max_open: max_open(getrlimit(Resource::Nofile).current),
             roots: Roots::default(),
             is_absent: true,
             selection: None,
@@ -142,13 +173,18 @@ impl CgroupMetrics {
             .filter_map(|(owner, path)| {
                 let path = path?;
                 let known = before.remove(&owner).filter(|known| known.path == path);
-                Some((owner, known.unwrap_or(Cgroup { path, directory: None, limits: None })))
+                Some((owner, known.unwrap_or_else(|| Cgroup::at(path))))
             })
             .collect();
         true
     }
 
     fn collect_within(&mut self, limit: Duration, out: &mut Batch) {
+        if self.selection.as_ref().is_some_and(|now| !now.wants_any(metric::ALL)) {
+            (self.version, self.is_absent) = (None, false);
+            self.owners.clear();
+            return;
+        }
         let has_changed = self.find_owners();
         // A hierarchy that is mounted later is found with the next change of an owner.
         if self.is_absent || has_changed {
@@ -159,13 +195,12 @@ impl CgroupMetrics {
         let has_pressure = exports(metric::PRESSURE_TIME.def());
         let (began, all) = (Instant::now(), self.owners.len());
         let mut read = 0;
-        for (owner, cgroup) in self.owners.iter_mut().take(MAX_OWNERS) {
-            if began.elapsed() >= limit {
-                break;
+        for (owner, cgroup) in &mut self.owners {
+            if read < MAX_OWNERS && began.elapsed() < limit {
+                read += 1;
+                cgroup.read(&self.roots, has_pressure, OwnerCgroup(*owner), out);
             }
-            read += 1;
-            cgroup.read(&self.roots, has_pressure, OwnerCgroup(*owner), out);
-            if read > MAX_OPEN {
+            if read > self.max_open {
                 cgroup.directory = None;
             }
         }
@@ -173,18 +208,32 @@ impl CgroupMetrics {
     }
 }
 
+/// How many cgroups stay open where so many descriptors are allowed.
+fn max_open(descriptors: Option<u64>) -> usize {
+    let most = descriptors.unwrap_or(u64::MAX) / PART_OF_DESCRIPTORS / DESCRIPTORS;
+    usize::try_from(most).unwrap_or(MAX_OWNERS).min(MAX_OWNERS)
+}
+
 impl Cgroup {
+    fn at(path: String) -> Self {
+        Self { path, directory: None, limits: Seldom(None), memory: Seldom(None) }
+    }
+
     /// Nothing of one that is gone; it is looked for again at the next tick.
     fn read(&mut self, roots: &Roots, has_pressure: bool, owner: OwnerCgroup, out: &mut Batch) {
         let directory = self.directory.get_or_insert_with(|| roots.open(&self.path));
-        let readings = Readings::of(directory, has_pressure);
-        let known = self.limits.take().filter(|(at, _)| at.elapsed() < LIMITS_EVERY);
-        let (at, limits) = known.unwrap_or_else(|| (Instant::now(), Limits::of(directory)));
+        let mut readings = Readings::of(directory, has_pressure);
+        // It may be gone: what is known says nothing then.
+        let is_known = readings != Readings::default();
+        let within = |every| if is_known { every } else { Duration::ZERO };
+        let stat = || MemoryStat::of(directory, readings.memory);
+        readings.stat = self.memory.get(within(MEMORY_EVERY), owner, stat);
+        let limits = self.limits.get(within(LIMITS_EVERY), owner, || Limits::of(directory));
+        readings.throttle(&limits, directory);
         if readings == Readings::default() {
-            self.directory = None;
+            *self = Self::at(std::mem::take(&mut self.path));
             return;
         }
-        self.limits = Some((at, limits));
         readings.emit(owner, out);
         limits.emit(owner, out);
     }

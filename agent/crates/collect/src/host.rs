@@ -1,11 +1,11 @@
 //! The host's CPU time, memory and load, and the cgroups of the owners on it: the two sources of
 //! the section `[host]`.
 //!
-//! The host itself is three files of `/proc` a tick, some 100 µs.
+//! The host itself is three files of `/proc` a tick, some 100 µs; none where nothing of it is exported.
 
 use super::Collector;
 use super::cgroups;
-use super::source::{Alone, Context, Diagnosing, Source, SourceDef};
+use super::source::{Alone, Context, Diagnosing, SharedSelection, Source, SourceDef};
 use crate::cpu_limit::Importance;
 use gpuwho_model::catalog::agent::SourceState;
 use gpuwho_model::catalog::host::{self as metric, CpuMode, SystemMemoryState};
@@ -79,7 +79,8 @@ impl Source for HostSource {
     }
 
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
-        Ok(vec![Box::new(HostMetrics::new(&context.paths))])
+        let host = HostMetrics::new(&context.paths);
+        Ok(vec![Box::new(HostMetrics { selection: Some(context.selection.clone()), ..host })])
     }
 
     fn diagnose(&self, settings: &Diagnosing<'_>) -> Vec<Finding> {
@@ -107,12 +108,14 @@ pub struct HostMetrics {
     errors: u64,
     /// The files that could not be read last time.
     unread: Vec<&'static str>,
+    /// What is exported; everything without it.
+    selection: Option<SharedSelection>,
 }
 
 impl HostMetrics {
     /// Of the host whose files are there.
     pub fn new(paths: &Paths) -> Self {
-        Self { proc: paths.proc.clone(), errors: 0, unread: Vec::new() }
+        Self { proc: paths.proc.clone(), errors: 0, unread: Vec::new(), selection: None }
     }
 
     fn open(&self, name: &str) -> Option<impl Read + use<>> {
@@ -180,6 +183,9 @@ impl Collector for HostMetrics {
     }
 
     fn collect(&mut self, out: &mut Batch) {
+        if self.selection.as_ref().is_some_and(|now| !now.wants_any(metric::ALL)) {
+            return;
+        }
         let read =
             [("stat", self.cpu(out)), ("meminfo", self.memory(out)), ("loadavg", self.load(out))];
         self.unread =
@@ -218,6 +224,8 @@ fn cpu_seconds(time: &CpuTime) -> [(CpuMode, Option<f64>); 7] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpuwho_model::catalog::level::Level;
+    use gpuwho_model::catalog::selection::Selection;
     use gpuwho_model::sample::{Sample, Value};
     use std::fs;
     use std::time::SystemTime;
@@ -269,6 +277,19 @@ mod tests {
         ];
         assert_eq!(read(&mut host), expected);
         assert_eq!(host.report(), Report::ready());
+    }
+
+    #[test]
+    fn nothing_is_read_where_nothing_of_it_is_exported() {
+        let (_folder, mut host) = fixture();
+        let only = |pattern: &[String]| Selection::new(Level::Basic, pattern, &[]).unwrap();
+        let selection = SharedSelection::new(only(&[]));
+        host.selection = Some(selection.clone());
+        host.proc = "/nowhere".into();
+        assert_eq!((read(&mut host), host.report()), (vec![], Report::ready()));
+        selection.set(only(&["system.memory.limit".to_owned()]));
+        read(&mut host);
+        assert_eq!(host.report().errors, 3, "a reload exports something of it");
     }
 
     #[test]

@@ -192,12 +192,18 @@ impl Scheduler {
             if self.stop.wait_until(next) {
                 return;
             }
+            let mut read = Vec::new();
             for one in all.iter_mut().filter(|one| one.next <= next) {
                 let batch = self.read(one);
                 let every = self.limit.slowed(one.every, one.collector.importance());
                 if let Some(running) = self.running().get_mut(&one.part) {
                     *running = Running { every, is_awaited: one.collector.is_awaited() };
                 }
+                read.push((batch, every));
+            }
+            // Together, so that the pipeline wakes once.
+            let due = all.iter_mut().filter(|one| one.next <= next);
+            for (one, (batch, every)) in due.zip(read) {
                 if self.batches.send(Event::Batch(batch)).is_err() {
                     return;
                 }

@@ -159,6 +159,12 @@ impl SharedSelection {
         self.0.lock().wants(metric)
     }
 
+    /// Whether any of these is exported now: what is read for nothing else is not read otherwise.
+    pub fn wants_any(&self, metrics: &[&'static MetricDef]) -> bool {
+        let now = self.0.lock();
+        metrics.iter().any(|metric| now.wants(metric))
+    }
+
     /// Exports something else from now on.
     pub fn set(&self, selection: Selection) {
         *self.0.lock() = selection;

@@ -30,7 +30,7 @@ use budget::Budget;
 use gpuwho_model::ids::ProcKey;
 use gpuwho_owners::attribute::ProcessAttribution;
 use gpuwho_owners::attribute::hierarchies::Hierarchies;
-use gpuwho_owners::attribute::ownership::Ownership;
+use gpuwho_owners::attribute::ownership::{Ownership, Version};
 use gpuwho_owners::attribute::quota::QuotaKey;
 use gpuwho_owners::process::Living;
 use gpuwho_owners::sockets::{Allowance, held, listeners, network_of, reachable};
@@ -139,6 +139,8 @@ pub(super) struct Finder {
     groups: BTreeMap<Group, Known>,
     /// Processes that are no server by what they run.
     others: Others,
+    /// Until when there is nothing to look at, while the table of holders is the same.
+    rests: Option<(Version, Instant)>,
 }
 
 impl Finder {
@@ -152,11 +154,16 @@ impl Finder {
             by_annotations: settings.pod_annotations,
             groups: BTreeMap::new(),
             others: Others::default(),
+            rests: None,
         }
     }
 
     /// Every server there is now.
     pub(super) fn find(&mut self, now: Instant) -> Vec<Server> {
+        let version = self.ownership.version();
+        if self.rests.is_some_and(|(since, until)| since == version && now < until) {
+            return Vec::new();
+        }
         let mut groups: BTreeMap<Group, Vec<Arc<ProcessAttribution>>> = BTreeMap::new();
         for holder in self.ownership.openers() {
             if self.is_wanted(&holder) {
@@ -167,6 +174,7 @@ impl Finder {
         }
         self.groups.retain(|group, _| groups.contains_key(group));
         let mut budgets: HashMap<QuotaKey, Budget> = HashMap::new();
+        let all = groups.len();
         for (group, holders) in groups {
             let Some(first) = holders.first() else { continue };
             let owner = self.ownership.key_of(Some(first));
@@ -175,7 +183,14 @@ impl Finder {
                 self.update(&group, &holders, now, budget);
             }
         }
-        self.groups.values().flat_map(|known| known.servers.iter().cloned()).collect()
+        let servers: Vec<Server> =
+            self.groups.values().flat_map(|known| known.servers.iter().cloned()).collect();
+        let is_whole =
+            self.groups.len() == all && self.groups.values().all(|one| one.goes_on.is_none());
+        let until = self.groups.values().map(|known| known.next).min();
+        self.rests =
+            (servers.is_empty() && is_whole).then(|| (version, until.unwrap_or(now + SELDOM)));
+        servers
     }
 
     fn is_wanted(&self, holder: &ProcessAttribution) -> bool {

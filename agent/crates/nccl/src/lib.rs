@@ -79,7 +79,8 @@ pub const RAS: SourceDef = SourceDef {
 const NCCL: &str = "nccl";
 const SECTION: Section = Section::of::<RawNccl>(
     NCCL,
-    r#"# Count what processes that hold a device ask of NCCL or RCCL.
+    r#"# Count what processes that hold a device ask of NCCL or RCCL. Without it nothing else below is read either, but for
+# the Inspector where `inspector = true` is set.
 #: enabled = true
 # Hits of probes a second of a process, over all libraries that it has loaded, above which less is
 # watched: calls are not timed, then not counted for five minutes. One that the kernel has to step
@@ -196,7 +197,7 @@ fn inspector_settings(raw: &RawNccl) -> Result<inspector::Settings, ConfigError>
         });
     }
     Ok(inspector::Settings {
-        enabled: raw.inspector.unwrap_or(default.enabled),
+        enabled: raw.inspector.unwrap_or(default.enabled && raw.is_enabled()),
         directories,
         rate: raw.inspector_rate.unwrap_or(default.rate),
     })
@@ -409,7 +410,11 @@ mod tests {
     }
 
     #[test]
-    fn the_inspectors_directories_are_whole_paths_and_its_rate_is_not_zero() {
+    fn the_inspector_is_off_with_nccl_its_directories_are_whole_paths_and_its_rate_is_not_zero() {
+        let is_on = |text: &str| inspector_settings(&raw(text)).unwrap().enabled;
+        // Alone, it searches every process itself.
+        let switches = ["", "enabled = false", "enabled = false\ninspector = true"].map(is_on);
+        assert_eq!(switches, [true, false, true]);
         let file = "inspector = false\ninspector_dirs = [\"/var/lib/inspector\"]\n\
                     inspector_rate = 1000\n";
         let settings = inspector_settings(&raw(file)).unwrap();

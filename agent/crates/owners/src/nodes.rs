@@ -232,6 +232,11 @@ impl Nodes {
             .map_or_else(|| Arc::from(format!("{}:{}", device.major, device.minor)), Arc::clone)
     }
 
+    /// Whether there is nothing that a process could hold.
+    pub fn is_empty(&self) -> bool {
+        self.paths.is_empty() && self.drivers.is_empty()
+    }
+
     /// Describes how many nodes and drivers are watched.
     pub fn count(&self) -> String {
         format!("{} nodes and {} drivers", self.paths.len(), self.drivers.len())

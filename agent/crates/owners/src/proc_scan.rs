@@ -14,7 +14,7 @@ use crate::process::{Folder, Living, ProcStat};
 use gpuwho_model::ids::{CgroupId, Hierarchy, ProcKey};
 use gpuwho_model::paths::Paths;
 use gpuwho_sys::process::share_files;
-pub use pass::ScanPass;
+pub use pass::{PARTS, ScanPass};
 use rustix::fs::{AtFlags, Dir, DirEntry, FileType, StatxFlags, statx};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -338,7 +338,7 @@ impl Tracker {
         reported
     }
 
-    /// The ends of the processes that a complete pass has not found.
+    /// The ends of the processes that a complete pass, or a part of one, has not found.
     pub fn end_missing(&mut self, paths: &Paths, pass: &ScanPass) -> Vec<Evidence> {
         if pass.incomplete() > 0 {
             let processes = pass.incomplete();
@@ -346,7 +346,7 @@ impl Tracker {
         }
         let at_ns = boot_time_ns();
         // Who holds a device is alive.
-        let others = self.0.keys().filter(|process| !pass.holds(**process));
+        let others = self.0.keys().filter(|process| pass.misses(**process));
         let gone = others.filter(|process| !is_alive(paths, **process));
         let reported: Vec<_> =
             gone.map(|process| Evidence::Exited { process: *process, at_ns }).collect();

@@ -59,8 +59,8 @@ const SECTION: Section = Section::of::<RawDevices>(
 #: open_hook = "auto"
 # false: do not load BPF; scan /proc instead.
 #: bpf = true
-# Time between scans of /proc if BPF cannot be loaded, and in addition to BPF, for opens that no hook
-# sees.
+# Time between scans of /proc if BPF cannot be loaded, and within which each process is looked at in addition to BPF, a
+# few at a time, for opens that no hook sees.
 #: scan_interval = "2s"
 #: rescan_interval = "5m"
 "#,

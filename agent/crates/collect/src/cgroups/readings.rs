@@ -17,9 +17,15 @@ pub(super) struct Readings {
     pub(super) cpu_system: Option<f64>,
     pub(super) cpu_throttled: Option<f64>,
     pub(super) memory: Option<u64>,
-    pub(super) inactive_file: Option<u64>,
-    pub(super) rss: Option<u64>,
+    pub(super) stat: MemoryStat,
     pub(super) pressure: Vec<(PressureResource, PressureStall, f64)>,
+}
+
+/// What `memory.stat` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct MemoryStat {
+    rss: Option<u64>,
+    working_set: Option<u64>,
 }
 
 /// What a cgroup may use.
@@ -27,12 +33,15 @@ pub(super) struct Readings {
 pub(super) struct Limits {
     cpu: Option<f64>,
     memory: Option<u64>,
+    /// How long its CPUs were throttled until then, on version 1: without a limit that stays.
+    throttled: Option<f64>,
 }
 
 impl Limits {
     /// Reads the cgroup's limits.
-    pub(super) fn of(directory: &Directory) -> Self {
-        let Directory { unified, memory, cpu, .. } = directory;
+    pub(super) fn of(directory: &mut Directory) -> Self {
+        let throttled = throttled(directory);
+        let Directory { unified, memory, cpu, .. } = &*directory;
         let text = |of: &Option<Folder>, name| of.as_ref()?.text(name);
         let cpu = match cpu {
             Some(cpu) => cpu
@@ -49,7 +58,7 @@ impl Limits {
             Some(_) => bytes(memory, "memory.limit_in_bytes").filter(|limit| *limit < NO_LIMIT),
             None => bytes(unified, "memory.max"),
         };
-        Self { cpu, memory }
+        Self { cpu, memory, throttled }
     }
 
     /// As samples.
@@ -60,16 +69,29 @@ impl Limits {
     }
 }
 
+impl MemoryStat {
+    /// Reads what it says; `usage` has just been read.
+    pub(super) fn of(directory: &mut Directory, usage: Option<u64>) -> Self {
+        let (folder, rss, unused) = match &mut directory.memory {
+            memory @ Some(_) => (memory, "total_rss", "total_inactive_file"),
+            None => (&mut directory.unified, "anon", "inactive_file"),
+        };
+        let stat = text_of(folder, "memory.stat").unwrap_or_default();
+        let unused = usage.zip(field(&stat, unused));
+        let working_set = unused.map(|(all, unused)| all.saturating_sub(unused));
+        Self { rss: field(&stat, rss), working_set }
+    }
+}
+
 impl Readings {
-    /// Reads the cgroup once.
+    /// Reads once what each tick reads.
     pub(super) fn of(directory: &mut Directory, has_pressure: bool) -> Self {
         let mut readings = Self::default();
         readings.read_cpu(directory);
-        match (&mut directory.memory, &mut directory.unified) {
-            (Some(memory), _) => readings.read_memory_v1(memory),
-            (None, Some(unified)) => readings.read_memory(unified),
-            (None, None) => {}
-        }
+        readings.memory = match &mut directory.memory {
+            Some(memory) => whole(memory.text_kept("memory.usage_in_bytes")),
+            None => whole(text_of(&mut directory.unified, "memory.current")),
+        };
         if let Some(unified) = directory.unified.as_mut().filter(|_| has_pressure) {
             readings.read_pressure(unified);
         }
@@ -81,32 +103,19 @@ impl Readings {
             let mut seconds = |name| Some(number(cpuacct.text_kept(name)?.trim())? as f64 / 1e9);
             self.cpu_user = seconds("cpuacct.usage_user");
             self.cpu_system = seconds("cpuacct.usage_sys");
-        } else if let Some(stat) = stat_of(&mut directory.unified) {
+        } else if let Some(stat) = text_of(&mut directory.unified, "cpu.stat") {
             let seconds = |key| Some(field(&stat, key)? as f64 / 1e6);
             self.cpu_user = seconds("user_usec");
             self.cpu_system = seconds("system_usec");
             self.cpu_throttled = seconds("throttled_usec");
         }
+    }
+
+    /// Sets how long a limit has throttled its CPUs, which only version 1 has in a file of its own.
+    pub(super) fn throttle(&mut self, limits: &Limits, directory: &mut Directory) {
         if directory.cpu.is_some() {
-            let stat = stat_of(&mut directory.cpu);
-            let throttled = stat.and_then(|stat| field(&stat, "throttled_time"));
-            self.cpu_throttled = throttled.map(|time| time as f64 / 1e9);
-        }
-    }
-
-    fn read_memory(&mut self, unified: &mut Folder) {
-        self.memory = whole(unified.text_kept("memory.current"));
-        if let Some(stat) = unified.text_kept("memory.stat") {
-            self.rss = field(&stat, "anon");
-            self.inactive_file = field(&stat, "inactive_file");
-        }
-    }
-
-    fn read_memory_v1(&mut self, memory: &mut Folder) {
-        self.memory = whole(memory.text_kept("memory.usage_in_bytes"));
-        if let Some(stat) = memory.text_kept("memory.stat") {
-            self.rss = field(&stat, "total_rss");
-            self.inactive_file = field(&stat, "total_inactive_file");
+            let is_limited = limits.cpu.is_some();
+            self.cpu_throttled = if is_limited { throttled(directory) } else { limits.throttled };
         }
     }
 
@@ -137,13 +146,11 @@ impl Readings {
         }
         let throttled = self.cpu_throttled;
         push(out, throttled.map(|time| metric::CPU_THROTTLED.sample(subject, (), time)));
-        let working_set = self.memory.zip(self.inactive_file);
-        let working_set = working_set.map(|(all, unused)| all.saturating_sub(unused));
         let usage = |bytes: Option<u64>| bytes.and_then(|bytes| i64::try_from(bytes).ok());
         for (metric, bytes) in [
             (&metric::MEMORY_USAGE, self.memory),
-            (&metric::MEMORY_WORKING_SET, working_set),
-            (&metric::MEMORY_RSS, self.rss),
+            (&metric::MEMORY_WORKING_SET, self.stat.working_set),
+            (&metric::MEMORY_RSS, self.stat.rss),
         ] {
             push(out, usage(bytes).map(|bytes| metric.sample(subject, (), bytes)));
         }
@@ -153,8 +160,14 @@ impl Readings {
     }
 }
 
-fn stat_of(folder: &mut Option<Folder>) -> Option<String> {
-    folder.as_mut()?.text_kept("cpu.stat")
+/// What version 1 says of throttling.
+fn throttled(directory: &mut Directory) -> Option<f64> {
+    let time = field(&text_of(&mut directory.cpu, "cpu.stat")?, "throttled_time")?;
+    Some(time as f64 / 1e9)
+}
+
+fn text_of(folder: &mut Option<Folder>, name: &'static str) -> Option<String> {
+    folder.as_mut()?.text_kept(name)
 }
 
 fn push(out: &mut Batch, sample: Option<Sample>) {

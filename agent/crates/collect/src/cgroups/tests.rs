@@ -9,7 +9,7 @@ use gpuwho_model::sample::Sample;
 use gpuwho_owners::attribute::Evidence;
 use gpuwho_owners::attribute::fake::{FakeHost, opened};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 const KEY: ProcKey = ProcKey { pid: 7, start_ticks: 100 };
@@ -227,8 +227,14 @@ fn owners_beyond_the_bound_and_the_time_are_left_out_and_counted() {
     assert_eq!((first.len(), scene.metrics.left_out), (MAX_OWNERS, 2));
     assert_eq!(scene.metrics.report().state, SourceState::Degraded);
     assert!(first == scene.read(), "always the same");
-    let open = scene.metrics.owners.values().filter(|cgroup| cgroup.directory.is_some());
-    assert_eq!(open.count(), MAX_OPEN);
+    let open = |scene: &Scene| {
+        let open = scene.metrics.owners.values().filter(|cgroup| cgroup.directory.is_some());
+        open.count()
+    };
+    assert_eq!(open(&scene), scene.metrics.max_open);
+    scene.metrics.max_open = 42;
+    assert!(first == scene.read(), "the others are opened for each reading");
+    assert_eq!(open(&scene), 42);
     let mut batch = Batch::new(NAME, SystemTime::now());
     scene.metrics.collect_within(Duration::ZERO, &mut batch);
     assert_eq!((batch.samples.len(), scene.metrics.left_out), (0, MAX_OWNERS + 2));
@@ -259,13 +265,17 @@ fn a_host_without_cgroups_says_so() {
 }
 
 #[test]
-fn pressure_that_nobody_receives_is_not_read_and_limits_seldom() {
+fn what_nobody_receives_is_not_read_and_limits_seldom() {
     let mut scene = Scene::new();
     let root = scene.host.paths.cgroup.clone();
     group(&root, JOB, V2);
     let owner = scene.holds(KEY, JOB);
-    let selection = Selection::new(Level::Default, &[], &[]).unwrap();
-    scene.metrics.selection = Some(SharedSelection::new(selection));
+    let of = |level| Selection::new(level, &[], &[]).unwrap();
+    let selection = SharedSelection::new(of(Level::Basic));
+    scene.metrics.selection = Some(selection.clone());
+    assert_eq!((scene.read(), scene.metrics.report()), (vec![], Report::ready()));
+    assert_eq!(scene.metrics.owners.len(), 0, "nor is anything open");
+    selection.set(of(Level::Default));
     assert_eq!(scene.read(), without_pressure(owner));
     group(&root, JOB, &[("memory.max", "9000000\n"), ("memory.current", "6000000\n")]);
     let memory = |samples: &[Sample]| {
@@ -278,7 +288,7 @@ fn pressure_that_nobody_receives_is_not_read_and_limits_seldom() {
     };
     assert_eq!(memory(&scene.read()), [Some(6_000_000), Some(8_000_000)]);
     for cgroup in scene.metrics.owners.values_mut() {
-        let (at, _) = cgroup.limits.as_mut().unwrap();
+        let (at, _) = cgroup.limits.0.as_mut().unwrap();
         *at = at.checked_sub(LIMITS_EVERY).unwrap();
     }
     assert_eq!(memory(&scene.read()), [Some(6_000_000), Some(9_000_000)]);
@@ -292,4 +302,77 @@ fn a_file_longer_than_a_buffer_is_read_whole() {
     group(&root, JOB, &[("memory.stat", &stat)]);
     let owner = scene.holds(KEY, JOB);
     assert_eq!(scene.read(), [metric::MEMORY_RSS.sample(owner, (), 3_000_000)]);
+}
+
+#[test]
+fn the_bound_of_open_cgroups_follows_the_limit_of_descriptors() {
+    let bounds = [Some(1_024), Some(4_096), Some(65_536), None].map(max_open);
+    assert_eq!(bounds, [21, 85, MAX_OWNERS, MAX_OWNERS]);
+}
+
+#[test]
+fn memory_stat_is_read_seldom_and_owners_that_come_together_by_turns() {
+    let mut scene = Scene::new();
+    let root = scene.host.paths.cgroup.clone();
+    group(&root, JOB, V2);
+    let owner = scene.holds(KEY, JOB);
+    assert_eq!(scene.read(), with_pressure(owner));
+    group(&root, JOB, &[("memory.stat", "anon 4\ninactive_file 5\n")]);
+    assert_eq!(scene.read(), with_pressure(owner), "known");
+    group(&root, JOB, &[("memory.current", ""), ("cpu.stat", ""), ("cpu.pressure", "")]);
+    group(&root, JOB, &[("memory.pressure", "")]);
+    let rss = metric::MEMORY_RSS.sample(owner, (), 4);
+    assert_eq!(scene.read()[0], rss, "it may be gone: read again");
+
+    let age = |number| {
+        let mut memory = Seldom::default();
+        let owner = OwnerCgroup(OwnerId::numbered(number));
+        memory.get(MEMORY_EVERY, owner, || 7);
+        let (at, value) = memory.0.unwrap();
+        assert_eq!(value, 7);
+        at.elapsed().as_millis() / 250
+    };
+    assert_eq!([16, 17, 31].map(age), [0, 1, 15]);
+}
+
+/// A cgroup of the kernel's, which ends with the test.
+struct Kernels(PathBuf);
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        // It may be gone.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// The kernel keeps a cgroup that somebody holds: as many as die without having gone.
+#[test]
+fn a_cgroup_that_is_removed_is_closed_at_the_next_reading_and_goes() {
+    let mut scene = Scene::new();
+    scene.metrics.paths.cgroup = "/sys/fs/cgroup".into();
+    let name = format!("gpuwho-test-{}", std::process::id());
+    let root = gpuwho_owners::proc_scan::unified_root(&scene.metrics.paths);
+    let Some(parent) = root.map(|root| Kernels(root.join(&name))) else {
+        return println!("skipped: needs cgroup version 2");
+    };
+    let path = format!("docker-{}.scope", "0123456789abcdef".repeat(4));
+    let folder = Kernels(parent.0.join(&path));
+    if fs::create_dir_all(&folder.0).is_err() {
+        return println!("skipped: needs root and a writable cgroup2 mount");
+    }
+    scene.holds(KEY, &format!("/{name}/{path}"));
+    let open = || {
+        let all = fs::read_dir("/proc/self/fd").unwrap();
+        let paths = all.filter_map(|one| fs::read_link(one.unwrap().path()).ok());
+        paths.filter(|open| open.to_string_lossy().contains(&path)).count()
+    };
+    assert_ne!((scene.read(), open()), (Vec::new(), 0));
+    fs::remove_dir(&folder.0).unwrap();
+    assert_eq!((scene.read(), open()), (Vec::new(), 0));
+    let end = Instant::now() + Duration::from_secs(10);
+    let dying = || fs::read_to_string(parent.0.join("cgroup.stat")).unwrap();
+    while !dying().contains("nr_dying_descendants 0\n") {
+        assert!(Instant::now() < end, "{}", dying());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

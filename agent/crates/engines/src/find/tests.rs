@@ -183,3 +183,24 @@ fn a_new_fork_of_what_is_no_server_is_none_until_it_differs() {
     others.add(&parent, now + NO_SERVER);
     assert!(!others.knows(&fork, Some(&parent), now + NO_SERVER));
 }
+
+#[test]
+fn without_an_engine_nothing_is_looked_at_until_a_look_is_due_or_holders_change() {
+    let host = FakeHost::new();
+    host.start(key(10), "train", &format!("0::{GROUP}\n"));
+    host.write(key(10), "cmdline", "train\0");
+    let (mut finder, _) = finder(&host, &[10], &[]);
+    let now = Instant::now();
+    assert_eq!(pids(&finder.find(now)), [0; 0]);
+    assert!(finder.rests.is_some_and(|(_, until)| until == now + SELDOM), "nobody holds a device");
+    finder.ownership.observe(Evidence::Opened(opened(key(10), 1, 1_000_000_000)));
+    assert_eq!(pids(&finder.find(now)), [0; 0]);
+    let (version, until) = finder.rests.unwrap();
+    assert_eq!(until, now + SOON, "the group's second look");
+    // A group that is thrown away here is not looked at again before that.
+    finder.groups.clear();
+    finder.find(now + SOON / 2);
+    assert_eq!((finder.groups.len(), finder.rests), (0, Some((version, until))));
+    finder.find(until);
+    assert_eq!(finder.groups.len(), 1);
+}

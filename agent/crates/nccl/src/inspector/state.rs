@@ -60,7 +60,7 @@ impl Inspector {
 /// The finding of `gpuwho doctor`.
 pub(in super::super) fn diagnose(settings: &Settings) -> (SourceState, String) {
     if !settings.enabled {
-        return (SourceState::Absent, "switched off (nccl.inspector)".into());
+        return (SourceState::Absent, "switched off (nccl.inspector or nccl.enabled)".into());
     }
     for path in &settings.directories {
         if let Err(error) = search::directory(path) {

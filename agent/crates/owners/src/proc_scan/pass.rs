@@ -19,11 +19,15 @@ const OF_CGROUP: usize = 65_536;
 const MAX_CGROUPS: usize = 4096;
 /// Descriptors of one step: some 20 ms.
 const OF_STEP: usize = 16_384;
+/// Parts of all processes, by their numbers, in which a pass without haste looks at them.
+pub const PARTS: u32 = 16;
 
 /// A pass.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ScanPass {
     pids: std::vec::IntoIter<u32>,
+    /// The part that it looks at; all where there is none.
+    part: Option<u32>,
     /// Descriptors left by cgroup.
     left: HashMap<u64, usize>,
     /// The holders found so far.
@@ -35,17 +39,32 @@ pub struct ScanPass {
 impl ScanPass {
     /// A pass over the processes that exist now.
     pub fn begin(paths: &Paths) -> Self {
-        let entries = fs::read_dir(&paths.proc).into_iter().flatten().flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let pids = pids.collect::<Vec<_>>().into_iter();
-        Self { pids, left: HashMap::new(), holding: HashSet::new(), incomplete: 0 }
+        Self { pids: pids(paths, |_| true), ..Self::default() }
+    }
+
+    /// Goes on with the next part of the processes that exist now; after the last part a new pass begins.
+    pub fn next_part(&mut self, paths: &Paths) {
+        let part = self.part.map_or(0, |part| (part + 1) % PARTS);
+        let left = if part == 0 { HashMap::new() } else { std::mem::take(&mut self.left) };
+        let pids = pids(paths, |pid| pid % PARTS == part);
+        *self = Self { pids, part: Some(part), left, ..Self::default() };
+    }
+
+    /// How many processes are left of those that are looked at.
+    pub fn left(&self) -> usize {
+        self.pids.len()
     }
 
     /// The holders found in the next step; `None` at the end.
     pub fn step(&mut self, paths: &Paths, nodes: &Nodes) -> Option<Vec<Holder>> {
+        self.step_of(OF_STEP, paths, nodes)
+    }
+
+    /// The same of a step that ends after so many descriptors.
+    pub fn step_of(&mut self, most: usize, paths: &Paths, nodes: &Nodes) -> Option<Vec<Holder>> {
         let mut holders = Vec::new();
         let mut looks = 0;
-        while looks < OF_STEP {
+        while looks < most {
             let Some(pid) = self.pids.next() else { break };
             // A process costs something without any descriptor.
             looks += 1;
@@ -65,9 +84,10 @@ impl ScanPass {
         (looks > 0).then_some(holders)
     }
 
-    /// Whether a process was found to hold a device.
-    pub(super) fn holds(&self, process: ProcKey) -> bool {
-        self.holding.contains(&process)
+    /// Whether it has looked for a process, and not found that it holds a device.
+    pub(super) fn misses(&self, process: ProcKey) -> bool {
+        let is_of_part = self.part.is_none_or(|part| process.pid % PARTS == part);
+        is_of_part && !self.holding.contains(&process)
     }
 
     /// How many processes were looked at in part.
@@ -90,6 +110,13 @@ impl ScanPass {
         *left = left.saturating_sub(1);
         may_look
     }
+}
+
+/// The numbers of processes that exist now.
+fn pids(paths: &Paths, is_wanted: impl Fn(u32) -> bool) -> std::vec::IntoIter<u32> {
+    let entries = fs::read_dir(&paths.proc).into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| is_wanted(*pid)).collect::<Vec<_>>().into_iter()
 }
 
 #[cfg(test)]
@@ -132,6 +159,29 @@ mod tests {
         assert_eq!(pass(&host, 1000).0, 0);
         assert_eq!(pass(&host, 44).0, 1, "the second of a");
         assert_eq!(pass(&host, 10).0, 3, "all but the small one");
+    }
+
+    #[test]
+    fn parts_are_all_processes_and_share_what_a_cgroup_has() {
+        let host = host(&[(300, "a"); 40]);
+        let mut pass = ScanPass::default();
+        let mut seen = Vec::new();
+        for part in 0..PARTS {
+            pass.next_part(&host.paths);
+            assert_eq!(pass.part, Some(part));
+            seen.extend(pass.pids.clone());
+            // One process is more than this step.
+            let left = pass.left();
+            assert_eq!(pass.step_of(100, &host.paths, &Nodes::default()).unwrap().len(), 0);
+            assert_eq!(pass.left(), left - 1);
+            assert!(pass.misses(ProcKey { pid: part, start_ticks: 1 }));
+            assert!(!pass.misses(ProcKey { pid: part + 1, start_ticks: 1 }));
+            assert_eq!(pass.left.values().sum::<usize>(), OF_CGROUP - 44 * (part as usize + 1));
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (100..140).collect::<Vec<u32>>());
+        pass.next_part(&host.paths);
+        assert_eq!((pass.part, pass.left.len()), (Some(0), 0));
     }
 
     #[test]
