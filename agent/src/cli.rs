@@ -12,6 +12,7 @@ mod receipt;
 mod run;
 mod screen;
 mod show;
+mod top;
 mod who;
 
 use crate::agent::configuration::Configuration;
@@ -76,6 +77,8 @@ enum Command {
     Agent(AgentArgs),
     /// Read the named sources (all without names) and write what they give, without an agent.
     Collect(CollectArgs),
+    /// Watch accelerators and owners on the terminal: history, owners, engines, health.
+    Top(top::TopArgs),
     /// Print the last events of the devices: what they mean, what to do, whom they affect.
     Events(events::EventsArgs),
     /// Say whether each device is healthy, why not, and what to do; for scripts by its exit code.
@@ -327,6 +330,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         None => who::who(&cli.who),
         Some(Command::Agent(args)) => run::run(&args),
         Some(Command::Collect(mut args)) => run::collect(&mut args),
+        Some(Command::Top(args)) => top::top(&args),
         Some(Command::Events(args)) => events::events(&args),
         Some(Command::Health(args)) => health::health(&args),
         Some(Command::Receipt(args)) => receipt::receipt(&args),

@@ -16,4 +16,5 @@ pub mod log_filter;
 pub mod log_limit;
 pub mod privilege;
 pub mod settings;
+pub mod top;
 pub mod who;

@@ -104,16 +104,20 @@ fn watched(args: &WhoArgs, configuration: &Configuration) -> anyhow::Result<Host
     if let Ok(Reply::Who { who }) = answer {
         return Ok(*who);
     }
+    read_by_another(&args.common, Stdio::inherit())
+}
+
+/// What another process of this program reads once, without an agent.
+pub(super) fn read_by_another(common: &Common, errors: Stdio) -> anyhow::Result<HostReport> {
     let mut command = Command::new(std::env::current_exe().context("no program of its own")?);
     command.arg("--json");
-    let flags =
-        [("--config", &args.common.config), ("--nvidia-library", &args.common.nvidia_library)];
+    let flags = [("--config", &common.config), ("--nvidia-library", &common.nvidia_library)];
     for (flag, path) in flags {
         if let Some(path) = path {
             command.arg(flag).arg(path);
         }
     }
-    let output = command.stderr(Stdio::inherit()).output().context("cannot start a reader")?;
+    let output = command.stderr(errors).output().context("cannot start a reader")?;
     serde_json::from_slice(&output.stdout).context("the reader gave no report")
 }
 
