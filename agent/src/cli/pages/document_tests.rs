@@ -1,6 +1,6 @@
 //! Each command that a document shows is one that the program takes.
 
-use super::Cli;
+use crate::cli::Cli;
 use clap::Parser as _;
 use clap::error::ErrorKind::{DisplayHelp, DisplayVersion, MissingRequiredArgument};
 use std::fs;
