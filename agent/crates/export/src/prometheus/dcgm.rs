@@ -142,9 +142,10 @@ mod tests {
 
     #[test]
     fn a_percentage_has_no_digits_of_its_own() {
-        assert_eq!(scaled(0.56, 100.0), 56.0);
-        assert_eq!(scaled(0.123_456_789_012, 100.0), 12.345_678_901_2);
-        assert_eq!(scaled(1.0, 1.0 / 1_048_576.0), 1.0 / 1_048_576.0);
+        let printed = |value, scale| scaled(value, scale).to_string();
+        assert_eq!(printed(0.56, 100.0), "56");
+        assert_eq!(printed(0.123_456_789_012, 100.0), "12.3456789012");
+        assert_eq!(printed(1.0, 1.0 / 1_048_576.0), "0.00000095367431640625");
     }
 
     #[test]
