@@ -325,6 +325,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_sample_of_an_alert_of_health_has_its_condition() {
+        let runbook = include_str!("../../agent/docs/runbook.md");
+        for rule in rules(TABLE).unwrap() {
+            let heading = format!("\n### {}\n", rule.alert.unwrap_or_default());
+            let (_, section) = runbook.split_once(&heading).unwrap_or_default();
+            let sample = section.split("```").nth(1).unwrap_or_default();
+            let has = |name: &String| name == "*" || sample.contains(&format!(" {name} since "));
+            let is_shown = rule.conditions.is_empty() || rule.conditions.iter().any(has);
+            assert!(is_shown, "{heading}: {sample}");
+        }
+    }
+
     /// Whoever is woken reads once.
     #[test]
     fn texts_are_short_sentences_without_relative_clauses() {

@@ -18,7 +18,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("sed", "`dashboards.md`'s by the test of alerts"),
     ("skopeo", "`cargo xtask release --try`"),
     ("systemctl", "`cargo xtask systemd`"),
-    ("target/shipped/gpuwho", "what the tests run, built otherwise: a release takes minutes"),
+    ("target/release/gpuwho", "what the tests run, built otherwise: a release takes minutes"),
 ];
 
 /// Every `cargo xtask …` in a document is one that `cargo xtask` takes.
