@@ -3,8 +3,6 @@
 
 mod append;
 mod doctor;
-#[cfg(test)]
-mod documents;
 mod events;
 mod health;
 mod pages;

@@ -57,7 +57,7 @@ const AGENT_SAMPLE: &str = r#"# Time between readings.
 #: interval = "10s"
 # Largest number of series at a time; an owner's histogram counts as its buckets and three. Beyond it
 # the agent leaves out new ones, those of processes and owners before those of devices, and counts them
-# in gpuwho.dropped. METRICS.md has the number of series that a device can have.
+# in gpuwho.dropped. docs/metrics/series.md has the number of series that a device can have.
 #: series_limit = 50000
 # Most CPU time of the agent and its readers, in per cent of a core. Above it an owner whose processes fork,
 # end and open devices without a pause is heard less first; then sources are read less often in this order,

@@ -2,4 +2,5 @@
 
 mod collector;
 mod containerd;
+mod readme;
 mod stage;

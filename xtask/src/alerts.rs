@@ -58,14 +58,16 @@ struct Rule {
     runbook: (&'static str, String),
 }
 
-/// The files, each with its text.
-pub(crate) fn files() -> Result<[(&'static str, String); 3]> {
+const BOARD: &str = include_str!("../../dashboards/overview.json");
+
+/// The files, each with its text; Helm reads no file outside the chart.
+pub(crate) fn files() -> Result<[(&'static str, String); 4]> {
     let rules = rules(TABLE)?;
     let prometheus = prometheus(&rules)?;
     Ok([
         ("dashboards/alerts.yaml", prometheus.clone()),
-        // Helm reads no file outside the chart.
         ("deploy/helm/gpuwho/files/alerts.yaml", prometheus),
+        ("deploy/helm/gpuwho/files/boards/overview.json", BOARD.to_owned()),
         ("dashboards/grafana-alerts.json", grafana(&rules)?),
     ])
 }
@@ -307,6 +309,33 @@ mod tests {
         assert_eq!(rule["for"], "5m");
         assert_eq!(rule["annotations"]["runbook_url"], "https://wiki/gpu#full");
         assert!(text.contains("          runbook_url: \"https://wiki/gpu#full\"\n"), "{text}");
+    }
+
+    /// The commands of dashboards.md.
+    #[test]
+    fn the_files_have_what_sed_replaces() {
+        let page = include_str!("../../agent/docs/dashboards.md");
+        let rules = rules(TABLE).unwrap();
+        let files = [prometheus(&rules).unwrap(), grafana(&rules).unwrap()];
+        let commands: Vec<_> = page.lines().filter(|line| line.starts_with("sed -i 's|")).collect();
+        assert_eq!(commands.len(), files.len());
+        for (command, file) in commands.iter().zip(files) {
+            let old = command.split('|').nth(1).unwrap();
+            assert!(file.contains(&format!("{old}#gpulost\"")), "{command}");
+        }
+    }
+
+    #[test]
+    fn the_sample_of_an_alert_of_health_has_its_condition() {
+        let runbook = include_str!("../../agent/docs/runbook.md");
+        for rule in rules(TABLE).unwrap() {
+            let heading = format!("\n### {}\n", rule.alert.unwrap_or_default());
+            let (_, section) = runbook.split_once(&heading).unwrap_or_default();
+            let sample = section.split("```").nth(1).unwrap_or_default();
+            let has = |name: &String| name == "*" || sample.contains(&format!(" {name} since "));
+            let is_shown = rule.conditions.is_empty() || rule.conditions.iter().any(has);
+            assert!(is_shown, "{heading}: {sample}");
+        }
     }
 
     /// Whoever is woken reads once.

@@ -64,6 +64,7 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     documents::source_paths,
     documents::measured_tables,
     documents::links,
+    documents::phrases,
     commands::programs,
     pages::names,
     alerts::alerts,

@@ -39,6 +39,9 @@ pub(super) fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
 }
 
 #[cfg(test)]
+mod document_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

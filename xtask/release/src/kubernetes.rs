@@ -34,6 +34,10 @@ const DEFINITIONS: &[[&str; 2]] = &[
     [PROMETHEUS_OPERATOR, "example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml"],
     [
         PROMETHEUS_OPERATOR,
+        "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml",
+    ],
+    [
+        PROMETHEUS_OPERATOR,
         "example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml",
     ],
     [

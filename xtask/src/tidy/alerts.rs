@@ -7,6 +7,9 @@ use super::tree::Tree;
 const ALERTS: &str = "dashboards/alerts.yaml";
 const RUNBOOK: &str = "agent/docs/runbook.md";
 
+/// What a section has below its meaning: how to see it, and what to do.
+const PARTS: [&str; 4] = ["\n```\n", "- **Do**: ", "- **Escalate**: ", "- **Harmless**: "];
+
 /// Each alert's summary names its host, and the runbook has a section for it.
 pub(super) fn alerts(tree: &Tree) -> Vec<Finding> {
     let (Some(text), Some(runbook)) = (tree.text(ALERTS), tree.text(RUNBOOK)) else {
@@ -20,10 +23,14 @@ pub(super) fn alerts(tree: &Tree) -> Vec<Finding> {
     for (line, content) in (1..).zip(text.lines().map(str::trim)) {
         if let Some(name) = content.strip_prefix("- alert: ") {
             alert = name;
-            let section = format!("annotations name {RUNBOOK}#{}", name.to_lowercase());
+            let section = format!(
+                "annotations name {RUNBOOK}#{}, which has a sample and {PARTS:?}",
+                name.to_lowercase()
+            );
             let has_link = text.contains(&format!("\"{RUNBOOK}#{}\"", name.to_lowercase()));
-            let heading = format!("### {name}");
-            if !has_link || !runbook.lines().any(|line| line == heading) {
+            let (_, below) = runbook.split_once(&format!("\n### {name}\n")).unwrap_or_default();
+            let own = below.split("\n### ").next().unwrap_or_default();
+            if !has_link || !PARTS.iter().all(|part| own.contains(part)) {
                 find(line, "each alert has a section in the runbook", section);
             }
         }
@@ -85,7 +92,8 @@ mod tests {
                      runbook: \"agent/docs/runbook.md#gpulost\"\n\
                      - alert: GpuHot\n  summary: \"hot\"\n  \
                      runbook: \"agent/docs/runbook.md#gpuhot\"\n";
-        let runbook = "# Runbook\n\n### GpuLost\n\nRestart.\n";
+        let runbook = "# Runbook\n\n### GpuLost\n\nGone.\n\n```\n$ gpuwho\n```\n\n\
+                       - **Do**: a\n- **Escalate**: b\n- **Harmless**: c\n";
         let found = alerts(&Tree::of([(ALERTS, rules), (RUNBOOK, runbook)]));
         let found: Vec<_> = found.iter().map(|finding| (finding.line, finding.rule)).collect();
         let expected =

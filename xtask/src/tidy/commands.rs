@@ -1,5 +1,5 @@
 //! Rules about the commands of documents: `cargo xtask` takes each of its own; of each other program in a
-//! block of shell it is known who runs it. `gpuwho`'s are parsed by a test of the agent (`cli/documents.rs`).
+//! block of shell it is known who runs it. `gpuwho`'s are parsed by a test of the agent (`cli/pages/document_tests.rs`).
 
 use super::Finding;
 use super::documents::code;
@@ -12,13 +12,13 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("ctr", "`cargo xtask kubernetes`"),
     ("dnf", "`cargo xtask release --try`"),
     ("docker", "the same options by `cargo xtask podman`; no Docker in the CI"),
-    ("gpuwho", "parsed by `cli/documents.rs`; the README's run in `harness::readme`"),
+    ("gpuwho", "parsed by `cli/pages/document_tests.rs`; the README's run in `harness::readme`"),
     ("helm", "`cargo xtask kubernetes`"),
     ("otelcol-contrib", "`cargo xtask collector --check`"),
     ("sed", "`dashboards.md`'s by the test of alerts"),
     ("skopeo", "`cargo xtask release --try`"),
     ("systemctl", "`cargo xtask systemd`"),
-    ("target/shipped/gpuwho", "what the tests run, built otherwise: a release takes minutes"),
+    ("target/release/gpuwho", "what the tests run, built otherwise: a release takes minutes"),
 ];
 
 /// Every `cargo xtask …` in a document is one that `cargo xtask` takes.

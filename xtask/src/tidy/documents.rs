@@ -87,6 +87,46 @@ pub(super) fn links(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// Phrases of documents and boards that made an engineer read twice, and what they say now.
+const RETIRED_PHRASES: &[(&str, &str)] = &[
+    ("on the mean", "average"),
+    (" granted", "allocated"),
+    ("unwell", "unhealthy"),
+    ("not well", "unhealthy, or faults"),
+    ("worn out", "no spare rows left"),
+    ("held down", "throttled"),
+    ("gone from its driver", "lost"),
+    ("One in twenty", "p95"),
+    ("published nowhere", "none published yet"),
+    ("whose an exporter", "the owner reported"),
+    ("sets of states have", "state sets export"),
+];
+
+/// No document, board or alert has an old phrase. Notes of decisions and the changelog keep their words.
+pub(super) fn phrases(tree: &Tree) -> Vec<Finding> {
+    let is_read = |path: &str| {
+        let kept = ["CHANGELOG.md", "agent/docs/decisions/", "agent/docs/glossary.md"];
+        let ends = [".md", ".toml", ".json"].iter().any(|end| path.ends_with(end));
+        let place =
+            ["README.md", ".github/", "agent/METRICS.md", "agent/docs/", "dashboards/", "deploy/"];
+        ends && place.iter().any(|at| path.starts_with(at))
+            && !kept.iter().any(|at| path.starts_with(at))
+    };
+    let mut findings = Vec::new();
+    for (path, text) in tree.files().filter(|(path, _)| is_read(path)) {
+        for (line, content) in (1..).zip(text.lines()) {
+            let found = RETIRED_PHRASES.iter().find(|(phrase, _)| content.contains(phrase));
+            findings.extend(found.map(|(phrase, now)| Finding {
+                file: path.to_owned(),
+                line,
+                rule: "documents are plain English",
+                remedy: format!("`{phrase}` is now: {now}"),
+            }));
+        }
+    }
+    findings
+}
+
 /// A relative path below a folder.
 fn joined(folder: &str, path: &str) -> String {
     let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
@@ -131,7 +171,7 @@ pub(super) fn code(text: &str) -> Vec<(usize, &str)> {
 #[cfg(test)]
 mod tests {
     use super::super::tree::Tree;
-    use super::{MEASURED, links, measured_tables, source_paths};
+    use super::{MEASURED, links, measured_tables, phrases, source_paths};
 
     #[test]
     fn a_source_that_was_moved_is_found_in_the_maps_only() {
@@ -164,5 +204,17 @@ mod tests {
         let lacks = |what| (4, what);
         let expected = ["there is no docs/c.md", "docs/b.md has no #no", "page.md has no #b"];
         assert_eq!(found, expected.map(lacks));
+    }
+
+    #[test]
+    fn an_old_phrase_is_found_but_not_in_notes_of_decisions() {
+        let text = "A device is granted.\nIt is allocated.\n";
+        let found = phrases(&Tree::of([
+            ("agent/docs/a.md", text),
+            ("agent/docs/decisions/1.md", text),
+            ("tests/a.toml", text),
+        ]));
+        let found: Vec<_> = found.iter().map(|one| (&*one.file, one.line)).collect();
+        assert_eq!(found, [("agent/docs/a.md", 1)]);
     }
 }

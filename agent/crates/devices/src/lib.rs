@@ -128,7 +128,7 @@ impl Vendor {
         open: |_| Err(OpenError { refusal: OpenErrorKind::Failed, text: String::new() }),
     };
 
-    /// Its column in METRICS.md.
+    /// Its column and page of metrics.
     pub fn column(&self) -> Column {
         let (bits, names) = (throttle::bits_of(self.name), throttle::names_of(self.name));
         Column { name: self.name, source: self.source, bits, names }

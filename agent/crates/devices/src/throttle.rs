@@ -1,4 +1,4 @@
-//! Bits by which vendors report why the clocks are down. METRICS.md prints them; a bit in no table
+//! Bits by which vendors report why the clocks are down. docs/metrics/vendors.md prints them; a bit in no table
 //! is reported as `other` with its number.
 
 use super::wire::{WireValue, push};

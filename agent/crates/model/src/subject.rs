@@ -135,7 +135,7 @@ kinds! {
     GpuXid: "xid", "an XID code of a device", |_| SeriesClass::Basic, BEGINS_WITH_AGENT;
     GpuProcess: "process", "a process on a device", |_| SeriesClass::Basic;
     GpuOwner: "owner", "an owner's part of a device", |_| SeriesClass::Basic, BEGINS_WITH_AGENT;
-    GpuAllocation: "grant", "a device, or a part of one, allocated to an owner", |_| SeriesClass::Basic,
+    GpuAllocation: "allocation", "a device, or a part of one, allocated to an owner", |_| SeriesClass::Basic,
         BEGINS_WITH_AGENT;
     OwnerId: "refused", "an owner that was refused something", |_| SeriesClass::Agent, BEGINS_WITH_AGENT;
     MemberId: "communicator", "a process's membership in a communicator", of_collectives,

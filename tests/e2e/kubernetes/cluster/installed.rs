@@ -19,6 +19,7 @@ const COMBINATIONS: &str = include_str!("../../../../xtask/chart-combinations.js
 /// A kind that the chart can make and Kubernetes does not have, and what its definition refuses.
 const KINDS: &[(&str, &str, &str)] = &[
     ("podmonitor.monitoring.coreos.com", "honorLabels: true", "honorLables: true"),
+    ("servicemonitor.monitoring.coreos.com", "honorLabels: true", "honorLables: true"),
     ("prometheusrule.monitoring.coreos.com", "- alert: GpuLost\n", "- alarm: GpuLost\n"),
     (
         "securitycontextconstraints.security.openshift.io",

@@ -40,6 +40,18 @@ pub(super) const LICENCES: &str = "THIRD-PARTY.txt";
 use Kind::{Configuration, Everywhere, Host};
 use Origin::{Made, Repository};
 
+/// A page beside METRICS.md, so that its links lead there.
+macro_rules! page {
+    ($name:literal) => {
+        file(
+            Repository(concat!("agent/docs/", $name)),
+            concat!("/usr/share/doc/gpuwho/docs/", $name),
+            0o644,
+            Host,
+        )
+    };
+}
+
 /// Every file.
 pub(super) const FILES: &[File] = &[
     file(Made(PROGRAM), "/usr/bin/gpuwho", 0o755, Everywhere),
@@ -76,6 +88,27 @@ pub(super) const FILES: &[File] = &[
     ),
     file(Repository("deploy/slurm/README.md"), "/usr/share/doc/gpuwho/slurm.md", 0o644, Host),
     file(Repository("agent/METRICS.md"), "/usr/share/doc/gpuwho/METRICS.md", 0o644, Host),
+    page!("metrics/agent.md"),
+    page!("metrics/attributes.md"),
+    page!("metrics/counters.md"),
+    page!("metrics/devices.md"),
+    page!("metrics/engines.md"),
+    page!("metrics/events.md"),
+    page!("metrics/links.md"),
+    page!("metrics/names.md"),
+    page!("metrics/nccl.md"),
+    page!("metrics/owners.md"),
+    page!("metrics/series.md"),
+    page!("metrics/vendor-amd.md"),
+    page!("metrics/vendor-gaudi.md"),
+    page!("metrics/vendor-intel.md"),
+    page!("metrics/vendor-neuron.md"),
+    page!("metrics/vendor-nvidia.md"),
+    page!("metrics/vendor-tenstorrent.md"),
+    page!("metrics/vendor-tpu.md"),
+    page!("metrics/vendors.md"),
+    page!("runbook.md"),
+    page!("troubleshooting.md"),
     file(Repository("CHANGELOG.md"), "/usr/share/doc/gpuwho/CHANGELOG.md", 0o644, Host),
     file(
         Repository("dashboards/overview.json"),
@@ -125,6 +158,14 @@ mod tests {
     use super::{FILES, Kind, Origin};
     use std::collections::BTreeSet;
     use std::path::Path;
+
+    #[test]
+    fn every_page_of_metrics_is_shipped() {
+        let folder = xtask::place::root().join("agent/docs/metrics");
+        let pages = std::fs::read_dir(folder).unwrap().count();
+        let shipped = FILES.iter().filter(|file| file.path.contains("/docs/metrics/")).count();
+        assert_eq!(shipped, pages);
+    }
 
     #[test]
     fn every_file_of_the_repository_exists() {

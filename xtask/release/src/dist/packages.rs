@@ -21,10 +21,12 @@ pub(super) enum Format {
 const REVISION: &str = "1";
 
 /// Folders that are the package's own, and go with it.
-const FOLDERS: [&str; 5] = [
+const FOLDERS: [&str; 7] = [
     "/etc/gpuwho",
     "/usr/libexec/gpuwho",
     "/usr/share/doc/gpuwho",
+    "/usr/share/doc/gpuwho/docs",
+    "/usr/share/doc/gpuwho/docs/metrics",
     "/usr/share/gpuwho",
     "/usr/share/gpuwho/dashboards",
 ];

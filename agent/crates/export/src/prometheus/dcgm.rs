@@ -35,11 +35,18 @@ pub(super) fn render(store: &Store, of: Vocabulary, page: &mut Page, now: Instan
         }
         head(page, (name, metric.help(of)), metric);
         for (labels, value) in series {
-            page.line([name, ""], [&labels, ""], Number::Double(value * origin.scale(of)));
+            page.line([name, ""], [&labels, ""], Number::Double(scaled(value, origin.scale(of))));
             points += 1;
         }
     }
     points
+}
+
+/// In DCGM's unit, without the last digit's error: 56 % and not 56.00000000000001 %.
+fn scaled(value: f64, scale: f64) -> f64 {
+    let exact = value * scale;
+    let round = (exact * 1e9).round() / 1e9;
+    if (round - exact).abs() <= exact.abs() * 1e-14 { round } else { exact }
 }
 
 /// A counter's name has no `_total`, which OpenMetrics does not allow, so it has no type there.
@@ -141,6 +148,14 @@ fn text<'a>(set: &'a Labels, key: &AttrKey) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_percentage_has_no_digits_of_its_own() {
+        let printed = |value, scale| scaled(value, scale).to_string();
+        assert_eq!(printed(0.56, 100.0), "56");
+        assert_eq!(printed(0.123_456_789_012, 100.0), "12.3456789012");
+        assert_eq!(printed(1.0, 1.0 / 1_048_576.0), "0.00000095367431640625");
+    }
 
     #[test]
     fn an_address_is_spelled_as_nvml_does() {

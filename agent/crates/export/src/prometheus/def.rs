@@ -45,7 +45,7 @@ const SECTION: Section = Section::of::<RawPrometheus>(
 # The names of the metrics: "native" are those of METRICS.md as Prometheus' OTLP receiver translates
 # them; "semconv" OpenTelemetry's hw.*; "l9gpu" those of l9gpu; "dcgm" those of NVIDIA's dcgm-exporter until
 # 4.8, "dcgm-4.9" those it has since.
-# Several add up; "l9gpu" stands alone or with "dcgm". METRICS.md has the tables.
+# Several add up; "l9gpu" stands alone or with "dcgm". docs/metrics/names.md has the tables.
 #: names = ["native"]
 # Put the attributes of a device's owner on the device's gauges (not on counters, states, health and info), once
 # the owner had it alone for an interval. A change of the owner ends these series and begins others. It needs

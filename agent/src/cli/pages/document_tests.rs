@@ -1,6 +1,6 @@
 //! Each command that a document shows is one that the program takes.
 
-use super::Cli;
+use crate::cli::Cli;
 use clap::Parser as _;
 use clap::error::ErrorKind::{DisplayHelp, DisplayVersion, MissingRequiredArgument};
 use std::fs;
@@ -82,4 +82,30 @@ fn every_command_of_the_documents_is_one_that_the_program_takes() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(count > 80, "{count} commands");
+}
+
+/// What a symptom of troubleshooting.md quotes is a text of the program.
+#[test]
+fn the_symptoms_of_troubleshooting_are_texts_of_the_program() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let page = fs::read_to_string(root.join("agent/docs/troubleshooting.md")).unwrap();
+    let mut sources = String::new();
+    let mut folders = vec![root.join("agent")];
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                sources.push_str(&fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+    // A text that goes on in the next line of its source.
+    let sources = sources.replace("\\\n", " ").split_whitespace().collect::<Vec<_>>().join(" ");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let quoted = rows.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    let parts = quoted.flat_map(|text| text.split(['…', '/'])).map(str::trim);
+    let is_text = |part: &&str| part.contains(' ') && !part.contains('{');
+    let unknown: Vec<_> = parts.filter(is_text).filter(|part| !sources.contains(part)).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
 }
