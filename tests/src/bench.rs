@@ -159,6 +159,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         let name = if churn { "a crowd that comes and goes" } else { "a crowd" };
         section(name, &|| stages::measure(churn, options.watch));
     }
+    section("a node each second", &|| scale::each_second(options.watch));
     section("more series", &|| scale::measure(options.watch));
     section("engines", &|| engines::measure(options.watch));
     section("partitions of AMD's", &|| amd::measure(options.watch));

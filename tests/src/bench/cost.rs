@@ -222,7 +222,7 @@ fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
-fn by_thread(spent: &Threads, ticks: u64) -> String {
+pub(super) fn by_thread(spent: &Threads, ticks: u64) -> String {
     let mut all: Vec<_> = spent.iter().filter(|(_, nanos)| **nanos > 0).collect();
     all.sort_by_key(|(_, nanos)| std::cmp::Reverse(**nanos));
     let each = |nanos: u64| nanos as f64 / 1e3 / ticks.max(1) as f64;

@@ -2,13 +2,13 @@
 //! the default limit of series lets through. The cost of a series must not grow with their number, and a
 //! limit of series must bound memory.
 
-use super::cost::{cpu, reader};
+use super::cost::{by_thread, cpu, reader, threads};
 use super::crowd::{Crowd, Size};
 use super::receiver::Receiver;
 use super::table::Row;
 use super::{BenchError, stage};
 use crate::agent::Config;
-use crate::footprint::memory;
+use crate::footprint::{self, memory};
 use crate::until::until;
 use std::fs;
 use std::path::Path;
@@ -16,6 +16,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(5);
+/// Between ticks, and owners with processes of each, of eight GPUs: from few to a full node.
+const EACH_SECOND: Duration = Duration::from_secs(1);
+const NODES: [(u32, u32); 4] = [(16, 1), (16, 4), (64, 4), (250, 4)];
+/// A tick of the fullest node may cost this.
+const MAX_MS: f64 = 15.0;
 /// The agent looks more often at processes that are new to it, for less than this.
 const WARM_UP: Duration = Duration::from_secs(40);
 /// Pods; each has a process on two devices.
@@ -40,6 +45,8 @@ struct Cost {
     series: u64,
     /// CPU of the agent and of the reader in microseconds a tick.
     micros: [f64; 2],
+    /// The agent's by thread.
+    threads: String,
     resident_mb: f64,
 }
 
@@ -71,7 +78,7 @@ pub fn measure(watch: Duration) -> Result<Vec<Row>, BenchError> {
         let containers = Size::LARGE.containers.max(pods);
         Size { containers, pods, each, ..Size::LARGE }
     };
-    let run = |size, limit| run(size, limit, watch);
+    let run = |size, limit| run((size, EVERY), limit, watch);
     let pairs = PODS.into_iter().map(|pods| run(of(pods, 2), None));
     let runs: Vec<Cost> = pairs.collect::<Result<_, _>>()?;
     let mut rows: Vec<Row> = runs.iter().map(|cost| cost.row("")).collect();
@@ -102,7 +109,32 @@ pub fn measure(watch: Duration) -> Result<Vec<Row>, BenchError> {
     Ok(rows)
 }
 
-fn run(size: Size, limit: Option<u32>, watch: Duration) -> Result<Cost, BenchError> {
+/// Runs the agent each second on a node of eight GPUs that is ever fuller.
+pub fn each_second(watch: Duration) -> Result<Vec<Row>, BenchError> {
+    let of = |(pods, each)| Size { containers: pods, pods, each, ..Size::USUAL };
+    let runs = NODES.map(|node| run((of(node), EACH_SECOND), None, watch));
+    let runs: Vec<Cost> = runs.into_iter().collect::<Result<_, _>>()?;
+    let mut rows: Vec<Row> = runs.iter().map(|cost| cost.row(", each second")).collect();
+    rows.extend(runs.iter().map(|cost| {
+        Row::plain(format!("  by thread, {} processes", cost.processes()), cost.threads.clone())
+    }));
+    if let Some(full) = runs.last() {
+        let all = full.micros.iter().sum::<f64>() / 1e3;
+        rows.push(Row::against(
+            "a full node",
+            format!("{all:.1} ms a tick"),
+            "≤ 15 ms",
+            all <= MAX_MS,
+        ));
+    }
+    Ok(rows)
+}
+
+fn run(
+    (size, every): (Size, Duration),
+    limit: Option<u32>,
+    watch: Duration,
+) -> Result<Cost, BenchError> {
     let crowd = Crowd::of(stage()?, size)?;
     let receiver = Receiver::start().map_err(BenchError::os("receiver"))?;
     let points = crowd.folder().join("series.jsonl");
@@ -114,13 +146,15 @@ fn run(size: Size, limit: Option<u32>, watch: Duration) -> Result<Cost, BenchErr
         more: "file_filter = { metrics = [\"gpuwho.series\"] }\n".to_owned(),
         ..Config::default()
     };
-    let agent = crowd.agent("5s", receiver.endpoint(), config)?;
+    let agent = crowd.agent(&format!("{}s", every.as_secs()), receiver.endpoint(), config)?;
     thread::sleep(WARM_UP);
     let reader = reader(&agent)?;
     let (begun, before) = (Instant::now(), [cpu(agent.pid())?, cpu(reader)?]);
+    let threads_before = threads(agent.pid())?;
     thread::sleep(watch);
     let (took, after) = (begun.elapsed(), [cpu(agent.pid())?, cpu(reader)?]);
-    let ticks = took.as_secs_f64() / EVERY.as_secs_f64();
+    let ticks = took.as_secs_f64() / every.as_secs_f64();
+    let spent = footprint::spent(&threads_before, &threads(agent.pid())?);
     let of = |which: usize| (after[which] - before[which]) as f64 / 1e3 / ticks;
     let mut resident = 0;
     for pid in [agent.pid(), reader] {
@@ -130,6 +164,7 @@ fn run(size: Size, limit: Option<u32>, watch: Duration) -> Result<Cost, BenchErr
         size,
         series: series(&points)?,
         micros: [of(0), of(1)],
+        threads: by_thread(&spent, ticks.round() as u64),
         resident_mb: resident as f64 / 1e6,
     })
 }

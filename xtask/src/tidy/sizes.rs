@@ -14,9 +14,9 @@ const BUDGETS: &[(&str, usize)] = &[
     ("agent/crates/pipeline/", 11_600),
     ("agent/crates/collect/", 4_000),
     ("agent/crates/devices/", 14_750),
-    ("agent/crates/bpf/", 2_900),
+    ("agent/crates/bpf/", 2_925),
     ("agent/crates/nccl/", 12_800),
-    ("agent/crates/engines/", 5_450),
+    ("agent/crates/engines/", 5_475),
     ("agent/crates/export/", 11_000),
     ("agent-common/", 1_400),
     ("agent-ebpf/", 2_400),
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_crate_over_its_budget_is_found_and_tests_do_not_count() {
-        let long = "//\n".repeat(2_901);
+        let long = "//\n".repeat(2_926);
         let tested = format!("fn a() {{}}\n#[cfg(test)]\nmod tests {{\n{long}}}\n");
         let of = |path, text: &str| Tree::of([(path, text)]);
         assert_eq!(budgets(&of("agent/crates/bpf/src/lib.rs", &long)).len(), 1);
