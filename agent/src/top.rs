@@ -24,7 +24,10 @@ use keys::Heed;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, DisableMouseCapture, EnableMouseCapture};
 use ratatui::crossterm::execute;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
+use signal_hook::consts::{SIGHUP, SIGTERM};
 use state::State;
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
@@ -33,6 +36,8 @@ use std::time::{Duration, Instant};
 
 /// How long the loop waits for a key before it looks for news.
 const TURN: Duration = Duration::from_millis(100);
+/// What `poll` says of a terminal whose other end is closed.
+const GONE: PollFlags = PollFlags::HUP.union(PollFlags::ERR).union(PollFlags::NVAL);
 /// Keys that are heeded before the screen is drawn again.
 const KEYS_IN_A_TURN: usize = 64;
 
@@ -81,15 +86,27 @@ pub fn run(
         return Err(TopError::NoTerminal);
     }
     let is_ended = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&is_ended))?;
-    }
+    signal_hook::flag::register(SIGTERM, Arc::clone(&is_ended))?;
+    // The terminal is gone: there is nothing to restore, and reading it would never end.
+    signal_hook::flag::register_conditional_shutdown(SIGHUP, 1, Arc::new(AtomicBool::new(true)))?;
     let mut state = State::new(options, filter);
     let mut terminal = start()?;
     let feed = feed::start(options.every, look);
     let shown = show(&mut terminal, &mut state, &feed, &is_ended);
     stop();
     Ok(shown?)
+}
+
+/// Waits a turn for a key; whether nobody is at the other end of the terminal any more.
+fn is_gone() -> io::Result<bool> {
+    let stdin = io::stdin();
+    let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
+    match poll(&mut polled, Timespec::try_from(TURN).ok().as_ref()) {
+        Ok(_) => Ok(polled.iter().any(|one| one.revents().intersects(GONE))),
+        // A change of the size, as a signal.
+        Err(Errno::INTR) => Ok(false),
+        Err(why) => Err(why.into()),
+    }
 }
 
 fn start() -> io::Result<DefaultTerminal> {
@@ -123,7 +140,10 @@ fn show(
             terminal.draw(|frame| screen::draw(frame, state))?;
             is_changed = false;
         }
-        if !event::poll(TURN)? {
+        if !event::poll(Duration::ZERO)? {
+            if is_gone()? {
+                return Ok(());
+            }
             continue;
         }
         for _ in 0..KEYS_IN_A_TURN {

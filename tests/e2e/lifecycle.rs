@@ -5,4 +5,5 @@ mod log;
 mod receivers;
 mod reload;
 mod table;
+mod top;
 mod usage;

@@ -68,7 +68,8 @@ fn braille(two: &[Option<f64>]) -> char {
     };
     let left = dots(two.first().copied().flatten(), LEFT);
     let right = dots(two.get(1).copied().flatten(), RIGHT);
-    char::from_u32(0x2800 + left + right).unwrap_or(' ')
+    // An empty pattern is a letter that terminals do not agree on.
+    char::from_u32(0x2800 + left + right).filter(|dots| *dots != '\u{2800}').unwrap_or(' ')
 }
 
 fn ascii(value: Option<f64>) -> char {

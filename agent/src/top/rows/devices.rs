@@ -7,7 +7,8 @@ use crate::top::state::State;
 use crate::top::tree::names;
 use crate::who::{Device, HostReport, Process};
 use gpuwho_model::screen::width;
-use gpuwho_model::text::plural;
+use gpuwho_model::text::{plural, ranges};
+use gpuwho_pipeline::health::report::ConditionView;
 use std::collections::BTreeSet;
 
 /// Columns of a device, by what the screen has room for.
@@ -52,15 +53,11 @@ pub(super) fn page(state: &State, look: &Look, wide: usize) -> Page {
     let mut rows: Vec<Row> = Vec::new();
     for device in shown {
         rows.push(line(state, report, device, &columns));
-        rows.extend(device.health.iter().map(|condition| {
-            let mark = if condition.severity == "critical" { Mark::Bad } else { Mark::Warning };
-            let text = format!("    {}: {}", condition.severity, condition.reason);
-            Row::text(&text, mark)
-        }));
         if state.toggled.contains(&device.uuid) {
             rows.extend(processes(state, report, device, wide));
         }
     }
+    rows.extend(conditions(state, report));
     if report.devices.is_empty() {
         rows.push(Row::text("no accelerator; `gpuwho doctor` says why", Mark::Plain));
     } else if rows.is_empty() {
@@ -74,6 +71,25 @@ pub(super) fn page(state: &State, look: &Look, wide: usize) -> Page {
         rows.extend(below.rows);
     }
     Page { header: titles(&columns), rows }
+}
+
+/// What is wrong, a line for all devices of which it is true.
+fn conditions(state: &State, report: &HostReport) -> Vec<Row> {
+    let mut found: Vec<(&ConditionView, Vec<String>)> = Vec::new();
+    for device in report.devices.iter().filter(|one| state.filter.has_device(report, one)) {
+        for condition in &device.health {
+            match found.iter_mut().find(|(known, _)| known.is_alike(condition)) {
+                Some((_, names)) => names.push(report.name(device)),
+                None => found.push((condition, vec![report.name(device)])),
+            }
+        }
+    }
+    let line = |(condition, names): &(&ConditionView, Vec<String>)| {
+        let mark = if condition.severity == "critical" { Mark::Bad } else { Mark::Warning };
+        let text = format!("{} on GPU {}: {}", condition.severity, ranges(names), condition.reason);
+        Row::text(&text, mark)
+    };
+    found.iter().map(line).collect()
 }
 
 fn titles(columns: &Columns) -> String {
