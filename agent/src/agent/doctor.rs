@@ -118,8 +118,10 @@ fn group_of(source: &str) -> Group {
     let is_vendors = DEVICES.iter().any(|vendor| vendor.name == source);
     if is_vendors || source == "nvml_events" {
         Group::Devices
-    } else if providers::is_provider(source) {
+    } else if source == "names" || providers::is_provider(source) {
         Group::Metadata
+    } else if ["agent", "events", "pipeline", "tenant_files", "upkeep"].contains(&source) {
+        Group::Agent
     } else if ["nccl", "collectives", "engine"].iter().any(|kind| source.starts_with(kind)) {
         Group::Engines
     } else {

@@ -18,16 +18,16 @@ pub struct Selection {
     /// Only these devices: index, VENDOR:INDEX, UUID or PCI address; may be repeated.
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     gpu: Vec<String>,
-    /// Only this user's processes: name or number.
+    /// Only this user: name or number.
     #[arg(short, long, value_name = "USER")]
     user: Option<String>,
-    /// Only processes of the pods whose name begins so.
+    /// Only pods whose name starts with this.
     #[arg(long, value_name = "NAME")]
     pod: Option<String>,
-    /// Only processes of this Kubernetes namespace.
+    /// Only this Kubernetes namespace.
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
-    /// Only processes of this Slurm job.
+    /// Only this Slurm job.
     #[arg(long, value_name = "ID")]
     job: Option<String>,
     /// Order of the processes on a device.

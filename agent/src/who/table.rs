@@ -4,7 +4,7 @@
 
 mod columns;
 mod remarks;
-mod row;
+pub(super) mod row;
 
 use self::columns::Columns;
 use self::row::{Row, Values, about, nodes, use_of};
@@ -104,7 +104,8 @@ impl HostReport {
 
     fn rows(&self, device: &Device, common: &[(&ConditionView, Vec<String>)]) -> Vec<Row> {
         let mut rows = vec![Row::device(device, self.name(device))];
-        if device.state != "ok" {
+        // A released device is not read on purpose.
+        if device.state != "ok" && device.state != "released" {
             let age = device.read_age_seconds.map(|age| format!("last read {age:.0} s ago"));
             let reason = Some(device.reason.clone()).filter(|reason| !reason.is_empty());
             let words: Vec<_> = [age, reason].into_iter().flatten().collect();

@@ -68,7 +68,7 @@ fn shows(name: &str) {
     }
     for vendor in DEVICES {
         let is_here = scenario.groups.iter().any(|group| group.vendor == vendor.name);
-        let line = format!("agent: {} ", vendor.name);
+        let line = format!("{} ", vendor.name);
         let state = doctor.lines().find_map(|text| text.trim_start().strip_prefix(&line));
         let state = state.and_then(|rest| rest.split_whitespace().next());
         // One that is off is not asked for.

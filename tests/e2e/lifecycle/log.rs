@@ -30,9 +30,9 @@ fn the_log_says_what_was_found_and_the_outcome_of_a_reload() {
         lines.iter().any(|line| line.contains(text)).then_some(())
     });
     assert!(found.is_some(), "{lines:#?}");
-    let is_about_absence = |line: &&String| line.contains("source started");
+    let is_about_absence = |line: &&String| line.contains(" is absent");
     assert_eq!(lines.iter().find(is_about_absence), None, "one line for all that is not here");
-    assert!(lines.iter().any(|line| line.contains("exports by file")), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("exporting: file")), "{lines:#?}");
     let text = || fs::read_to_string(folder.path().join("points.jsonl")).unwrap_or_default();
     let is_told = || text().contains("gpu.driver.vulnerable").then_some(());
     assert!(until(WITHIN, is_told).is_some(), "that driver has known holes");

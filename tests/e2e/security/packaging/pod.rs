@@ -175,9 +175,9 @@ fn look_at_what_works(agent: &Container) {
     for ok in [
         "privilege",
         "cgroup namespace",
-        "open hook",
-        "kernel log",
-        "collectives",
+        "device_users",
+        "kmsg",
+        "nccl",
         "pod logs",
         "nvidia",
         "cri",

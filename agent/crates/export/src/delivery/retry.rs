@@ -3,6 +3,7 @@
 use super::cause::Cause;
 use super::settings::Backoff;
 use hyper::header::{HeaderMap, RETRY_AFTER};
+use std::fmt;
 use std::hash::BuildHasher as _;
 use std::hash::RandomState;
 use std::time::{Duration, SystemTime};
@@ -21,6 +22,18 @@ pub(crate) enum Verdict {
     NotOurs,
     /// Refused permanently.
     Refused(Cause),
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accepted { rejected: 0, .. } => f.write_str("accepted"),
+            Self::Accepted { rejected, .. } => write!(f, "accepted, {rejected} points rejected"),
+            Self::Retry { cause, .. } => write!(f, "not now: {cause}"),
+            Self::NotOurs => f.write_str("of another sink, not sent"),
+            Self::Refused(cause) => write!(f, "refused: {cause}"),
+        }
+    }
 }
 
 impl Verdict {
