@@ -22,7 +22,7 @@ impl DeviceReader {
         let ready = self.open(session, timeout)? && self.settle(session)?;
         session.late = !ready;
         let Some(devices) = session.devices.filter(|_| ready) else {
-            self.states.rest(DeviceState::Hung, &session.why_late(None));
+            self.states.mark_rest(DeviceState::Hung, &session.why_late(None));
             return Ok(());
         };
         let count = self.is_time_to_count(session)?;
@@ -52,9 +52,9 @@ impl DeviceReader {
         self.classify_gone(session, devices)?;
         for slot in &missing {
             let why = session.why_late(Some(*slot));
-            self.states.silent(*slot, Unavailable { state: DeviceState::Hung, why });
+            self.states.mark_hung(*slot, Unavailable { state: DeviceState::Hung, why });
         }
-        self.states.unlisted(&self.context.inventory);
+        self.states.mark_missing(&self.context.inventory);
         self.slow.retain(|slot| missing.contains(slot));
         self.slow.extend(missing);
         self.restarts.succeeded();
@@ -106,7 +106,7 @@ impl DeviceReader {
             Frame::Opened { devices } => {
                 session.devices = Some(devices);
                 session.stuck.remove(&None);
-                self.states.renumber();
+                self.states.reset_slots();
                 self.checks = Checks::of(self.vendor.name);
             }
             Frame::Refused { refusal, text } => return Err(Disconnect::Refused { refusal, text }),
