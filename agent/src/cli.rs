@@ -11,20 +11,20 @@ mod run;
 mod screen;
 mod show;
 mod who;
+mod wrong;
 
 use crate::agent::configuration::Configuration;
 use crate::agent::probes::PROBES;
 use crate::agent::reload::Load;
 use crate::agent::{sinks, sources};
-use clap::error::{ContextKind, ErrorKind};
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use gpuwho_export::prometheus::def::DEFAULT_ADDRESS;
 use gpuwho_model::config::{ConfigError, Flags};
 use gpuwho_model::text::printable_lines;
 use gpuwho_sys::memory;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use wrong::{in_words, misplaced};
 
 const AFTER: &str = "\
 Settings: the file, then environment variables, then flags. The file is --config, or
@@ -298,29 +298,6 @@ pub fn main() -> ExitCode {
             ExitCode::from(if usage { 2 } else { 1 })
         }
     }
-}
-
-/// For who types what other programs of this kind take.
-fn in_words(error: clap::Error) -> clap::Error {
-    let word = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
-    let Some(word) = word.filter(|word| ["top", "ps", "watch", "list"].contains(&&**word)) else {
-        return error;
-    };
-    let text =
-        format!("no command `{word}`: `gpuwho` prints the table, `gpuwho --watch` repeats it");
-    Cli::command().error(ErrorKind::InvalidSubcommand, text)
-}
-
-/// An option of `gpuwho` alone before a command, which would ignore it; every one takes the output's format.
-fn misplaced(matches: &ArgMatches) -> Option<clap::Error> {
-    let (name, _) = matches.subcommand()?;
-    let command = Cli::command();
-    let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-    let mut given = command.get_arguments().filter(|arg| is_given(arg.get_id().as_str()));
-    let option = given.find(|arg| !arg.is_global_set())?.get_long()?;
-    let text =
-        format!("--{option} before `{name}` has no effect: write it after `{name}`, if it has it");
-    Some(Cli::command().error(ErrorKind::ArgumentConflict, text))
 }
 
 /// The error and its causes; most of our errors have their cause in their own words already.

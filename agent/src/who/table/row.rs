@@ -48,7 +48,7 @@ pub(super) struct Values {
 }
 
 impl Row {
-    pub(super) fn device(device: &Device, index: String) -> Self {
+    pub(super) fn device(device: &Device, index: &str) -> Self {
         let watts = |watts: f64| format!("{watts:.0} W");
         let celsius = |celsius: f64| format!("{celsius:.0} C");
         let values = Values {
@@ -58,7 +58,7 @@ impl Row {
             temperature: device.temperature_celsius.map_or("-".into(), celsius),
         };
         let (model, state) = (clean(&device.model).into(), clean(&device.state).into());
-        Self::Device { index: clean(&index).into(), model, state, values }
+        Self::Device { index: clean(index).into(), model, state, values }
     }
 
     pub(super) fn instance(instance: &Instance) -> Self {

@@ -87,6 +87,15 @@ pub(super) fn chance() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_is_said_in_a_few_words() {
+        let accepted = |rejected| Verdict::Accepted { rejected, message: String::new() };
+        let refused = Verdict::lost(Cause::Refused).to_string();
+        assert_eq!(accepted(0).to_string(), "accepted");
+        assert_eq!(accepted(3).to_string(), "accepted, 3 points rejected");
+        assert!(refused.starts_with("not now: connection refused"), "{refused}");
+    }
     use hyper::header::HeaderValue;
 
     const BACKOFF: Backoff =
