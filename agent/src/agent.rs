@@ -86,7 +86,7 @@ pub enum RunError {
 }
 
 /// Runs the agent until it receives SIGINT or SIGTERM, or its terminal is closed. At SIGHUP it reads
-/// the configuration again with `load`.
+/// the configuration again with `load`; SIGUSR1 and SIGUSR2 change nothing.
 pub fn run(configuration: Configuration, load: Load) -> Result<(), RunError> {
     let settings = &configuration.settings;
     let heartbeat = Arc::new(Heartbeat::new(settings.interval));

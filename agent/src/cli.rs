@@ -1,5 +1,5 @@
 //! The command line: what each command takes, and its exit code (0 done, 1 failed, 2 wrong usage
-//! or configuration, 3 no accelerator).
+//! or configuration, 3 no accelerator). A sentence of the help has 25 words at most.
 
 mod append;
 mod doctor;
@@ -12,27 +12,27 @@ mod screen;
 mod show;
 mod top;
 mod who;
+mod wrong;
 
 use crate::agent::configuration::Configuration;
 use crate::agent::probes::PROBES;
 use crate::agent::reload::Load;
 use crate::agent::{sinks, sources};
-use clap::error::ErrorKind;
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use gpuwho_export::prometheus::def::DEFAULT_ADDRESS;
 use gpuwho_model::config::{ConfigError, Flags};
 use gpuwho_model::text::printable_lines;
 use gpuwho_sys::memory;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use wrong::{in_words, misplaced};
 
 const AFTER: &str = "\
-Settings come from the file (--config, else /etc/gpuwho/gpuwho.toml if it is there), then from the
-environment (GPUWHO_<SECTION>_<KEY>, and OTEL_EXPORTER_OTLP_* for the receiver), then from flags.
+Settings: the file, then environment variables, then flags. The file is --config, or
+/etc/gpuwho/gpuwho.toml. Variables: GPUWHO_<SECTION>_<KEY>, and OTEL_EXPORTER_OTLP_* for the receiver.
 `gpuwho config sample` prints every key with its default.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 no accelerator or no driver for it.";
+Exit codes: 0 done, 1 failed or nothing matches, 2 wrong usage or configuration, 3 no accelerator.";
 
 /// The exit code where there is no accelerator to look at.
 const NO_DEVICE: u8 = 3;
@@ -42,10 +42,10 @@ const NO_RECEIPT: u8 = 1;
 
 const USUAL_FILE: &str = "/etc/gpuwho/gpuwho.toml";
 
-/// Whose work is on every accelerator, what it costs, and whether the hardware is well.
+/// Show who uses every accelerator, what it costs, and whether the hardware is healthy.
 ///
-/// Alone, it prints each accelerator and who is on it: from the running agent, or, where none
-/// runs, by reading for itself once.
+/// Without a command: print each accelerator and who is on it. The running agent answers; without one,
+/// the devices are read once.
 #[derive(Debug, Parser)]
 #[command(name = "gpuwho", version, after_help = AFTER)]
 pub struct Cli {
@@ -60,10 +60,10 @@ struct Common {
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE", env = "GPUWHO_CONFIG")]
     config: Option<PathBuf>,
-    /// NVIDIA's management library, instead of libnvidia-ml.so.1.
+    /// Path of NVIDIA's management library (default: libnvidia-ml.so.1).
     #[arg(long, value_name = "PATH")]
     nvidia_library: Option<PathBuf>,
-    /// What to log on standard error: error, warn, info, debug, trace, or a filter like
+    /// Log level on standard error: error, warn, info, debug, trace, or a filter like
     /// info,gpuwho::export=debug.
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
@@ -71,32 +71,34 @@ struct Common {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run: read, attribute and export until stopped.
+    /// Run the agent: read devices, find who uses them, export, until stopped.
     Agent(AgentArgs),
-    /// Read the named sources (all without names) and write what they give, without an agent.
+    /// Read sources without an agent and write their points.
     Collect(CollectArgs),
     /// Watch accelerators and owners on the terminal: history, owners, engines, health.
     Top(top::TopArgs),
-    /// Print the last events of the devices: what they mean, what to do, whom they affect.
+    /// Show recent device events: meaning, remedy and affected users.
     Events(events::EventsArgs),
-    /// Say whether each device is healthy, why not, and what to do; for scripts by its exit code.
+    /// Check device health; exit code for scripts.
     Health(health::HealthArgs),
-    /// Print what a job, pod or unit had of the devices, what it used and what that cost.
+    /// Show the GPU time, energy and cost of a job, pod or unit.
     Receipt(receipt::ReceiptArgs),
-    /// Say what works on this host, what does not, why, and what to do about it.
+    /// Check this host: what works, what does not, and the remedy.
     Doctor(doctor::DoctorArgs),
-    /// Print every metric the agent can send.
+    /// List every metric that the agent can send.
     Metrics(MetricsArgs),
     /// Check a configuration file, or print a sample.
     Config(ConfigArgs),
-    /// Make the agent close every device handle, so that a driver can be unloaded or a GPU reset.
+    /// Close all devices for a while, for a driver upgrade or a GPU reset.
     Release(ReleaseArgs),
-    /// End a release early: open the devices again now.
+    /// End a release now: reopen the devices.
     Resume(SocketArgs),
-    /// Stop reporting a removed device as missing; of one that is there, forget the link of its slot.
+    /// Forget a removed device, or the recorded PCIe link of one that is present.
     Forget(ForgetArgs),
-    /// Print the completions of a shell: gpuwho completions bash > /etc/bash_completion.d/gpuwho
+    /// Print shell completions: gpuwho completions bash > /etc/bash_completion.d/gpuwho
     Completions(pages::CompletionsArgs),
+    /// Print the version.
+    Version,
     /// Write the manual's pages into a folder, for packages.
     #[command(hide = true)]
     Man(pages::ManArgs),
@@ -130,8 +132,8 @@ struct Output {
     /// Time between readings, like 10s.
     #[arg(long, value_name = "TIME")]
     interval: Option<String>,
-    /// OTLP receiver, like http://host:4318. Without http:// or https:// the connection is TLS
-    /// (host:4317 is https://host:4317), but plain text to this host itself. Port 4317 is gRPC.
+    /// OTLP receiver, like http://host:4318. Without a scheme: TLS, or plain text to this host. Port
+    /// 4317 is gRPC.
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
     #[arg(long, value_name = "SINK", value_parser = sinks::parse, help = sinks_help())]
@@ -139,7 +141,10 @@ struct Output {
 }
 
 fn sinks_help() -> String {
-    format!("Where else points go: {} (one JSON object a line); may be repeated", sinks::forms())
+    format!(
+        "Another place for points: {} (one JSON object a line); may be repeated",
+        sinks::forms()
+    )
 }
 
 fn sources_help() -> String {
@@ -147,7 +152,7 @@ fn sources_help() -> String {
         format!("\n  {:<16} {}", source.name, source.about)
     };
     let lines: String = sources::all().into_iter().map(line).collect();
-    format!("Sources to read; without names, the devices and the agent's own figures:{lines}")
+    format!("Sources to read (default: the devices and the agent's own metrics):{lines}")
 }
 
 fn self_tests_help() -> String {
@@ -161,7 +166,7 @@ fn self_tests_help() -> String {
 struct CollectArgs {
     #[arg(help = sources_help())]
     names: Vec<String>,
-    /// Read once and end, instead of at every interval.
+    /// Read once, then exit.
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -172,14 +177,11 @@ struct CollectArgs {
 
 #[derive(Debug, Args)]
 struct MetricsArgs {
-    /// Only metrics with this in their names.
+    /// Only metrics whose name contains this.
     #[arg(value_name = "PART", conflicts_with = "markdown")]
     part: Option<String>,
-    /// Print JSON.
-    #[arg(long, conflicts_with = "markdown")]
-    json: bool,
     /// Print METRICS.md and its pages, each behind the name of its file.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["json", "output"])]
     markdown: bool,
 }
 
@@ -191,8 +193,8 @@ struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Check a file: syntax, keys, values, and the certificates and folders that it names. Print how
-    /// many series and bytes this host can send by it at most.
+    /// Check a file: syntax, keys, values, certificates and folders. Print the most series and bytes
+    /// that this host can send.
     Check {
         /// The file.
         file: PathBuf,
@@ -203,8 +205,8 @@ enum ConfigCommand {
 
 #[derive(Debug, Args)]
 struct SocketArgs {
-    /// The agent's socket; default: gpuwho.sock in paths.run. Commands go over gpuwho-admin.sock
-    /// beside it, which only root and the agent's own user may use.
+    /// The agent's socket (default: gpuwho.sock in paths.run). Commands use gpuwho-admin.sock beside
+    /// it, as root or as the agent's own user.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     #[command(flatten)]
@@ -213,8 +215,8 @@ struct SocketArgs {
 
 #[derive(Debug, Args)]
 struct ReleaseArgs {
-    /// For how long, a day at most; the agent then opens them again by itself.
-    #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = humantime::parse_duration)]
+    /// For how long, at most a day; the agent then reopens them.
+    #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = who::time)]
     length: std::time::Duration,
     #[command(flatten)]
     socket: SocketArgs,
@@ -222,7 +224,7 @@ struct ReleaseArgs {
 
 #[derive(Debug, Args)]
 struct ForgetArgs {
-    /// The device, as `gpuwho --json` and `gpu.uuid` name it.
+    /// The device's UUID, from `gpuwho --json`.
     uuid: String,
     #[command(flatten)]
     socket: SocketArgs,
@@ -282,7 +284,7 @@ struct Usage(String);
 /// Runs the command; prints its error.
 pub fn main() -> ExitCode {
     memory::keep_little();
-    let matches = Cli::command().get_matches();
+    let matches = Cli::command().try_get_matches().unwrap_or_else(|error| in_words(error).exit());
     if let Some(error) = misplaced(&matches) {
         error.exit();
     }
@@ -301,18 +303,6 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// An option of `gpuwho` alone before a command, which would not heed it; `--json` every one takes.
-fn misplaced(matches: &ArgMatches) -> Option<clap::Error> {
-    let (name, _) = matches.subcommand()?;
-    let command = Cli::command();
-    let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-    let mut given = command.get_arguments().filter(|arg| is_given(arg.get_id().as_str()));
-    let option = given.find(|arg| arg.get_id() != "json")?.get_long()?;
-    let text =
-        format!("--{option} before `{name}` has no effect: write it behind, where {name} has it");
-    Some(Cli::command().error(ErrorKind::ArgumentConflict, text))
-}
-
 /// The error and its causes; most of our errors have their cause in their own words already.
 fn message(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |message, cause| match &*message {
@@ -323,22 +313,23 @@ fn message(error: &anyhow::Error) -> String {
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
-    let json = cli.who.json;
+    let json = cli.who.is_json();
     match cli.command {
         None => who::who(&cli.who),
-        Some(Command::Agent(args)) => run::run(&args),
+        Some(Command::Agent(args)) => run::run(&args, json),
         Some(Command::Collect(mut args)) => run::collect(&mut args),
         Some(Command::Top(args)) => top::top(&args),
-        Some(Command::Events(args)) => events::events(&args),
-        Some(Command::Health(args)) => health::health(&args),
-        Some(Command::Receipt(args)) => receipt::receipt(&args),
-        Some(Command::Doctor(args)) => doctor::doctor(&args),
-        Some(Command::Metrics(args)) => show::metrics(&args),
+        Some(Command::Events(args)) => events::events(&args, json),
+        Some(Command::Health(args)) => health::health(&args, json),
+        Some(Command::Receipt(args)) => receipt::receipt(&args, json),
+        Some(Command::Doctor(args)) => doctor::doctor(&args, json),
+        Some(Command::Metrics(args)) => show::metrics(&args, json),
         Some(Command::Config(args)) => show::config(&args.command, json),
         Some(Command::Release(args)) => show::release(&args, json),
         Some(Command::Resume(args)) => show::resume(&args, json),
         Some(Command::Forget(args)) => show::forget(&args, json),
         Some(Command::Completions(args)) => pages::completions(&args),
+        Some(Command::Version) => show::version(json),
         Some(Command::Man(args)) => pages::man(&args),
         Some(Command::DeviceReader(args)) => run::device_reader(&args),
         Some(Command::FileReader(args)) => run::file_reader(args),
@@ -424,16 +415,55 @@ mod tests {
     fn json_may_stand_before_or_behind_a_command() {
         for line in ["gpuwho --json doctor", "gpuwho doctor --json", "gpuwho --json events"] {
             let cli = parsed(line).unwrap();
-            let json = match &cli.command {
-                Some(Command::Doctor(args)) => args.json,
-                Some(Command::Events(args)) => args.json,
-                _ => false,
-            };
-            assert!(json && cli.who.json, "{line}");
+            assert!(cli.command.is_some() && cli.who.is_json(), "{line}");
         }
-        assert!(parsed("gpuwho --json").unwrap().who.json);
-        assert!(parsed("gpuwho resume --json").unwrap().who.json);
-        assert!(!parsed("gpuwho doctor").unwrap().who.json);
+        for line in ["gpuwho -o json", "gpuwho resume --json", "gpuwho agent --output json"] {
+            assert!(parsed(line).unwrap().who.is_json(), "{line}");
+        }
+        for line in ["gpuwho doctor", "gpuwho -o text events"] {
+            assert!(!parsed(line).unwrap().who.is_json(), "{line}");
+        }
+        for line in ["gpuwho health --brief -o json", "gpuwho receipt 7 --line --json"] {
+            assert!(parsed(line).unwrap_err().contains("cannot be used with"), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_people_type_first_works_or_is_answered_with_what_does() {
+        for line in ["gpuwho -w", "gpuwho -w 5 -u alice -n serving", "gpuwho version"] {
+            assert!(parsed(line).is_ok(), "{line}");
+        }
+        for word in ["watch", "ps"] {
+            let error =
+                in_words(Cli::command().try_get_matches_from(["gpuwho", word]).unwrap_err());
+            let text = error.to_string();
+            assert!(text.contains("`gpuwho` prints") && text.contains("gpuwho --watch"), "{text}");
+        }
+        let error = parsed("gpuwho events --since yesterday").unwrap_err();
+        assert!(error.contains("like 10m or 2h"), "{error}");
+        let error = parsed("gpuwho --watch abc").unwrap_err();
+        assert!(error.contains("seconds from 1 to 3600"), "{error}");
+    }
+
+    /// Sentences of help: they end with a full stop before a space, or with a paragraph.
+    fn sentences(command: &clap::Command) -> Vec<String> {
+        let about = [command.get_about(), command.get_long_about(), command.get_after_help()];
+        let of_args = command.get_arguments().flat_map(|arg| [arg.get_help(), arg.get_long_help()]);
+        let texts = about.into_iter().chain(of_args).flatten().map(ToString::to_string);
+        let own = texts.flat_map(|text| {
+            let parts = text.split("\n\n").flat_map(|part| part.split(". "));
+            parts.map(str::to_owned).collect::<Vec<_>>()
+        });
+        own.chain(command.get_subcommands().flat_map(sentences)).collect()
+    }
+
+    #[test]
+    fn no_sentence_of_help_has_more_than_25_words() {
+        for sentence in sentences(&Cli::command()) {
+            // A list of names is none.
+            let is_list = sentence.contains("\n  ") || sentence.starts_with("One of: ");
+            assert!(is_list || sentence.split_whitespace().count() <= 25, "{sentence}");
+        }
     }
 
     #[test]

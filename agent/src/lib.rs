@@ -1,5 +1,5 @@
 //! gpuwho reports whose work is on the accelerators of a host, what it costs, and whether the
-//! hardware is well.
+//! hardware is healthy.
 //!
 //! The binary: it puts the crates below `agent/crates` together. [`agent`] has the tables of sources, probes
 //! and sinks, the tick and the reload; [`settings`] the configuration; [`cli`], [`control`] and [`who`] what

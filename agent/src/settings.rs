@@ -71,6 +71,8 @@ const AGENT_SAMPLE: &str = r#"# Time between readings.
 # What to log on standard error: error, warn, info, debug, trace, or a filter like
 # info,gpuwho::export=debug.
 #: log = "info"
+# Lines of text, or JSON: an object a line.
+#: log_format = "text"
 "#;
 const TELEMETRY_SAMPLE: &str = "# Send the agent's own log records to the OTLP receiver as well.
 #: logs = false
@@ -101,6 +103,7 @@ pub static LAST: &[Section] = &[
 struct RawAgent {
     interval: Option<String>,
     log: Option<String>,
+    log_format: Option<String>,
     series_limit: Option<u32>,
     cpu_limit: Option<f64>,
     show_others: Option<bool>,
@@ -129,6 +132,8 @@ pub struct Settings {
     pub advisories: bool,
     /// What to log: `error` to `trace`, or `tracing`'s filter syntax.
     pub log: String,
+    /// Whether log lines are JSON.
+    pub logs_json: bool,
     /// What all points say of this host.
     pub resource: ResourceSettings,
     /// Where the host's files are.
@@ -186,6 +191,7 @@ impl Settings {
             advisories: advisories::are_enabled(tables)?,
             resource: ResourceSettings::resolve(tables)?,
             log: log(flags.log.clone(), agent.log)?,
+            logs_json: logs_json(agent.log_format.as_deref())?,
             nodes: device_users::source::watched(tables, device::nodes())?,
             control,
             attribution: attribute::Settings { slurm, nested },
@@ -255,6 +261,17 @@ fn log(flag: Option<String>, file: Option<String>) -> Result<String, ConfigError
     let text = flag.or(file).unwrap_or_else(|| "info".into());
     checks::log(key, &text)?;
     Ok(text)
+}
+
+fn logs_json(format: Option<&str>) -> Result<bool, ConfigError> {
+    match format {
+        None | Some("text") => Ok(false),
+        Some("json") => Ok(true),
+        Some(other) => {
+            let problem = format!("there is no format `{other}`");
+            Err(checks::wrong("agent.log_format", problem, "write text or json"))
+        }
+    }
 }
 
 fn series_limit(raw: Option<u32>) -> Result<usize, ConfigError> {

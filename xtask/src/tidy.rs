@@ -61,6 +61,8 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     rooms::order,
     sizes::budgets,
     words::retired,
+    words::phrases,
+    words::long_sentences,
     documents::source_paths,
     documents::measured_tables,
     documents::links,

@@ -41,7 +41,7 @@ pub fn diagnose(configuration: &Configuration, agent: Option<&HostReport>) -> Ve
 pub fn of_report(report: &HostReport) -> Vec<Finding> {
     let sources = report.sources.iter().map(|one| of_source(one, group_of(&one.name)));
     let receivers = report.receivers.iter().map(|one| of_source(one, Group::Receivers));
-    let devices = report.devices.iter().map(|device| of_device(device, report.name(device)));
+    let devices = report.devices.iter().map(|device| of_device(device, &report.name(device)));
     sources.chain(receivers).chain(devices).collect()
 }
 
@@ -53,11 +53,13 @@ fn of_source(source: &Source, group: Group) -> Finding {
         "ready" => ("ok", &**reason),
         state => (state, &**reason),
     };
+    // The agent itself has a line of its own.
+    let name = if name == "agent" { "own metrics" } else { name };
     Finding::new(name, state, facts, remedy).of(group)
 }
 
 /// How a device stands.
-fn of_device(device: &Device, name: String) -> Finding {
+fn of_device(device: &Device, name: &str) -> Finding {
     let facts = format!("{} {} {}", device.model, device.uuid, device.reason);
     let facts = facts.trim_end().to_owned() + &unread(device);
     let subject = format!("device {name}");
@@ -118,12 +120,14 @@ fn group_of(source: &str) -> Group {
     let is_vendors = DEVICES.iter().any(|vendor| vendor.name == source);
     if is_vendors || source == "nvml_events" {
         Group::Devices
-    } else if providers::is_provider(source) {
+    } else if source == "names" || providers::is_provider(source) {
         Group::Metadata
     } else if ["nccl", "collectives", "engine"].iter().any(|kind| source.starts_with(kind)) {
         Group::Engines
-    } else {
+    } else if ["cgroups", "device_users", "host", "kmsg"].contains(&source) {
         Group::Kernel
+    } else {
+        Group::Agent
     }
 }
 
@@ -139,7 +143,7 @@ mod tests {
             "power_watts": null, "temperature_celsius": null, "processes": [],
         }))
         .unwrap();
-        of_device(&device, "0".into()).facts
+        of_device(&device, "0").facts
     }
 
     #[test]

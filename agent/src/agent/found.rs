@@ -7,6 +7,7 @@ use crate::advisories;
 use gpuwho_bpf::device_users;
 use gpuwho_model::catalog::agent::SourceState;
 use gpuwho_model::catalog::event::EventKind;
+use gpuwho_model::finding::{Finding, NOTICE};
 use gpuwho_model::sample::SourcePart;
 use gpuwho_owners::host::boot_time_ns;
 use gpuwho_owners::inventory::GpuInfo;
@@ -70,7 +71,7 @@ pub(super) fn log(core: &Core) {
     let absent: Vec<&str> = absent.map(|(name, _)| *name).collect();
     if !absent.is_empty() {
         let absent = absent.join(", ");
-        tracing::info!("not on this host, and looked for again: {absent}");
+        tracing::debug!("not present, will keep checking: {absent}");
     }
 }
 
@@ -103,14 +104,21 @@ fn devices(all: &[Arc<GpuInfo>]) -> Vec<String> {
     count.into_iter().map(|(words, count)| format!("{count} {words}")).collect()
 }
 
-/// Logs where the points go.
+/// Logs where the points go, a line each.
 pub(super) fn log_receivers(configuration: &Configuration, open: &[&'static str]) {
-    let findings = configuration.sinks.iter().flat_map(|(_, sink)| sink.diagnose());
-    let facts = findings.filter(|finding| finding.state == "ok").map(|finding| finding.facts);
-    let to: Vec<String> = facts.collect();
-    let sinks = open.iter().map(|name| name.trim_start_matches("sink:")).collect::<Vec<_>>();
-    let to = (!to.is_empty()).then(|| to.join("; "));
-    tracing::info!(to, "exports by {}", sinks.join(", "));
+    let findings: Vec<Finding> =
+        configuration.sinks.iter().flat_map(|(_, sink)| sink.diagnose()).collect();
+    for Finding { subject, state, facts, remedy, .. } in &findings {
+        match &**state {
+            "ok" => tracing::info!("exporting: {subject} {facts}"),
+            NOTICE => tracing::warn!(remedy, "exporting: {subject} {facts}"),
+            _ => {}
+        }
+    }
+    let of_finding = |name: &str| findings.iter().any(|finding| name.contains(&*finding.subject));
+    for name in open.iter().filter(|name| !of_finding(name)) {
+        tracing::info!("exporting: {}", name.trim_start_matches("sink:"));
+    }
 }
 
 #[cfg(test)]

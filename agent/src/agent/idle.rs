@@ -8,7 +8,7 @@ use super::{Core, RunError, spawn};
 use crate::control::{self, Access};
 use gpuwho_collect::schedule::{Event, Stop};
 use gpuwho_model::poller::{LINGER, Poller, Task};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 use std::io::IsTerminal as _;
@@ -40,7 +40,7 @@ impl AgentSignals {
         reloads: Requests,
     ) -> Result<Self, RunError> {
         let (read, write) = UnixStream::pair().map_err(RunError::Signals)?;
-        let all = [SIGHUP, SIGINT, SIGTERM];
+        let all = [SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2];
         let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, all);
         Ok(Self { delivery: delivery.map_err(RunError::Signals)?, stop, batches, reloads })
     }
@@ -56,6 +56,10 @@ impl AgentSignals {
                 for signal in self.delivery.pending() {
                     if signal == SIGHUP && !has_terminal {
                         self.reloads.request();
+                        continue;
+                    }
+                    if [SIGUSR1, SIGUSR2].contains(&signal) {
+                        tracing::warn!(signal, "ignored: SIGHUP reloads, SIGTERM stops");
                         continue;
                     }
                     tracing::info!(signal, "stopping");

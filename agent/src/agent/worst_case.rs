@@ -119,16 +119,18 @@ impl WorstCase {
             ));
         }
         if self.devices.is_empty() {
-            line(format_args!("{:>7} series  of devices: no driver of an accelerator has one", 0));
+            line(format_args!("{:>7} device series: no accelerator driver found", 0));
         }
         for Each { of, series } in &self.each {
-            line(format_args!("{series:>7} series  each: {of}"));
+            let of =
+                ["a ", "an ", "the "].iter().find_map(|word| of.strip_prefix(word)).unwrap_or(of);
+            line(format_args!("{series:>7} series  per {of}"));
         }
         for Limited { pattern, series } in &self.families {
             line(format_args!("{series:>7} series  of {pattern} together (metrics.limits)"));
         }
         line(format_args!(
-            "{:>7} series  in all, and the agent's own (agent.series_limit)",
+            "{:>7} series  in total, with the agent's own (agent.series_limit)",
             self.limit
         ));
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
@@ -137,7 +139,7 @@ impl WorstCase {
         let interval = self.interval_s;
         let _ = writeln!(
             out,
-            "Every {interval} s to one OTLP receiver, with gzip: about {devices:.2} MB a minute of the\n\
+            "Every {interval} s to one OTLP receiver, with gzip: about {devices:.2} MB a minute for\n\
              devices, {all:.2} MB at the limit."
         );
         out
@@ -203,6 +205,6 @@ mod tests {
         assert!(limited.contains(line), "{limited}");
         let off = worst_case("[nvidia]\nenabled = false\n[amd]\nenabled = false\n");
         assert!(off.devices.is_empty() && off.of_devices == 0);
-        assert!(off.text().contains("no driver of an accelerator has one"), "{}", off.text());
+        assert!(off.text().contains("no accelerator driver found"), "{}", off.text());
     }
 }

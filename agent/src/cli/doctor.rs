@@ -18,25 +18,22 @@ const STATE: usize = 12;
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
-    /// Print JSON.
-    #[arg(long)]
-    pub(super) json: bool,
     /// Also show checks that do not apply to this host.
     #[arg(long)]
     all: bool,
     /// Print the kernel's messages in full.
     #[arg(short, long)]
     verbose: bool,
-    /// Check this agent only, by its socket; default: gpuwho.sock in paths.run.
+    /// Check only the agent of this socket (default: gpuwho.sock in paths.run).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
 
-pub(super) fn doctor(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn doctor(args: &DoctorArgs, json: bool) -> anyhow::Result<ExitCode> {
     let findings = findings(args, &args.common.load(None)?);
-    if args.json {
+    if json {
         let text = serde_json::to_string_pretty(&findings).context("cannot write JSON")?;
         print(&format!("{text}\n"))?;
     } else {
@@ -80,7 +77,6 @@ fn findings(args: &DoctorArgs, configuration: &Configuration) -> Vec<Finding> {
 
 /// What people call the sources that have other names in `gpuwho collect` and in metrics.
 const TITLES: &[(&str, &str)] = &[
-    ("agent", "agent's own metrics"),
     ("cgroups", "owners' cgroups"),
     ("device_users", "open hook"),
     ("engines", "inference engines"),
@@ -128,8 +124,6 @@ fn line(finding: &Finding, is_verbose: bool, screen: Screen) -> String {
     let text = [Some(wrapped(facts)), remedy.map(|remedy| wrapped(&remedy))];
     let text: String = text.into_iter().flatten().collect();
     let title = TITLES.iter().find(|(name, _)| *name == finding.subject);
-    // The agent itself is no source.
-    let title = title.filter(|_| finding.group != Group::Agent);
     let subject = title.map_or(&*finding.subject, |(_, title)| title);
     let subject = format!("{subject:<SUBJECT$}");
     let state = screen.paint(style, &format!("{:<STATE$}", finding.state));

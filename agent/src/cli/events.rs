@@ -14,25 +14,24 @@ use std::time::{Duration, SystemTime};
 
 /// Before what belongs to the event above.
 const INDENT: usize = 4;
+/// Devices of one cause whose owners are named; `--json` has all.
+const MAX_AFFECTED: usize = 4;
 /// Equal events of several devices within this time have one cause.
 const TOGETHER: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Args)]
 pub(super) struct EventsArgs {
-    /// Print JSON.
-    #[arg(long)]
-    pub(super) json: bool,
-    /// Only what happened in this time until now, like 10m or 2h.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    /// Only events of the last TIME, like 10m or 2h.
+    #[arg(long, value_name = "TIME", value_parser = who::time)]
     since: Option<Duration>,
-    /// The agent's socket; default: gpuwho.sock in paths.run.
+    /// The agent's socket (default: gpuwho.sock in paths.run).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
 
-pub(super) fn events(args: &EventsArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn events(args: &EventsArgs, json: bool) -> anyhow::Result<ExitCode> {
     let reply = match &args.socket {
         Some(socket) => who::ask_that(socket, &Request::Events),
         None => who::ask(&args.common.load(None)?.settings, &Request::Events),
@@ -45,7 +44,7 @@ pub(super) fn events(args: &EventsArgs) -> anyhow::Result<ExitCode> {
     if let Some(since) = args.since.and_then(|since| SystemTime::now().checked_sub(since)) {
         report = report.since(since);
     }
-    if args.json {
+    if json {
         let text = serde_json::to_string_pretty(&report).context("cannot write JSON")?;
         print(&format!("{text}\n"))?;
     } else {
@@ -118,6 +117,10 @@ fn one(alike: &[&EventView], is_mixed: bool, screen: Screen) -> String {
     let mut out = screen.wrap_painted(style, 0, &head);
     let mut affected: Vec<String> = alike.iter().map(|event| event.affected_words()).collect();
     affected.dedup();
+    if let more @ 1.. = affected.len().saturating_sub(MAX_AFFECTED) {
+        affected.truncate(MAX_AFFECTED);
+        affected.push(format!("and those on {more} devices more"));
+    }
     let affected = affected.join(", ");
     let (from, message) = event.message_words().unwrap_or_default();
     let details = [

@@ -17,9 +17,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const AFTER: &str = "\
-Exit codes: 0 no condition, 1 failed, 2 wrong usage or configuration, 3 no accelerator, 4 a warning,
-5 a critical condition, 6 a device cannot be judged now, 7 no agent answers. Of several devices the
-worst decides: 5, then 4, then 6.";
+Exit codes, of the worst device:
+  0  no condition
+  1  failed
+  2  wrong usage or configuration
+  3  no accelerator
+  4  a warning
+  5  a critical condition
+  6  a device cannot be judged now
+  7  no agent answers";
 
 const WARNING: u8 = 4;
 const CRITICAL: u8 = 5;
@@ -32,23 +38,20 @@ pub(super) struct HealthArgs {
     /// Only these devices: index, VENDOR:INDEX or UUID; may be repeated.
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     gpu: Vec<String>,
-    /// Print JSON.
-    #[arg(long)]
-    pub(super) json: bool,
-    /// Print one line, as for a reason field.
-    #[arg(long, conflicts_with = "json")]
+    /// Print one line, for a reason field.
+    #[arg(long, conflicts_with_all = ["json", "output"])]
     brief: bool,
-    /// Print the rules with their figures and sources, without asking the agent.
-    #[arg(long, conflicts_with_all = ["json", "brief", "gpu"])]
+    /// Print the rules with their thresholds and sources; needs no agent.
+    #[arg(long, conflicts_with_all = ["json", "output", "brief", "gpu"])]
     rules: bool,
-    /// The agent's socket; default: gpuwho.sock in paths.run.
+    /// The agent's socket (default: gpuwho.sock in paths.run).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
 
-pub(super) fn health(args: &HealthArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn health(args: &HealthArgs, json: bool) -> anyhow::Result<ExitCode> {
     if args.rules {
         let settings = args.common.load(None)?.settings;
         screen::write(&rules(&settings.health, screen::of_stdout()))?;
@@ -73,7 +76,7 @@ pub(super) fn health(args: &HealthArgs) -> anyhow::Result<ExitCode> {
         Err(error) => return Err(error.into()),
     };
     let report = selected(report, &args.gpu)?;
-    if args.json {
+    if json {
         let text = serde_json::to_string_pretty(&report).context("cannot write JSON")?;
         print(&format!("{text}\n"))?;
     } else if args.brief {

@@ -18,23 +18,20 @@ const INDENT: usize = 2;
 
 #[derive(Debug, Args)]
 pub(super) struct ReceiptArgs {
-    /// A Slurm job's id, a pod (its name, NAMESPACE/NAME or UID), a systemd unit, or a container's id.
+    /// A Slurm job id, a pod (NAME, NAMESPACE/NAME or UID), a systemd unit, or a container id.
     #[arg(value_name = "JOB|POD|UNIT")]
     name: String,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-    /// Print one line of KEY=VALUE for each receipt, for a job's comment.
-    #[arg(long, conflicts_with = "json")]
+    /// Print one line of KEY=VALUE for each receipt, for a job comment.
+    #[arg(long, conflicts_with_all = ["json", "output"])]
     line: bool,
-    /// The agent's socket; default: gpuwho.sock in paths.run.
+    /// The agent's socket (default: gpuwho.sock in paths.run).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
 
-pub(super) fn receipt(args: &ReceiptArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn receipt(args: &ReceiptArgs, json: bool) -> anyhow::Result<ExitCode> {
     let request = Request::Receipt { name: args.name.clone() };
     let reply = match &args.socket {
         Some(socket) => who::ask_that(socket, &request),
@@ -45,7 +42,7 @@ pub(super) fn receipt(args: &ReceiptArgs) -> anyhow::Result<ExitCode> {
         Reply::Refused { reason } => bail!("the agent keeps no receipts: {reason}"),
         other => bail!("the agent answered {other:?} to a question about receipts"),
     };
-    if args.json {
+    if json {
         print(&format!("{}\n", report.json().context("cannot write JSON")?))?;
     } else if args.line {
         report.receipts.iter().try_for_each(|receipt| print(&format!("{}\n", receipt.line())))?;
@@ -59,8 +56,9 @@ fn render(report: &ReceiptReport, name: &str, screen: Screen) -> String {
     let mut out = String::new();
     if report.receipts.is_empty() {
         let hidden =
-            if report.others_hidden { ", or is another user's: root sees all" } else { "" };
-        let text = format!("{}: no receipt of {name}; it had no device here{hidden}", report.host);
+            if report.others_hidden { ", or belongs to another user (run as root)" } else { "" };
+        let text =
+            format!("{}: no receipt for {name}: it used no device here{hidden}", report.host);
         out.push_str(&screen.wrap(0, &text));
     }
     for receipt in &report.receipts {
@@ -77,7 +75,7 @@ fn one(receipt: &Receipt, screen: Screen, out: &mut String) {
     }
     let mut line = |name: &str, text: String| {
         if !text.is_empty() {
-            out.push_str(&screen.wrap(INDENT, &format!("{:<12}{text}", format!("{name}:"))));
+            out.push_str(&screen.wrap(INDENT, &format!("{name}: {text}")));
         }
     };
     let length = Duration::from_secs_f64(receipt.seconds.max(0.0).round());
@@ -88,18 +86,18 @@ fn one(receipt: &Receipt, screen: Screen, out: &mut String) {
     receipt.cost.iter().for_each(|money| line("cost", amount(money)));
     line("energy", energy(receipt));
     let percent = |part: f64| format!("{:.0} %", part * 100.0);
-    line("busy", levels(receipt.utilization_mean, receipt.utilization_peak, percent));
+    line("utilization", levels("", receipt.utilization_mean, receipt.utilization_peak, percent));
     let gib = |bytes: f64| format!("{:.1} GiB", bytes / f64::from(1 << 30));
     let peak = receipt.memory_peak_bytes.map(|bytes| bytes as f64);
-    line("memory", levels(receipt.memory_mean_bytes, peak, gib));
+    line("memory", levels(" per GPU", receipt.memory_mean_bytes, peak, gib));
     let watts = |watts: f64| format!("{watts:.0} W");
-    line("power", levels(receipt.power_mean_watts, receipt.power_peak_watts, watts));
+    line("power", levels(" per GPU", receipt.power_mean_watts, receipt.power_peak_watts, watts));
     let reasons = receipt.throttled_seconds.iter();
     line("throttled", list(reasons.map(|(reason, seconds)| format!("{seconds:.0} s {reason}"))));
     line("collectives", collectives(receipt));
     if let Some(tokens) = &receipt.tokens {
         let (prompt, generated) = (tokens.prompt, tokens.generated);
-        line("tokens", format!("{prompt:.0} of prompts, {generated:.0} generated"));
+        line("tokens", format!("{} prompt, {} generated", grouped(prompt), grouped(generated)));
     }
     line("events", list(receipt.events.iter().map(|(event, count)| format!("{count} x {event}"))));
     line("shares", receipt.shares.join(", "));
@@ -134,17 +132,24 @@ fn title(receipt: &Receipt) -> String {
 }
 
 /// A mean and a peak of a device.
-fn levels(mean: Option<f64>, peak: Option<f64>, text: impl Fn(f64) -> String) -> String {
+fn levels(of: &str, mean: Option<f64>, peak: Option<f64>, text: impl Fn(f64) -> String) -> String {
     let Some(mean) = mean.map(&text) else { return "not known".to_owned() };
-    let peak = peak.map_or_else(|| "no peak".to_owned(), |peak| format!("{} at most", text(peak)));
-    format!("{mean} on the mean, {peak}, of a device")
+    let peak = peak.map_or_else(|| "no peak".to_owned(), |peak| format!("{} peak", text(peak)));
+    format!("{mean} average, {peak}{of}")
+}
+
+/// A whole number with its thousands apart.
+fn grouped(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let groups = digits.as_bytes().rchunks(3).rev();
+    groups.map(String::from_utf8_lossy).collect::<Vec<_>>().join(",")
 }
 
 fn hours(hours: GpuHours) -> String {
     let GpuHours { granted, used, idle, unknown } = hours;
     let granted = granted.map_or_else(
-        || "granted not known (neither kubelet nor Slurm names an allocation)".to_owned(),
-        |granted| format!("{granted:.4} granted"),
+        || "allocated not known (no allocation from kubelet or Slurm)".to_owned(),
+        |granted| format!("{granted:.4} allocated"),
     );
     let mut text = format!("{granted}, {used:.4} used, {idle:.4} idle");
     if unknown > 0.0 {
@@ -176,8 +181,8 @@ fn energy(receipt: &Receipt) -> String {
 
 fn collectives(receipt: &Receipt) -> String {
     let Some(known) = &receipt.collectives else { return String::new() };
-    let inside = known.seconds.map(|seconds| format!("{seconds:.1} s in them"));
-    let waiting = format!("{:.1} s until the last rank came", known.waiting_seconds);
+    let inside = known.seconds.map(|seconds| format!("{seconds:.1} s inside"));
+    let waiting = format!("{:.1} s waiting for the last rank", known.waiting_seconds);
     let slowest = known.slowest_rank.map(|rank| format!("slowest rank {rank}"));
     list(inside.into_iter().chain([waiting]).chain(slowest))
 }
@@ -186,10 +191,10 @@ fn of(device: &DeviceReceipt) -> String {
     let GpuHours { granted, used, .. } = device.gpu_hours;
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let parts = [
-        granted.map(|granted| format!("{granted:.4} h granted")),
+        granted.map(|granted| format!("{granted:.4} h allocated")),
         Some(format!("{used:.4} h used")),
         device.utilization_mean.map(|busy| format!("{:.0} % busy", busy * 100.0)),
-        device.memory_peak_bytes.map(|bytes| format!("{:.1} GiB at most", gib(bytes))),
+        device.memory_peak_bytes.map(|bytes| format!("{:.1} GiB peak", gib(bytes))),
     ];
     list(parts.into_iter().flatten())
 }

@@ -20,15 +20,16 @@ use gpuwho_sys::confine;
 use rustix::fd::AsFd as _;
 use std::process::ExitCode;
 use std::time::Duration;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer};
 
 /// How long the agent's own last log records may take to go out.
 const LAST_RECORDS: Duration = Duration::from_secs(2);
 
-pub(super) fn run(args: &AgentArgs) -> anyhow::Result<ExitCode> {
-    let configuration = args.common.load(Some(&args.output))?;
+pub(super) fn run(args: &AgentArgs, json: bool) -> anyhow::Result<ExitCode> {
+    let mut configuration = args.common.load(Some(&args.output))?;
+    configuration.settings.logs_json |= json;
     let settings = &configuration.settings;
     let telemetry = start_log(settings)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), interval = ?settings.interval, "starting");
@@ -151,6 +152,11 @@ fn start_log(settings: &Settings) -> anyhow::Result<Option<Telemetry>> {
         .with_writer(std::io::stderr)
         .with_ansi(colours)
         .with_target(false);
+    let lines: Box<dyn Layer<_> + Send + Sync> = if settings.logs_json {
+        Box::new(lines.json().flatten_event(true))
+    } else {
+        Box::new(lines)
+    };
     let log = tracing_subscriber::registry().with(records).with(filter).with(lines).with(LogLimit);
     log.try_init().context("cannot start the log")?;
     Ok(telemetry)

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use gpuwho_devices::{DEVICES, Vendor};
 use gpuwho_model::catalog::level::Level;
 use gpuwho_model::catalog::{self, MetricDef, document};
-use gpuwho_model::finding::Finding;
+use gpuwho_model::finding::{Finding, NOTICE};
 use gpuwho_model::screen::Screen;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -56,12 +56,19 @@ fn answer(message: &str, json: bool) -> anyhow::Result<()> {
     print(&format!("{text}\n"))
 }
 
-pub(super) fn metrics(args: &MetricsArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn version(json: bool) -> anyhow::Result<ExitCode> {
+    let version = env!("CARGO_PKG_VERSION");
+    let object = || serde_json::json!({ "version": version });
+    print(&if json { format!("{:#}\n", object()) } else { format!("gpuwho {version}\n") })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn metrics(args: &MetricsArgs, json: bool) -> anyhow::Result<ExitCode> {
     let part = args.part.as_deref().unwrap_or_default();
     if args.markdown {
         let vendors: Vec<_> = DEVICES.iter().map(Vendor::column).collect();
         print(&document::markdown(&vendors))?;
-    } else if args.json {
+    } else if json {
         print(&format!("{}\n", document::json(part).context("cannot write JSON")?))?;
     } else {
         print(&listed(part, screen::of_stdout())?)?;
@@ -89,11 +96,12 @@ fn listed(part: &str, screen: Screen) -> anyhow::Result<String> {
     Ok(out)
 }
 
-/// What the receivers cannot do on this host now, a line each.
+/// What the receivers cannot do on this host now, and what should be known of them, a line each.
 fn faults(configuration: &Configuration) -> Vec<String> {
     let found = configuration.sinks.iter().flat_map(|(_, sink)| sink.diagnose());
     let line = |found: Finding| format!("{}: {}; {}", found.subject, found.facts, found.remedy);
-    found.filter(Finding::is_fault).map(line).collect()
+    let is_shown = |finding: &Finding| finding.is_fault() || finding.state == NOTICE;
+    found.filter(is_shown).map(line).collect()
 }
 
 pub(super) fn config(command: &ConfigCommand, json: bool) -> anyhow::Result<ExitCode> {

@@ -1,6 +1,6 @@
 //! `gpuwho top`: what the screen asks the agent for, or reads without one.
 
-use super::who::{ask, read_by_another};
+use super::who::{ask, read_by_another, time};
 use super::{Common, screen};
 use crate::control::{self, ControlError, Reply, Request};
 use crate::settings::Settings;
@@ -21,7 +21,7 @@ pub(super) struct TopArgs {
     #[arg(value_name = "FILTER")]
     filter: Vec<String>,
     /// Time between two looks.
-    #[arg(short = 'd', long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
+    #[arg(short = 'd', long, value_name = "TIME", default_value = "2s", value_parser = time)]
     interval: Duration,
     /// Draw with ASCII only.
     #[arg(long)]

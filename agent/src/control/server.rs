@@ -183,11 +183,11 @@ impl Server<'_> {
                     Request::Forget { uuid } => self.answer.forget(uuid),
                     _ => Ok(self.answer.resume()),
                 };
-                let (user, process) = (client.uid, client.pid);
+                let (uid, pid) = (client.uid, client.pid);
                 match answer {
                     Ok(message) => {
                         // Who stopped the readings, and for how long.
-                        tracing::warn!(user, process, "{}: {message}", command.name());
+                        tracing::warn!(uid, pid, "{}: {message}", command.name());
                         Reply::Done { message }
                     }
                     Err(reason) => Reply::Refused { reason },

@@ -148,6 +148,7 @@ fn wrong_values_are_refused_with_key_value_and_remedy() {
         ("[sinks]\nfile_max_age = \"1s\"", "sinks.file_max_age", "`1s`", "1m or more"),
         ("[sinks]\nfile_keep = 5000", "sinks.file_keep", "5000", "1000 or less"),
         ("[agent]\nlog = \"inof\"", "agent.log", "`inof`", "write error, warn, info"),
+        ("[agent]\nlog_format = \"xml\"", "agent.log_format", "`xml`", "text or json"),
         ("[agent]\nlog = \"\"", "agent.log", "``", "write error, warn, info"),
         ("[agent]\nlog = \"info,loud\"", "agent.log", "loud", "gpuwho::export=debug"),
         ("[agent]\ninterval = \"1000d\"", "agent.interval", "longer than a day", "10s"),

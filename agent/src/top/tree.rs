@@ -2,6 +2,7 @@
 //! processes. What a level has is the sum of what is below it.
 
 use super::filter::Filter;
+use crate::who::table::row::names;
 use crate::who::{Device, HostReport, Process};
 use gpuwho_owners::attribute::view::OwnerView;
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,18 +149,6 @@ fn put(
     let part = whole.strip_prefix(&workload.name).unwrap_or_default();
     let process = format!("{} {}{part}", owner.pid, owner.comm);
     child(workload, places, &process, &key).add(share);
-}
-
-/// An owner, and the same without its container or its task.
-pub(super) fn names(owner: &OwnerView) -> [String; 2] {
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    let whole = owner.owner.clone().unwrap_or_else(|| "-".to_owned());
-    let last = match &owner.slurm_job {
-        Some(_) if owner.pod.is_none() => format!(" task {}", text(&owner.slurm_task)),
-        _ => format!(" [{}]", text(&owner.container)),
-    };
-    let short = whole.strip_suffix(&last).unwrap_or(&whole).to_owned();
-    [whole, short]
 }
 
 /// The child of a name, made where it is missing.

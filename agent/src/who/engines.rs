@@ -1,5 +1,6 @@
 //! Inference engines in the table: a line each, with what they serve and for whom.
 
+use super::table::row::names;
 use gpuwho_model::screen::{Screen, Style, clean, left, right, width};
 use gpuwho_model::text::printable;
 use gpuwho_owners::attribute::view::OwnerView;
@@ -38,7 +39,7 @@ impl EngineView {
     fn cells(&self) -> [String; 6] {
         let name = self.engine.as_deref().unwrap_or("?");
         let place = self.address.as_ref().map(|host| printable(host).into_owned());
-        let owner = self.owner.owner.clone().or(place);
+        let owner = self.owner.owner.as_ref().map(|_| names(&self.owner)[0].clone()).or(place);
         let number = |number: Option<i64>| number.map_or("-".into(), |number| number.to_string());
         [
             clean(&owner.unwrap_or("-".into())).into_owned(),
@@ -82,9 +83,17 @@ pub(super) fn table(engines: &[EngineView], screen: Screen) -> String {
         cells.collect::<Vec<_>>().join(" ").trim_end().to_owned()
     };
     let mut out = format!("\n{}\n", screen.paint(Style::Heading, &line(HEADER)));
-    for row in &rows {
+    for (row, engine) in rows.iter().zip(engines) {
+        let mut cells = row.each_ref().map(String::as_str);
+        let [_, short] = names(&engine.owner);
+        if width(cells[0]) > wide[0] && engine.owner.owner.is_some() {
+            // Never cut: without its container, else on lines of its own.
+            let has_room = width(&short) <= wide[0];
+            out.push_str(&if has_room { String::new() } else { screen.fold(0, &short) });
+            cells[0] = if has_room { &short } else { "" };
+        }
         // Writing to a String cannot fail.
-        let _ = writeln!(out, "{}", line(row.each_ref().map(String::as_str)));
+        let _ = writeln!(out, "{}", line(cells));
     }
     out
 }

@@ -8,6 +8,7 @@ use gpuwho_model::text::{device_name, plural, printable, sort_by_likeness};
 use gpuwho_owners::attribute::view::OwnerView;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 /// Known names in an answer that nothing matches.
 const MAX_NEAR: usize = 8;
@@ -18,16 +19,16 @@ pub struct Selection {
     /// Only these devices: index, VENDOR:INDEX, UUID or PCI address; may be repeated.
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     gpu: Vec<String>,
-    /// Only this user's processes: name or number.
+    /// Only this user: name or number.
     #[arg(short, long, value_name = "USER")]
     user: Option<String>,
-    /// Only processes of the pods whose name begins so.
+    /// Only pods whose name starts with this.
     #[arg(long, value_name = "NAME")]
     pod: Option<String>,
-    /// Only processes of this Kubernetes namespace.
+    /// Only this Kubernetes namespace.
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
-    /// Only processes of this Slurm job.
+    /// Only this Slurm job.
     #[arg(long, value_name = "ID")]
     job: Option<String>,
     /// Order of the processes on a device.
@@ -112,7 +113,9 @@ impl Selection {
         let (own, rest): (Vec<_>, Vec<_>) =
             std::mem::take(&mut device.processes).into_iter().partition(is_asked);
         let mut others = device.others.take().unwrap_or_default();
-        rest.iter().for_each(|process| others.add(process));
+        for process in &rest {
+            others.add(process);
+        }
         device.others = Some(others).filter(|others| others.processes > 0);
         if own.is_empty() {
             device.memory_exclusive_bytes = None;
@@ -148,11 +151,12 @@ impl Selection {
         let devices = plural(all.devices.len(), "accelerator", "accelerators");
         let mut text = format!("no process of {} on {devices}", names.join(", "));
         for known in known.into_iter().filter(|known| !known.is_empty()) {
-            text.push_str(&format!("; there are: {known}"));
+            // Writing to a String cannot fail.
+            let _ = write!(text, "; there are: {known}");
         }
         if let hidden @ 1.. = all.hidden_processes {
             let hidden = plural(hidden, "process", "processes");
-            text.push_str(&format!("; {hidden} of other users not searched, run as root"));
+            let _ = write!(text, "; {hidden} of other users not searched, run as root");
         }
         Some(text)
     }

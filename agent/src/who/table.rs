@@ -4,7 +4,7 @@
 
 mod columns;
 mod remarks;
-mod row;
+pub(crate) mod row;
 
 use self::columns::Columns;
 use self::row::{Row, Values, about, nodes, use_of};
@@ -77,14 +77,16 @@ impl HostReport {
         let released = self.devices.iter().filter(is_released).count();
         let silent = totals.devices.saturating_sub(totals.devices_ok + released);
         let counts = [(released, "released"), (silent, "not answering")].into_iter();
-        let counts = counts.filter(|(count, _)| *count > 0);
-        let counts: String = counts.map(|(count, state)| format!(", {count} {state}")).collect();
-        let text = if totals.devices == 0 {
-            ": no accelerator".to_owned()
+        let mut text = if totals.devices == 0 {
+            "no accelerator".to_owned()
         } else {
-            format!(": {processes} on {devices}{counts}")
+            format!("{processes} on {devices}")
         };
-        format!("{}{text}", screen::elide(&clean(host), width / 2))
+        for (count, state) in counts.filter(|(count, _)| *count > 0) {
+            // Writing to a String cannot fail.
+            let _ = write!(text, ", {count} {state}");
+        }
+        format!("{}: {text}", screen::elide(&clean(host), width / 2))
     }
 
     /// Conditions that several devices have, and which devices these are.
@@ -103,8 +105,9 @@ impl HostReport {
     }
 
     fn rows(&self, device: &Device, common: &[(&ConditionView, Vec<String>)]) -> Vec<Row> {
-        let mut rows = vec![Row::device(device, self.name(device))];
-        if device.state != "ok" {
+        let mut rows = vec![Row::device(device, &self.name(device))];
+        // A released device is not read on purpose.
+        if device.state != "ok" && device.state != "released" {
             let age = device.read_age_seconds.map(|age| format!("last read {age:.0} s ago"));
             let reason = Some(device.reason.clone()).filter(|reason| !reason.is_empty());
             let words: Vec<_> = [age, reason].into_iter().flatten().collect();

@@ -32,7 +32,7 @@ fn sources(watched: &WatchedAgent) -> BTreeSet<(String, String)> {
 fn doctor_agrees(watched: &WatchedAgent) {
     let doctor = watched.doctor();
     for name in ["cri", "pod_resources"] {
-        let said = &doctor[&format!("agent: {name}")];
+        let said = &doctor[name];
         let state = if said.0 == "ok" { "ready" } else { &said.0 };
         let known = sources(watched);
         assert!(known.contains(&(name.to_owned(), state.to_owned())), "{said:?}: {known:?}");

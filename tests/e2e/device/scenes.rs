@@ -61,14 +61,18 @@ fn shows(name: &str) {
             assert!(doctor.lines().any(says_why), "{name}: {index} {model}\n{doctor}");
         }
         let is_its = |line: &str| {
-            let rest = line.trim_start().strip_prefix(&index.to_string());
+            // With its vendor where there are several.
+            let vendor = format!("{}:", device["vendor"].as_str().unwrap_or_default());
+            let name = line.trim_start();
+            let name = name.strip_prefix(&vendor).unwrap_or(name);
+            let rest = name.strip_prefix(&index.to_string());
             rest.is_some_and(|rest| rest.trim_start().starts_with(model) && rest.contains(" ok "))
         };
         assert!(table.lines().any(is_its), "{name}: {index} {model}\n{table}");
     }
     for vendor in DEVICES {
         let is_here = scenario.groups.iter().any(|group| group.vendor == vendor.name);
-        let line = format!("agent: {} ", vendor.name);
+        let line = format!("{} ", vendor.name);
         let state = doctor.lines().find_map(|text| text.trim_start().strip_prefix(&line));
         let state = state.and_then(|rest| rest.split_whitespace().next());
         // One that is off is not asked for.

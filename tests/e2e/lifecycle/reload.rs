@@ -105,7 +105,7 @@ fn a_reload_selects_other_metrics_and_keeps_counters_and_their_starts() {
     let money: Vec<f64> =
         of(points, "gpu.cost").iter().map(|point| point["value"].as_f64().unwrap()).collect();
     assert!(money.windows(2).all(|pair| pair[0] <= pair[1]), "{money:?}");
-    assert_eq!(agent.watched.doctor()["agent: configuration"].0, "ok");
+    assert_eq!(agent.watched.doctor()["configuration"].0, "ok");
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_broken_file_changes_nothing_and_the_source_configuration_says_why() {
     // Put right, the same file is applied.
     agent.reload("levle = \"basic\"", "");
     agent.wait_for_count("applied", 1);
-    assert_eq!(agent.watched.doctor()["agent: configuration"].0, "ok");
+    assert_eq!(agent.watched.doctor()["configuration"].0, "ok");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn what_needs_a_restart_is_refused_whole_and_named() {
     agent.watched.wait_for_readings(2);
     agent.reload("interval = \"500ms\"", "interval = \"5s\"");
     agent.wait_for_count("refused", 1);
-    let (_, facts) = agent.watched.doctor()["agent: configuration"].clone();
+    let (_, facts) = agent.watched.doctor()["configuration"].clone();
     assert!(facts.contains("`agent.interval` can only change with a restart"), "{facts}");
     // The other change of the same file is not applied either.
     agent.reload("[metrics]\nlevel = \"all\"", "[metrics]\nlevel = \"basic\"");

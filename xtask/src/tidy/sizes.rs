@@ -6,7 +6,7 @@ use super::tree::{Tree, is_test_file};
 
 /// Folders with their budget in lines of Rust, tests not counted; a folder's row is the longest that fits.
 const BUDGETS: &[(&str, usize)] = &[
-    ("agent/src/", 7_250),
+    ("agent/src/", 7_700),
     ("agent/crates/sys/", 2_750),
     ("agent/crates/model/", 9_200),
     ("agent/crates/kubernetes/", 750),

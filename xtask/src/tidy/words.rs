@@ -1,8 +1,8 @@
-//! Rule about retired words: it refuses identifiers that the field's own words have replaced.
-//! `agent/docs/glossary.md` has the words in use.
+//! Rules about words: identifiers that the field's own words have replaced, phrases of old messages, and
+//! sentences that are too long to be read at night. `agent/docs/glossary.md` has the words in use.
 
 use super::Finding;
-use super::tree::Tree;
+use super::tree::{Token, Tree, is_test_file};
 
 /// Whole identifiers that were retired, and their successors. A word is on the list once it is gone
 /// from the code.
@@ -85,7 +85,32 @@ const RETIRED: &[(&[&str], &str)] = &[
     (&["Belief", "belief"], "TrustPolicy"),
     (&["usual", "is_usual"], "default"),
     (&["PATIENCE", "USUAL_LIMIT", "MAX_PARTIES"], "TIMEOUT, DEFAULT_LIMIT, MAX_OWNERS"),
+    (&["renumber", "mark_silent"], "reset_slots, mark_hung"),
+    (&["Dear", "Drafting", "Fed"], "OverCpuBudget, ParseTurn, DcgmFeeds"),
 ];
+
+/// Phrases of the agent's messages that were hard to read, and what they say now.
+const RETIRED_PHRASES: &[(&str, &str)] = &[
+    ("on the mean", "average"),
+    (" at most, of a device", "peak per GPU"),
+    ("root sees all", "run as root"),
+    ("on no driver's list", "the driver does not list"),
+    ("looked for again", "will keep checking"),
+    ("wait for a reset", "pending: needs a GPU reset"),
+    ("static memor", "SRAM"),
+    ("a fault of the", "PCIe bus fault"),
+    ("the device is gone", "device lost"),
+    ("that was asked for works", "checks passed"),
+    ("do not work as they should", "failed"),
+    ("opens the devices again", "reopens the devices"),
+    ("hardware is well", "hardware is healthy"),
+    ("of others are", "of other users are"),
+    ("says what to do", "see"),
+    (" granted", "allocated"),
+];
+
+/// Words of a sentence that a person reads in `gpuwho doctor`.
+const MAX_WORDS: usize = 25;
 
 /// How retired identifiers begin, and what their successors begin with.
 const RETIRED_PREFIXES: &[(&str, &str)] = &[("MOST_", "MAX_"), ("LONGEST_", "MAX_")];
@@ -108,6 +133,62 @@ pub(super) fn retired(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// A phrase that comes back in a message of the agent.
+pub(super) fn phrases(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for path in messages(tree) {
+        for token in tree.source(path).shipped() {
+            let text = token.string().unwrap_or_default();
+            let found = RETIRED_PHRASES.iter().find(|(phrase, _)| text.contains(phrase));
+            findings.extend(found.map(|(phrase, now)| Finding {
+                file: path.to_owned(),
+                line: token.line,
+                rule: "messages are plain English",
+                remedy: format!("`{phrase}` is now: {now}"),
+            }));
+        }
+    }
+    findings
+}
+
+/// A finding of `gpuwho doctor` with a sentence that is too long.
+pub(super) fn long_sentences(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for path in messages(tree) {
+        let tokens: Vec<&Token> = tree.source(path).shipped().collect();
+        let words: Vec<&str> = tokens.iter().map(|token| &*token.text).collect();
+        let starts = words.windows(5).enumerate();
+        let starts = starts.filter(|(_, of)| *of == ["Finding", ":", ":", "new", "("]);
+        for (at, _) in starts {
+            let mut depth = 0_usize;
+            let inside = tokens.iter().skip(at + 4).take_while(|token| {
+                match &*token.text {
+                    "(" => depth += 1,
+                    ")" => depth -= 1,
+                    _ => {}
+                }
+                depth > 0
+            });
+            let is_long =
+                |text: &str| text.split(". ").any(|one| one.split_whitespace().count() > MAX_WORDS);
+            let long = inside.filter(|token| token.string().is_some_and(is_long));
+            findings.extend(long.map(|token| Finding {
+                file: path.to_owned(),
+                line: token.line,
+                rule: "a sentence of `gpuwho doctor` has 25 words at most",
+                remedy: "make two sentences of it, or say less".to_owned(),
+            }));
+        }
+    }
+    findings
+}
+
+/// Files with messages of the agent.
+fn messages(tree: &Tree) -> impl Iterator<Item = &str> {
+    let sources = tree.ending(".rs").map(|(path, _)| path);
+    sources.filter(|path| path.starts_with("agent/") && !is_test_file(path))
+}
+
 /// What took the place of a retired identifier; `None` for any other token.
 fn successor(identifier: &str) -> Option<&'static str> {
     let whole = RETIRED.iter().find(|(words, _)| words.contains(&identifier));
@@ -118,7 +199,7 @@ fn successor(identifier: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::super::tree::Tree;
-    use super::{RETIRED, RETIRED_PREFIXES, retired};
+    use super::{RETIRED, RETIRED_PREFIXES, long_sentences, phrases, retired};
     use std::collections::BTreeSet;
 
     fn remedies(text: &str) -> Vec<(usize, String)> {
@@ -156,6 +237,26 @@ mod tests {
     fn strings_comments_and_longer_identifiers_are_left_alone() {
         let text = "//! A shelf.\n/// A seat.\nfn seated() { // ears\n    f(\"stir the shelf\", b\"seat\", r#\"ears\"#, bookshelf)\n}\n";
         assert_eq!(remedies(text), []);
+    }
+
+    #[test]
+    fn a_message_in_old_words_is_found_and_one_in_a_test_is_not() {
+        let text = "fn a() { f(\"90 W on the mean\") }\n#[cfg(test)]\nmod t { fn a() { f(\"root sees all\") } }";
+        let found = phrases(&Tree::of([("agent/src/a.rs", text)]));
+        let found: Vec<_> = found.into_iter().map(|one| (one.line, one.remedy)).collect();
+        assert_eq!(found, [(1, "`on the mean` is now: average".to_owned())]);
+    }
+
+    #[test]
+    fn a_finding_with_a_long_sentence_is_found() {
+        let long = "a word ".repeat(13);
+        let of = |facts: &str| {
+            let text =
+                format!("fn a() {{ let x = \"{long}\"; Finding::new(\"a\", f(), \"{facts}\"); }}");
+            long_sentences(&Tree::of([("agent/src/a.rs", &text)])).len()
+        };
+        let two = format!("{}. and more", "a word ".repeat(12));
+        assert_eq!((of(&long), of("short"), of(&two)), (1, 0, 0));
     }
 
     #[test]

@@ -132,7 +132,7 @@ struct AmdDevice {
     index: u32,
     files: Files,
     /// The device and its partitions as last read.
-    known: Option<Known>,
+    known: Option<StaticFacts>,
     board: Board,
     had_any: bool,
     /// Shared by all devices, as is the list of KFD's processes.
@@ -141,7 +141,7 @@ struct AmdDevice {
 }
 
 /// What rarely changes about a device.
-struct Known {
+struct StaticFacts {
     /// The topology's generation at which it was read.
     generation: Option<String>,
     /// The device was suspended, so that some facts are not read yet.
@@ -181,7 +181,8 @@ impl AmdDevice {
             reading.identity = Some(info.clone());
             self.board.renew();
             let processes = Processes::default();
-            self.known = Some(Known { generation, was_asleep: is_asleep, info, parts, processes });
+            self.known =
+                Some(StaticFacts { generation, was_asleep: is_asleep, info, parts, processes });
         }
         let parts = self.known.as_ref().map_or_else(Vec::new, |known| known.parts.clone());
         push(&mut reading.values, &metric::INFO, (), Some(1));

@@ -51,13 +51,13 @@ impl Share {
 /// The clients of a vendor's devices.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
-    known: Mutex<Known>,
+    known: Mutex<LastClients>,
     has_read: Condvar,
 }
 
 /// What was read last.
 #[derive(Debug, Default)]
-struct Known {
+struct LastClients {
     /// When it was read.
     at_ns: u64,
     clients: Vec<Client>,
@@ -121,8 +121,8 @@ impl Clients {
         asked_ns: u64,
         files: &mut Files,
     ) -> bool {
-        let is_fresh = |known: &Known| known.at_ns.saturating_add(FRESH_NS) > asked_ns;
-        let is_reading = |known: &mut Known| known.is_reading;
+        let is_fresh = |known: &LastClients| known.at_ns.saturating_add(FRESH_NS) > asked_ns;
+        let is_reading = |known: &mut LastClients| known.is_reading;
         let mut known = self.known.lock();
         self.has_read.wait_while_for(&mut known, is_reading, WAIT);
         if known.is_reading || is_fresh(&known) {

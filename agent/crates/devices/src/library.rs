@@ -62,7 +62,7 @@ pub(super) fn find(
         return Ok(programs.into_iter().find(|path| path.exists()).unwrap_or_default());
     }
     let loaded = || paths.dev.join(library.node).exists().then(|| name.to_owned());
-    found.or_else(loaded).ok_or_else(|| format!("there is no {} on this host", name.display()))
+    found.or_else(loaded).ok_or_else(|| format!("{} missing", name.display()))
 }
 
 #[cfg(test)]
@@ -105,7 +105,7 @@ mod tests {
             "as in the sample"
         );
         let other = find(&LIBRARY, Some(Path::new("libnonsense.so.7")), &paths);
-        assert_eq!(other, Err("there is no libnonsense.so.7 on this host".to_owned()));
+        assert_eq!(other, Err("libnonsense.so.7 missing".to_owned()));
     }
 
     #[test]

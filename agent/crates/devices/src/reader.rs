@@ -221,7 +221,7 @@ impl DeviceReader {
             return;
         }
         let (state, reason) = &self.down;
-        self.states.rest(*state, reason);
+        self.states.mark_rest(*state, reason);
     }
 
     /// Reads every device once, if there is a child; a child that ends is replaced within the tick.

@@ -106,13 +106,13 @@ impl DeviceStates {
     }
 
     /// Drops the positions: a newly loaded library has its own order of devices.
-    pub(super) fn renumber(&mut self) {
+    pub(super) fn reset_slots(&mut self) {
         self.slots.clear();
         self.unnamed.clear();
     }
 
     /// Sets the state of a device that did not answer this tick.
-    pub(super) fn silent(&mut self, slot: u32, unavailable: Unavailable) {
+    pub(super) fn mark_hung(&mut self, slot: u32, unavailable: Unavailable) {
         let row = self.slots.get(&slot).and_then(|gpu| self.by_gpu.get_mut(gpu));
         match row {
             Some(row) => row.set(unavailable.state, &unavailable.why),
@@ -123,14 +123,14 @@ impl DeviceStates {
     }
 
     /// Sets the state of every device that has none in this tick.
-    pub(super) fn rest(&mut self, state: DeviceState, reason: &str) {
+    pub(super) fn mark_rest(&mut self, state: DeviceState, reason: &str) {
         for row in self.by_gpu.values_mut().filter(|row| !row.settled) {
             row.set(state, reason);
         }
     }
 
     /// Sets the state of every known device that is at no position now.
-    pub(super) fn unlisted(&mut self, inventory: &Inventory) {
+    pub(super) fn mark_missing(&mut self, inventory: &Inventory) {
         let listed: BTreeSet<GpuId> = self.slots.values().copied().collect();
         let known = inventory.register().known(self.vendor.name);
         for (gpu, row) in self.by_gpu.iter_mut().filter(|(gpu, _)| !listed.contains(gpu)) {

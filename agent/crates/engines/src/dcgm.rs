@@ -59,9 +59,9 @@ const SYS_ADMIN: u32 = 21;
 
 /// Which part feeds each device.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fed(Arc<Mutex<HashMap<GpuId, u32>>>);
+pub(super) struct DcgmFeeds(Arc<Mutex<HashMap<GpuId, u32>>>);
 
-impl Fed {
+impl DcgmFeeds {
     /// Pushes what a page says of the devices that no other part feeds.
     pub(super) fn feed(
         &self,

@@ -185,7 +185,7 @@ impl Endpoint {
         // The operator's own endpoints are read in any case.
         let Some(owner) = owner else { return self.read_page(server, out) };
         if !self.shared.accounts.is_free(owner, Instant::now()) {
-            return Err(ReadError::Dear);
+            return Err(ReadError::OverCpuBudget);
         }
         let before = thread_cpu();
         let read = self.read_page(server, out);

@@ -105,7 +105,7 @@ enum Group {
 
 /// A group and what was found in it.
 #[derive(Debug)]
-struct Known {
+struct KnownGroup {
     holders: Vec<ProcKey>,
     next: Instant,
     wait: Duration,
@@ -136,7 +136,7 @@ pub(super) struct Finder {
     namespaces: HashSet<String>,
     /// Whether pods name their pages themselves.
     by_annotations: bool,
-    groups: BTreeMap<Group, Known>,
+    groups: BTreeMap<Group, KnownGroup>,
     /// Processes that are no server by what they run.
     others: Others,
     /// Until when there is nothing to look at, while the table of holders is the same.
@@ -233,7 +233,7 @@ impl Finder {
             Found { quiet: found.quiet.map(|quiet| quiet.after(before.as_ref())), ..found }
         };
         let Found { servers, goes_on, quiet } = found;
-        let known = Known { holders: keys, next: now + wait, wait, servers, goes_on, quiet };
+        let known = KnownGroup { holders: keys, next: now + wait, wait, servers, goes_on, quiet };
         self.groups.insert(group.clone(), known);
     }
 

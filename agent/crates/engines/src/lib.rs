@@ -40,7 +40,7 @@ mod vllm;
 pub use source::SOURCE;
 
 use accounts::{Accounts, Places};
-use dcgm::Fed;
+use dcgm::DcgmFeeds;
 use fetch::LargePages;
 use gpuwho_collect::snapshot::Control;
 use gpuwho_collect::source::Readers;
@@ -49,7 +49,7 @@ use gpuwho_model::paths::Paths;
 use gpuwho_owners::attribute::ownership::Ownership;
 use gpuwho_owners::engines::Engines;
 use gpuwho_owners::inventory::Inventory;
-use page::Drafting;
+use page::ParseTurn;
 use status::Endpoints;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -85,8 +85,8 @@ struct Shared {
     readers: Readers,
     endpoints: Endpoints,
     large: LargePages,
-    drafting: Drafting,
-    fed: Fed,
+    drafting: ParseTurn,
+    fed: DcgmFeeds,
     accounts: Accounts,
     places: Places,
     /// The agent's own network namespace, by inode.

@@ -90,7 +90,7 @@ pub const MAX_MODELS: usize = 16;
 
 /// Of all readers that share it one reads a page at a time: that takes some times the page's memory.
 #[derive(Clone, Debug, Default)]
-pub struct Drafting(Arc<Mutex<()>>);
+pub struct ParseTurn(Arc<Mutex<()>>);
 
 /// Reads the pages of one endpoint.
 #[derive(Debug)]
@@ -99,18 +99,18 @@ pub struct PageReader {
     /// Of the last page.
     notes: Notes,
     labels: LabelSets,
-    drafting: Drafting,
+    drafting: ParseTurn,
 }
 
 impl PageReader {
     /// Has read nothing yet.
     pub fn new() -> Self {
-        Self::sharing(&Drafting::default(), SeenLabels::default())
+        Self::sharing(&ParseTurn::default(), SeenLabels::default())
     }
 
     /// Has read nothing yet, and reads no page while another one does. Labels count as new
     /// beside those that the server before it had.
-    pub fn sharing(drafting: &Drafting, labels: SeenLabels) -> Self {
+    pub fn sharing(drafting: &ParseTurn, labels: SeenLabels) -> Self {
         let labels = LabelSets::sharing(MAX_LABEL_SETS, labels);
         Self { version: None, notes: Notes::default(), labels, drafting: drafting.clone() }
     }

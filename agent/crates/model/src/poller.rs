@@ -144,7 +144,7 @@ impl Entry {
         match started {
             Ok(running) => self.running = Some(running),
             Err(error) => {
-                tracing::warn!(task = self.name, %error, "no thread for what has come; it waits");
+                tracing::warn!(task = self.name, %error, "cannot start a thread for this task; retrying");
                 thread::sleep(RETRY);
             }
         }

@@ -289,14 +289,19 @@ fn log_change(source: &str, before: Option<SourceState>, report: &Report) {
     }
     match (report.state, before) {
         (SourceState::Ready | SourceState::Absent, None) => {
-            tracing::debug!(source, state, reason, "source started");
+            tracing::debug!(reason, "{source} is {state}");
         }
         (SourceState::Ready | SourceState::Absent, Some(before)) => {
-            tracing::info!(source, state, before = before.as_str(), reason, "source changed");
+            tracing::info!(before = before.as_str(), reason, "{source} is {state}");
         }
         (_, before) => {
-            let before = before.map_or("none", SourceState::as_str);
-            tracing::warn!(source, state, before, reason, remedy, "source changed");
+            let before = before.map(SourceState::as_str);
+            tracing::warn!(
+                before,
+                remedy,
+                "{source} is {state}: {}",
+                reason.unwrap_or("no reason")
+            );
         }
     }
 }

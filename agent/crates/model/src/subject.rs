@@ -134,10 +134,10 @@ kinds! {
     InstanceId: "instance", "a partition of a device (a MIG instance)", |_| SeriesClass::Device;
     GpuXid: "xid", "an XID code of a device", |_| SeriesClass::Basic, BEGINS_WITH_AGENT;
     GpuProcess: "process", "a process on a device", |_| SeriesClass::Basic;
-    GpuOwner: "owner", "an owner's part of a device", |_| SeriesClass::Basic, BEGINS_WITH_AGENT;
+    GpuOwner: "owner", "an owner on a device", |_| SeriesClass::Basic, BEGINS_WITH_AGENT;
     GpuAllocation: "allocation", "a device, or a part of one, allocated to an owner", |_| SeriesClass::Basic,
         BEGINS_WITH_AGENT;
-    OwnerId: "refused", "an owner that was refused something", |_| SeriesClass::Agent, BEGINS_WITH_AGENT;
+    OwnerId: "refused", "an owner over one of the agent's limits", |_| SeriesClass::Agent, BEGINS_WITH_AGENT;
     MemberId: "communicator", "a process's membership in a communicator", of_collectives,
         BEGINS_WITH_AGENT, CHANGES_BY_ITSELF;
     Recent: "recent", "a process's messages of one size, algorithm and protocol", |_| SeriesClass::Inspector,

@@ -81,14 +81,19 @@ fn is_printed(c: char) -> bool {
     !is_escaped && !INVISIBLE.iter().any(|range| range.contains(&c))
 }
 
-/// Numbers with those that follow one another as a range, `0-3,7`; other names as they are.
+/// Names of devices, those that follow one another as a range: `0-3,7`, `amd:0-2`.
 pub fn ranges(names: &[String]) -> String {
-    let number = |name: &String| name.parse::<u32>().ok();
+    let parts = |name: &String| {
+        let (vendor, number) = name.rsplit_once(':').unwrap_or(("", name));
+        Some((vendor.to_owned(), number.parse::<u32>().ok()?))
+    };
     let follows = |one: &String, next: &String| {
-        number(one).is_some_and(|one| one.checked_add(1) == number(next))
+        parts(one).and_then(|(vendor, one)| Some((vendor, one.checked_add(1)?))) == parts(next)
     };
     let runs = names.chunk_by(follows).map(|run| match run {
-        [first, .., last] if run.len() > 2 => format!("{first}-{last}"),
+        [first, .., last] if run.len() > 2 => {
+            format!("{first}-{}", last.rsplit(':').next().unwrap_or_default())
+        }
         all => all.join(","),
     });
     runs.collect::<Vec<_>>().join(",")
@@ -123,7 +128,8 @@ mod tests {
     fn numbers_that_follow_one_another_are_a_range() {
         let ranges = |all: &str| ranges(&all.split(' ').map(str::to_owned).collect::<Vec<_>>());
         assert_eq!(ranges("0 1 2 3 5 7 8"), "0-3,5,7,8");
-        assert_eq!(ranges("amd:0 amd:1 nvidia:0"), "amd:0,amd:1,nvidia:0");
+        assert_eq!(ranges("amd:0 amd:1 nvidia:2 x y"), "amd:0,amd:1,nvidia:2,x,y");
+        assert_eq!(ranges("amd:0 amd:1 amd:2"), "amd:0-2");
         assert_eq!(ranges(&u32::MAX.to_string()), "4294967295");
     }
 

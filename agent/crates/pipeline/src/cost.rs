@@ -69,7 +69,7 @@ pub struct Rates {
 
 /// What an owner pays, and the facts from which that is.
 #[derive(Debug)]
-struct Known {
+struct OwnerRates {
     rates: Arc<Rates>,
     facts: Option<Arc<OwnerFacts>>,
     /// When the facts were last compared with the table's.
@@ -130,7 +130,7 @@ impl Rates {
     }
 }
 
-impl Known {
+impl OwnerRates {
     /// Whether it is of these facts, and no label had to be folded for want of room.
     fn is_of(&self, facts: Option<&Arc<OwnerFacts>>) -> bool {
         let Rates { of_money, of_energy, of_carbon, .. } = &*self.rates;
@@ -149,7 +149,7 @@ pub struct Costs {
     accounts: Accounts,
     labels: LabelSets,
     prices: HashMap<(GpuId, Option<Arc<str>>), Option<Priced>>,
-    rates: HashMap<(GpuId, OwnerId), Known>,
+    rates: HashMap<(GpuId, OwnerId), OwnerRates>,
     versions: Option<(Version, u64)>,
     /// Counts changes of owners.
     epoch: u64,
@@ -242,7 +242,7 @@ impl Costs {
             return Arc::clone(&known.rates);
         }
         let rates = Arc::new(self.make_rates(gpu, facts.as_deref(), inventory));
-        let known = Known { rates: Arc::clone(&rates), facts, epoch };
+        let known = OwnerRates { rates: Arc::clone(&rates), facts, epoch };
         self.rates.insert((gpu, owner), known);
         rates
     }

@@ -88,7 +88,6 @@ impl Reloader {
             }
             Err(error) => {
                 let remedy = "correct it and reload, or restart; what runs stays in force";
-                tracing::error!(%error, remedy, "the changed configuration is not applied");
                 let reason = format!("the changed configuration is not applied: {error}");
                 let report = Report::of(SourceState::Degraded, reason, remedy);
                 (ReloadOutcome::Refused, report)

@@ -4,7 +4,7 @@ use super::{Page, Row, gib, header, owners, percent};
 use crate::top::Look;
 use crate::top::screen::Mark;
 use crate::top::state::State;
-use crate::top::tree::names;
+use crate::who::table::row::names;
 use crate::who::{Device, HostReport, Process};
 use gpuwho_model::screen::width;
 use gpuwho_model::text::{plural, ranges};

@@ -3,7 +3,7 @@
 use super::{Page, Row, header, wrap};
 use crate::top::Look;
 use crate::top::screen::Mark;
-use crate::top::tree::names;
+use crate::who::table::row::names;
 use gpuwho_model::text::device_name;
 
 /// Inference engines: what they serve, for whom, and what waits.

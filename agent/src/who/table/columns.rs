@@ -38,12 +38,13 @@ impl Columns {
     pub(super) fn of(rows: &[Row], holders: &[Row]) -> Self {
         let mut all = Self { index: 3, state: 5, memory: 6, busy: 5, ..Self::default() };
         let grow = |column: &mut usize, text: &str| *column = screen::width(text).max(*column);
+        let mut model_width = 0;
         for row in rows.iter().chain(holders) {
             match row {
                 Row::Device { index, model, state, values } => {
                     grow(&mut all.index, index);
                     grow(&mut all.state, state);
-                    all.span = all.span.max(all.index + screen::width(model) + 3 + all.state);
+                    grow(&mut model_width, model);
                     grow(&mut all.power, &values.power);
                     grow(&mut all.power, "POWER");
                     grow(&mut all.temperature, &values.temperature);
@@ -63,6 +64,7 @@ impl Columns {
                 grow(&mut all.memory, &values.memory);
             }
         }
+        all.span = all.span.max(all.index + model_width + 3 + all.state);
         if all.detail > 0 {
             grow(&mut all.detail, DETAIL);
         }

@@ -48,7 +48,7 @@ pub(super) struct Values {
 }
 
 impl Row {
-    pub(super) fn device(device: &Device, index: String) -> Self {
+    pub(super) fn device(device: &Device, index: &str) -> Self {
         let watts = |watts: f64| format!("{watts:.0} W");
         let celsius = |celsius: f64| format!("{celsius:.0} C");
         let values = Values {
@@ -58,7 +58,7 @@ impl Row {
             temperature: device.temperature_celsius.map_or("-".into(), celsius),
         };
         let (model, state) = (clean(&device.model).into(), clean(&device.state).into());
-        Self::Device { index: clean(&index).into(), model, state, values }
+        Self::Device { index: clean(index).into(), model, state, values }
     }
 
     pub(super) fn instance(instance: &Instance) -> Self {
@@ -77,11 +77,10 @@ impl Row {
 
     pub(super) fn process(owner: &OwnerView, note: &str, values: Values) -> Self {
         let text = |text: &Option<String>| clean(text.as_deref().unwrap_or_default()).into_owned();
-        let whole = clean(owner.owner.as_deref().unwrap_or("-")).into_owned();
-        let container = format!(" [{}]", text(&owner.container));
+        let [whole, short] = names(owner);
         Self::Process {
-            short: whole.strip_suffix(&container).unwrap_or(&whole).to_owned(),
             owner: whole,
+            short,
             user: clean(&owner.user).into(),
             pid: owner.pid.to_string(),
             command: clean(&owner.comm).into_owned() + note,
@@ -172,6 +171,18 @@ impl Row {
         let room = screen.width().saturating_sub(columns.left() + columns.command + 3);
         format!("{line}  {}", screen::elide(nodes, room)).trim_end().to_owned()
     }
+}
+
+/// An owner, and the same without its container or its task.
+pub(crate) fn names(owner: &OwnerView) -> [String; 2] {
+    let text = |text: &Option<String>| clean(text.as_deref().unwrap_or_default()).into_owned();
+    let whole = clean(owner.owner.as_deref().unwrap_or("-")).into_owned();
+    let last = match &owner.slurm_job {
+        Some(_) if owner.pod.is_none() => format!(" task {}", text(&owner.slurm_task)),
+        _ => format!(" [{}]", text(&owner.container)),
+    };
+    let short = whole.strip_suffix(&last).unwrap_or(&whole).to_owned();
+    [whole, short]
 }
 
 /// The colour of a device's state, and of a condition's severity.

@@ -111,7 +111,7 @@ fn links(folder: &Path, files: &mut Files) -> Option<u64> {
 /// What the last reading of a device found of each process.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
-    known: BTreeMap<u32, Known>,
+    known: BTreeMap<u32, KnownProcess>,
     /// The last file of the last turn.
     last: (u32, usize),
     /// Bytes that were in use, and how many turns are left since they grew.
@@ -120,7 +120,7 @@ pub(super) struct Processes {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownProcess {
     is_listed: bool,
     links: Option<u64>,
     /// For each part; empty for a process that is new.
@@ -212,7 +212,9 @@ impl Processes {
 }
 
 /// The files of a process that said 0.
-fn unused<'a>((pid, known): (&'a u32, &'a Known)) -> impl Iterator<Item = (u32, usize)> + 'a {
+fn unused<'a>(
+    (pid, known): (&'a u32, &'a KnownProcess),
+) -> impl Iterator<Item = (u32, usize)> + 'a {
     let uses = known.uses.iter().enumerate().filter(|(_, on)| !on.is_used);
     uses.map(|(part, _)| (*pid, part))
 }

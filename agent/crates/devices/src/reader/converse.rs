@@ -22,7 +22,7 @@ impl DeviceReader {
         let ready = self.open(connection, timeout)? && self.settle(connection)?;
         connection.late = !ready;
         let Some(devices) = connection.devices.filter(|_| ready) else {
-            self.states.rest(DeviceState::Hung, &connection.why_late(None));
+            self.states.mark_rest(DeviceState::Hung, &connection.why_late(None));
             return Ok(());
         };
         let count = self.is_time_to_count(connection)?;
@@ -52,9 +52,9 @@ impl DeviceReader {
         self.classify_gone(connection, devices)?;
         for slot in &missing {
             let why = connection.why_late(Some(*slot));
-            self.states.silent(*slot, Unavailable { state: DeviceState::Hung, why });
+            self.states.mark_hung(*slot, Unavailable { state: DeviceState::Hung, why });
         }
-        self.states.unlisted(&self.context.inventory);
+        self.states.mark_missing(&self.context.inventory);
         self.slow.retain(|slot| missing.contains(slot));
         self.slow.extend(missing);
         self.restarts.succeeded();
@@ -106,7 +106,7 @@ impl DeviceReader {
             Frame::Opened { devices } => {
                 connection.devices = Some(devices);
                 connection.stuck.remove(&None);
-                self.states.renumber();
+                self.states.reset_slots();
                 self.checks = Checks::of(self.vendor.name);
             }
             Frame::Refused { refusal, text } => return Err(Disconnect::Refused { refusal, text }),

@@ -65,7 +65,7 @@ impl DeviceReader {
         if self.vendor.nodes.drivers.is_empty() {
             return "there is no such device on the PCI bus".to_owned();
         }
-        format!("no device is bound to the driver {}", self.vendor.nodes.drivers.join(" or "))
+        format!("no device of the driver {}", self.vendor.nodes.drivers.join(" or "))
     }
 
     fn spawn(&mut self, library: &Path) -> Option<Connection> {
@@ -99,7 +99,10 @@ impl DeviceReader {
                 self.restarts.back_off();
                 self.report.errors += 1;
                 self.down = (DeviceState::Failing, error.to_string());
-                self.state(SourceState::Failed, error.to_string(), "");
+                // The program itself is found through it.
+                let has_proc = Path::new("/proc/self").exists();
+                let remedy = if has_proc { "" } else { "mount procfs on /proc" };
+                self.state(SourceState::Failed, error.to_string(), remedy);
                 None
             }
         }

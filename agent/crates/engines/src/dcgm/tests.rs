@@ -44,13 +44,13 @@ fn inventory() -> (Inventory, [GpuId; 3], [InstanceId; 3]) {
 
 fn read_page(page: &str, inventory: &Inventory, counted: &[GpuId]) -> Vec<Sample> {
     let mut out = Batch::new("engines", UNIX_EPOCH);
-    read_for(&Fed::default(), 1, page, (inventory, counted), &mut out);
+    read_for(&DcgmFeeds::default(), 1, page, (inventory, counted), &mut out);
     out.samples.into_iter().map(|(_, sample)| sample).collect()
 }
 
 /// What a part reads of a page.
 fn read_for(
-    fed: &Fed,
+    fed: &DcgmFeeds,
     part: u32,
     page: &str,
     (inventory, counted): (&Inventory, &[GpuId]),
@@ -159,7 +159,7 @@ fn a_series_is_there_once_however_often_the_page_has_it() {
 #[test]
 fn of_two_exporters_one_feeds_a_device_until_it_ends() {
     let (inventory, ..) = inventory();
-    let fed = Fed::default();
+    let fed = DcgmFeeds::default();
     let read = |part| {
         let mut out = Batch::new("engines", UNIX_EPOCH);
         read_for(&fed, part, PAGE, (&inventory, &[]), &mut out);

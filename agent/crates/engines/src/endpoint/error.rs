@@ -16,7 +16,7 @@ pub(super) enum ReadError {
     #[error("a page of DCGM's exporter, which only root with CAP_SYS_ADMIN is believed")]
     UntrustedExporter,
     #[error("the answers of its owner's engines have taken too much of the agent's time")]
-    Dear,
+    OverCpuBudget,
 }
 
 impl ReadError {
@@ -26,7 +26,7 @@ impl ReadError {
             Self::Page(PageError::TooLong(_)) => PageOutcome::TooLarge,
             Self::Page(_) => PageOutcome::NotUnderstood,
             Self::UntrustedExporter => PageOutcome::Refused,
-            Self::Dear => PageOutcome::Late,
+            Self::OverCpuBudget => PageOutcome::Late,
             Self::Fetch(error) => error.outcome(),
         }
     }
@@ -37,7 +37,7 @@ impl ReadError {
             Self::Fetch(error) => error.remedy(),
             Self::Page(PageError::Empty) => "it has none before its first request",
             Self::Page(_) => "name the page's own address in engines.endpoints",
-            Self::Dear => "see why the engine's answers are long; it is asked again",
+            Self::OverCpuBudget => "see why the engine's answers are long; it is asked again",
             Self::UntrustedExporter => "name the exporter in engines.endpoints",
         }
     }

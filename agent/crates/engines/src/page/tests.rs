@@ -215,7 +215,7 @@ fn of_too_many_buckets_those_that_stay_are_exact() {
 }
 
 #[test]
-fn buckets_are_the_page_s_and_may_change_with_the_engine_s_flags() {
+fn histogram_bounds_may_change_between_scrapes() {
     let other = STEPS.replace("le=\"8.0\"", "le=\"16.0\"");
     let mut reader = PageReader::new();
     let first = read_by(&mut reader, STEPS.as_bytes()).unwrap();
@@ -439,7 +439,7 @@ fn left_out(reader: &mut PageReader, page: &str) -> usize {
 
 #[test]
 fn of_readers_that_share_a_turn_one_reads_at_a_time() {
-    let drafting = Drafting::default();
+    let drafting = ParseTurn::default();
     let page = fixture("vllm-0.32.0-busy.prom");
     let turn = drafting.0.lock();
     let (sender, read) = std::sync::mpsc::channel();

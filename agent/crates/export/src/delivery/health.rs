@@ -12,7 +12,7 @@ const QUIET: Duration = Duration::from_mins(1);
 /// What was logged about the receiver.
 #[derive(Debug)]
 pub(super) struct Health {
-    endpoint: Endpoint,
+    pub(super) endpoint: Endpoint,
     sentences: &'static Sentences,
     failing: Option<Failing>,
     partial: Option<Instant>,

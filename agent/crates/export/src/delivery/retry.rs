@@ -3,6 +3,7 @@
 use super::cause::Cause;
 use super::settings::Backoff;
 use hyper::header::{HeaderMap, RETRY_AFTER};
+use std::fmt;
 use std::hash::BuildHasher as _;
 use std::hash::RandomState;
 use std::time::{Duration, SystemTime};
@@ -21,6 +22,18 @@ pub(crate) enum Verdict {
     NotOurs,
     /// Refused permanently.
     Refused(Cause),
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accepted { rejected: 0, .. } => f.write_str("accepted"),
+            Self::Accepted { rejected, .. } => write!(f, "accepted, {rejected} points rejected"),
+            Self::Retry { cause, .. } => write!(f, "not now: {cause}"),
+            Self::NotOurs => f.write_str("of another sink, not sent"),
+            Self::Refused(cause) => write!(f, "refused: {cause}"),
+        }
+    }
 }
 
 impl Verdict {
@@ -74,6 +87,15 @@ pub(super) fn chance() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_is_said_in_a_few_words() {
+        let accepted = |rejected| Verdict::Accepted { rejected, message: String::new() };
+        let refused = Verdict::lost(Cause::Refused).to_string();
+        assert_eq!(accepted(0).to_string(), "accepted");
+        assert_eq!(accepted(3).to_string(), "accepted, 3 points rejected");
+        assert!(refused.starts_with("not now: connection refused"), "{refused}");
+    }
     use hyper::header::HeaderValue;
 
     const BACKOFF: Backoff =

@@ -129,6 +129,8 @@ impl Sender {
             return;
         }
         let now = Instant::now();
+        let (bytes, answer) = (request.body.len(), &verdict);
+        tracing::debug!(endpoint = %self.health.endpoint, points, bytes, %answer, "sent");
         match verdict {
             Verdict::Accepted { rejected, message } => {
                 let rejected = rejected.min(points);

@@ -12,7 +12,7 @@ use crate::naming::{Naming, RawNaming};
 use crate::resource::{Resource, attributes};
 use gpuwho_model::catalog::attributes::HOST_NAME;
 use gpuwho_model::config::{ConfigError, Resolving, Section, checks};
-use gpuwho_model::finding::Finding;
+use gpuwho_model::finding::{Finding, NOTICE};
 use gpuwho_owners::sockets;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -126,8 +126,8 @@ impl Receiver for Prometheus {
 
     fn diagnose(&self) -> Vec<Finding> {
         let Some(address) = self.address else {
-            let facts = "no endpoint: Prometheus cannot scrape this agent";
-            let remedy = "give --prometheus or set [prometheus] listen, if it should";
+            let facts = "no endpoint";
+            let remedy = "to be scraped: --prometheus, or [prometheus] listen";
             return vec![Finding::new(PROMETHEUS_WORD, "absent", facts, remedy)];
         };
         if let Some(Err(error)) = self.tls.clone().map(Tls::open) {
@@ -144,11 +144,11 @@ impl Receiver for Prometheus {
         let url = format!("{scheme}://{address}/metrics");
         let is_open = !address.ip().is_loopback() && self.users.is_empty() && !self.asks_clients();
         let finding = if is_open {
-            let facts = format!("{url} is open to everybody who reaches it");
+            let facts = format!("at {url}, without a password");
             let remedy = "set [prometheus] basic_auth_users, or listen on a loopback address";
-            Finding::new(PROMETHEUS_WORD, "ok", facts, remedy)
+            Finding::new(PROMETHEUS_WORD, NOTICE, facts, remedy)
         } else {
-            Finding::new(PROMETHEUS_WORD, "ok", format!("Prometheus scrapes {url}"), "")
+            Finding::new(PROMETHEUS_WORD, "ok", format!("at {url}"), "")
         };
         vec![finding]
     }

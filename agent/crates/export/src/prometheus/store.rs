@@ -71,6 +71,13 @@ pub(super) struct Live {
     pub(super) at: Instant,
 }
 
+impl Live {
+    /// Its labels as Prometheus has them.
+    fn text(&self) -> &str {
+        self.labels.prometheus.get_or_init(|| text::labels(&mut self.labels.iter()))
+    }
+}
+
 /// A page as sent.
 #[derive(Clone, Debug)]
 pub(super) struct Rendered {
@@ -206,21 +213,23 @@ impl Store {
             let (Some(family), Some(series)) = (FAMILIES.get(at), self.families.get(at)) else {
                 continue;
             };
-            let mut live = series.values().filter(|live| self.is_fresh(live, now)).peekable();
+            let live = series.values().filter(|live| self.is_fresh(live, now));
+            let mut live: Vec<&Live> = live.collect();
             // Two of a profile's names that become one are the same series.
-            if live.peek().is_some() && !written.insert(&family.name) {
+            if !live.is_empty() && !written.insert(&family.name) {
                 continue;
             }
-            if live.peek().is_some() && page.text.len() < MAX_PAGE {
+            if !live.is_empty() && page.text.len() < MAX_PAGE {
                 page.head(family);
             }
-            for Live { labels, value, .. } in live {
+            // In one order, so that two pages can be compared.
+            live.sort_unstable_by(|one, other| one.text().cmp(other.text()));
+            for one in live {
                 if page.text.len() >= MAX_PAGE {
                     left_out += 1;
                     continue;
                 }
-                let labels = labels.prometheus.get_or_init(|| text::labels(&mut labels.iter()));
-                page.series(&family.name, labels, value);
+                page.series(&family.name, one.text(), &one.value);
                 points += 1;
             }
         }

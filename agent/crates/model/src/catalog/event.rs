@@ -141,10 +141,10 @@ impl EventKind {
             }
             Self::DriverTimeout | Self::Unavailable => "drain the device and reset it",
             Self::DriverVulnerable => {
-                "install the version that the message names; advisories.enabled = false says no more of it"
+                "install the fixed version; advisories.enabled = false hides this"
             }
             Self::MemoryFault => "check the program for accesses beyond its memory",
-            Self::RecoveryAction => "do what the message names",
+            Self::RecoveryAction => "take the action in the message",
             Self::Ecc => {
                 "reset the device if errors are uncorrectable; replace it if they continue"
             }
@@ -164,7 +164,7 @@ impl EventKind {
                  after a minute"
             }
             Self::Reset => "restart the programs that were on the device",
-            Self::HealthStarted => "do what `gpuwho health` says for the condition",
+            Self::HealthStarted => "see `gpuwho health` for the condition",
             Self::DriverLoaded
             | Self::DriverUnloaded
             | Self::DriverUnbind

@@ -251,7 +251,7 @@ pub static RULES: &[Rule] = &[
         ]),
         "NVLink fabric degraded",
         Figures { start: 1.0, end: 0.0, after: 5.0 * MINUTE, clear: MINUTE, severity: Severity::Warning }, NVML),
-    rule!(LinkFault, "the driver reported a fault of a link between devices",
+    rule!(LinkFault, "the driver reported a link fault between devices",
         "reset the device and its link peers; check the cable if it comes back",
         Signal::Event(faults::is_link), "link fault", EVENT, NVIDIA_XID),
     rule!(ThermalMargin, "the temperature is close to thermal throttling",

@@ -14,30 +14,30 @@ const FEW: usize = 256;
 /// The parts that live series have.
 #[derive(Debug, Default)]
 pub(super) struct PartStore {
-    known: HashSet<Known>,
+    known: HashSet<SharedPart>,
     /// How many were in use when the unused ones were last removed.
     used: usize,
 }
 
 /// A part, by its attributes.
 #[derive(Debug)]
-struct Known(Arc<Part>);
+struct SharedPart(Arc<Part>);
 
-impl PartialEq for Known {
+impl PartialEq for SharedPart {
     fn eq(&self, other: &Self) -> bool {
         self.0.set() == other.0.set()
     }
 }
 
-impl Eq for Known {}
+impl Eq for SharedPart {}
 
-impl Hash for Known {
+impl Hash for SharedPart {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.set().hash(state);
     }
 }
 
-impl Borrow<AttrSet> for Known {
+impl Borrow<AttrSet> for SharedPart {
     fn borrow(&self) -> &AttrSet {
         self.0.set()
     }
@@ -50,15 +50,15 @@ impl PartStore {
     }
 
     fn part(&mut self, set: AttrSet) -> Arc<Part> {
-        if let Some(Known(part)) = self.known.get(&set) {
+        if let Some(SharedPart(part)) = self.known.get(&set) {
             return Arc::clone(part);
         }
         if self.known.len() >= 2 * self.used.max(FEW) {
-            self.known.retain(|Known(part)| Arc::strong_count(part) > 1);
+            self.known.retain(|SharedPart(part)| Arc::strong_count(part) > 1);
             self.used = self.known.len();
         }
         let part = Arc::new(Part::new(set));
-        self.known.insert(Known(Arc::clone(&part)));
+        self.known.insert(SharedPart(Arc::clone(&part)));
         part
     }
 }

@@ -12,13 +12,13 @@ pub(super) type Number = u32;
 #[derive(Debug, Default)]
 pub(super) struct Subjects {
     numbers: HashMap<Subject, Number, foldhash::quality::RandomState>,
-    known: Vec<Known>,
+    known: Vec<KnownSubject>,
     unused: Vec<Number>,
 }
 
 /// A subject's identity as of the last lookup.
 #[derive(Debug, Default)]
-struct Known {
+struct KnownSubject {
     identity: Identity,
     /// Counts changes of it.
     version: u32,
@@ -62,12 +62,12 @@ impl Subjects {
     ) -> (Number, u32) {
         let number = self.unused.pop().unwrap_or_else(|| {
             make_room(&mut self.known);
-            self.known.push(Known::default());
+            self.known.push(KnownSubject::default());
             Number::try_from(self.known.len() - 1).unwrap_or(Number::MAX)
         });
         self.numbers.insert(subject, number);
         let Some(known) = self.known.get_mut(number as usize) else { return (number, 0) };
-        *known = Known { identity, epoch, version: known.version };
+        *known = KnownSubject { identity, epoch, version: known.version };
         (number, known.version)
     }
 

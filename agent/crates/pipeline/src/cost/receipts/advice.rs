@@ -58,7 +58,7 @@ fn smaller(device: &DeviceReceipt, mean: f64, peak: f64) -> Option<String> {
     let (profile, _, memory) = PROFILES.iter().find(fits)?;
     let gib = |bytes: f64| bytes / f64::from(1 << 30);
     let figures = format!(
-        "busy {:.0} % on the mean and {:.0} % at most, {:.1} of {:.1} GiB at most",
+        "busy {:.0} % average and {:.0} % peak, {:.1} of {:.1} GiB peak",
         mean * 100.0,
         peak * 100.0,
         gib(bytes),
@@ -99,10 +99,8 @@ mod tests {
         let little = advice(3600.0, vec![device([0.04, 0.1], 8)]);
         assert_eq!(
             little,
-            [
-                "a MIG instance 1g of 10 GiB instead of NVIDIA H100 80GB HBM3: busy 4 % on the mean and \
-              10 % at most, 8.0 of 80.0 GiB at most"
-            ]
+            ["a MIG instance 1g of 10 GiB instead of NVIDIA H100 80GB HBM3: busy 4 % average and \
+              10 % peak, 8.0 of 80.0 GiB peak"]
         );
         let unused = advice(3600.0, vec![device([0.9, 1.0], 70), device([0.0, 0.0], 1)]);
         assert_eq!(
