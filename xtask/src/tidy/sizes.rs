@@ -8,7 +8,7 @@ use super::tree::{Tree, is_test_file};
 const BUDGETS: &[(&str, usize)] = &[
     ("agent/src/", 7_700),
     ("agent/crates/sys/", 2_750),
-    ("agent/crates/model/", 9_200),
+    ("agent/crates/model/", 9_300),
     ("agent/crates/kubernetes/", 750),
     ("agent/crates/owners/", 17_000),
     ("agent/crates/pipeline/", 11_600),
