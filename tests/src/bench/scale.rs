@@ -164,7 +164,10 @@ fn run(
         size,
         series: series(&points)?,
         micros: [of(0), of(1)],
-        threads: by_thread(&spent, ticks.round() as u64),
+        threads: by_thread(
+            &spent,
+            u64::try_from(took.as_millis() / every.as_millis()).unwrap_or(u64::MAX),
+        ),
         resident_mb: resident as f64 / 1e6,
     })
 }
