@@ -437,7 +437,7 @@ mod tests {
             let error =
                 in_words(Cli::command().try_get_matches_from(["gpuwho", word]).unwrap_err());
             let text = error.to_string();
-            assert!(text.contains("`gpuwho` prints") && text.contains("gpuwho --watch"), "{text}");
+            assert!(text.contains("`gpuwho` prints") && text.contains("gpuwho top"), "{text}");
         }
         let error = parsed("gpuwho events --since yesterday").unwrap_err();
         assert!(error.contains("like 10m or 2h"), "{error}");

@@ -142,8 +142,8 @@ impl Term {
     }
 
     fn is_met(&self, report: &HostReport, device: &Device, process: Option<&Process>) -> bool {
-        if let Some(has) = self.number_of(device, process) {
-            return has.is_some_and(|has| self.compares(has));
+        if self.is_about_a_number() {
+            return self.number_of(device, process).is_some_and(|has| self.compares(has));
         }
         let texts = self.texts_of(report, device, process);
         let is = |text: &String| match self.is {
@@ -158,17 +158,22 @@ impl Term {
         }
     }
 
-    /// The value of a field that is a number; none of one that is text.
-    fn number_of(&self, device: &Device, process: Option<&Process>) -> Option<Option<f64>> {
-        self.number?;
-        Some(match self.field {
+    /// Whether a number is compared with a field that is one.
+    fn is_about_a_number(&self) -> bool {
+        let numbers = [Field::Util, Field::Memory, Field::Power, Field::Temperature, Field::Pid];
+        self.number.is_some() && numbers.contains(&self.field)
+    }
+
+    /// The value of a field that is a number.
+    fn number_of(&self, device: &Device, process: Option<&Process>) -> Option<f64> {
+        match self.field {
             Field::Util => device.utilization.map(|part| part * 100.0),
             Field::Memory => device.memory_used_bytes.map(gib),
             Field::Power => device.power_watts,
             Field::Temperature => device.temperature_celsius,
             Field::Pid => process.map(|process| f64::from(process.owner.pid)),
-            _ => return None,
-        })
+            _ => None,
+        }
     }
 
     fn compares(&self, has: f64) -> bool {

@@ -41,13 +41,17 @@ pub(super) fn report() -> HostReport {
         slurm_task: Some("3".into()),
         ..owner(11, "alice", "train")
     };
+    of(devices(pod, job))
+}
+
+fn devices(pod: OwnerView, job: OwnerView) -> Vec<Device> {
     let on = |owner, gib: i64, busy| Process {
         owner,
         memory_bytes: Some(gib << 30),
         utilization: Some(busy),
         ..Process::default()
     };
-    let devices = vec![
+    vec![
         Device {
             utilization: Some(0.97),
             memory_used_bytes: Some(70 << 30),
@@ -65,7 +69,11 @@ pub(super) fn report() -> HostReport {
             ..device(1, vec![on(owner(12, "bob", "python3"), 0, 0.01)])
         },
         Device { state: "lost".into(), reason: "GPU is lost".into(), ..device(2, Vec::new()) },
-    ];
+    ]
+}
+
+/// With an engine of the pod, and a source that fails.
+fn of(devices: Vec<Device>) -> HostReport {
     let engine = EngineView {
         owner: devices[0].processes[0].owner.clone(),
         engine: Some("vllm".into()),

@@ -54,7 +54,7 @@ impl History {
         if is_ascii {
             return padded.iter().map(|value| ascii(*value)).collect();
         }
-        padded.chunks(2).map(|two| braille(two)).collect()
+        padded.chunks(2).map(braille).collect()
     }
 }
 

@@ -193,21 +193,23 @@ mod tests {
     use super::super::fixture;
     use super::*;
 
+    /// That a node has the sum of its children.
+    fn check(node: &Node) {
+        let below = |of: fn(&Node) -> i64| node.children.iter().map(of).sum::<i64>();
+        if !node.children.is_empty() {
+            assert_eq!(node.memory.unwrap_or(0), below(|node| node.memory.unwrap_or(0)));
+            let processes: usize = node.children.iter().map(|node| node.processes).sum();
+            assert_eq!(node.processes, processes);
+        }
+        node.children.iter().for_each(check);
+    }
+
     #[test]
     fn each_level_has_the_sum_of_what_is_below() {
         let report = fixture::report();
         let tree = build(&report, &Filter::default(), Order::Memory);
         let names: Vec<_> = tree.children.iter().map(|node| node.name.as_str()).collect();
         assert_eq!(names, ["namespace serving", "slurm alice", "user bob"]);
-        fn check(node: &Node) {
-            let below = |of: fn(&Node) -> i64| node.children.iter().map(of).sum::<i64>();
-            if !node.children.is_empty() {
-                assert_eq!(node.memory.unwrap_or(0), below(|node| node.memory.unwrap_or(0)));
-                let processes: usize = node.children.iter().map(|node| node.processes).sum();
-                assert_eq!(node.processes, processes);
-            }
-            node.children.iter().for_each(check);
-        }
         check(&tree);
         let pod = &tree.children[0].children[0];
         assert_eq!((pod.name.as_str(), pod.devices.len()), ("serving/llama-0", 1));

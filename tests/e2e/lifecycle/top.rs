@@ -109,6 +109,13 @@ impl Terminal {
     }
 }
 
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // One that has ended already cannot be.
+        let _ = self.child.kill();
+    }
+}
+
 struct Node {
     agent: Agent,
     nvml: FakeNvml,

@@ -6,12 +6,12 @@ use super::tree::{Tree, is_test_file};
 
 /// Folders with their budget in lines of Rust, tests not counted; a folder's row is the longest that fits.
 const BUDGETS: &[(&str, usize)] = &[
-    ("agent/src/", 7_700),
+    ("agent/src/", 9_750),
     ("agent/crates/sys/", 2_750),
     ("agent/crates/model/", 9_300),
     ("agent/crates/kubernetes/", 750),
     ("agent/crates/owners/", 17_000),
-    ("agent/crates/pipeline/", 11_600),
+    ("agent/crates/pipeline/", 11_650),
     ("agent/crates/collect/", 4_000),
     ("agent/crates/devices/", 14_750),
     ("agent/crates/bpf/", 2_925),

@@ -22,7 +22,7 @@ struct Columns {
 /// The page of the owners that the filter leaves.
 pub(super) fn page(state: &State, wide: usize) -> Page {
     let room = wide.saturating_sub(NUMBERS);
-    let past = if room >= MIN_NAME + PAST + 1 { PAST } else { 0 };
+    let past = if room > MIN_NAME + PAST { PAST } else { 0 };
     let room = room.saturating_sub(past + 1);
     let user = if room >= MIN_NAME * 2 + USER { USER } else { 0 };
     let name = room.saturating_sub(if user > 0 { user + 1 } else { 0 } + 1);
