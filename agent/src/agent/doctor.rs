@@ -21,8 +21,11 @@ pub fn diagnose(configuration: &Configuration, agent: Option<&HostReport>) -> Ve
         warnings
             .map(|text| Finding::new("configuration", NOTICE, text.as_str(), "").of(Group::Agent)),
     );
-    let is_asked =
-        |name: &str| agent.is_some_and(|agent| agent.sources.iter().any(|one| one.name == name));
+    let is_asked = |name: &str| {
+        // One that refers to these checks has not said why.
+        let has_said = |one: &Source| one.name == name && !one.remedy.contains("gpuwho doctor");
+        agent.is_some_and(|agent| agent.sources.iter().any(has_said))
+    };
     for (def, row) in configuration.sources.iter().filter(|(def, _)| !is_asked(def.name)) {
         let found = row.diagnose(&settings.diagnosing()).into_iter();
         findings.extend(found.map(|finding| finding.of(group_of(def.name))));

@@ -21,7 +21,10 @@ fn shown() -> Vec<(Vec<&'static str>, Vec<&'static str>)> {
     let of = |sample: &'static str| {
         let (command, output) = sample.split_once('\n').unwrap();
         let command = command.split('#').next().unwrap_or_default();
-        let head = |line: &'static str| line.split([':', '/']).next().unwrap_or_default().trim();
+        let head = |line: &'static str| {
+            let line = line.split("2026-").next().unwrap_or_default();
+            line.split([':', '/']).next().unwrap_or_default().trim()
+        };
         let of_time = |line: &&str| !line.starts_with("2026-");
         (
             command.split_whitespace().skip(1).collect(),

@@ -168,6 +168,7 @@ fn devices_pages_filters_and_sizes_are_at_hand_and_the_terminal_is_restored() {
         top.resize(rows, cols);
     }
     top.shows(&["MODEL", "NVIDIA H100 80GB HBM3"], &[]);
+    top.resize(24, 200);
     top.press("?");
     top.shows(&["Ctrl-Z: suspend"], &[]);
     top.press("q");
