@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(of("").0, "absent");
         let (state, facts) = of("listen = \"127.0.0.1:9464\"");
         assert_eq!((state.as_str(), facts.as_str()), ("ok", "at http://127.0.0.1:9464/metrics"));
-        assert!(of("listen = \":9464\"").1.contains("open to everybody"));
+        assert!(of("listen = \":9464\"").1.contains("without a password"));
         let tls =
             "listen = \":9464\"\ntls_server_config = { cert_file = \"/no\", key_file = \"/no\" }";
         assert_eq!(of(tls).0, "failed");
