@@ -177,7 +177,7 @@ fn look_at_what_works(agent: &Container) {
         "cgroup namespace",
         "device_users",
         "kmsg",
-        "nccl",
+        "nccl:watch",
         "pod logs",
         "nvidia",
         "cri",
