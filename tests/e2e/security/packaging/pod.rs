@@ -184,7 +184,4 @@ fn look_at_what_works(agent: &Container) {
     ] {
         assert_eq!(states[ok], "ok", "{ok}: {findings:#}");
     }
-    // The runtime's device rules refuse `/dev/kmsg`, whatever the capabilities.
-    let reported = findings.as_array().unwrap().iter().find(|one| one["subject"] == "kmsg");
-    assert!(reported.unwrap()["facts"].as_str().unwrap().contains("syslog(2)"), "{reported:?}");
 }
