@@ -65,21 +65,6 @@ pub enum Request {
     },
 }
 
-impl Request {
-    /// The command that sends it.
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Who => "who",
-            Self::Events => "events",
-            Self::Health => "health",
-            Self::Receipt { .. } => "receipt",
-            Self::Release { .. } => "release",
-            Self::Resume => "resume",
-            Self::Forget { .. } => "forget",
-        }
-    }
-}
-
 /// A reply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]

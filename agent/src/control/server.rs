@@ -175,23 +175,13 @@ impl Server<'_> {
                 let admin = super::ADMIN_SOCKET;
                 Reply::Refused { reason: format!("this is done over {admin} beside this socket") }
             }
-            (command, Access::Admin) => {
-                let answer = match command {
-                    Request::Release { seconds } => {
-                        Ok(self.answer.release(Duration::from_secs(*seconds)))
-                    }
-                    Request::Forget { uuid } => self.answer.forget(uuid),
-                    _ => Ok(self.answer.resume()),
-                };
-                let (uid, pid) = (client.uid, client.pid);
-                match answer {
-                    Ok(message) => {
-                        // Who stopped the readings, and for how long.
-                        tracing::warn!(uid, pid, "{}: {message}", command.name());
-                        Reply::Done { message }
-                    }
-                    Err(reason) => Reply::Refused { reason },
-                }
+            (Request::Release { seconds }, Access::Admin) => {
+                let length = Duration::from_secs(*seconds);
+                done(client, "release", Ok(self.answer.release(length)))
+            }
+            (Request::Resume, Access::Admin) => done(client, "resume", Ok(self.answer.resume())),
+            (Request::Forget { uuid }, Access::Admin) => {
+                done(client, "forget", self.answer.forget(uuid))
             }
         }
     }
@@ -228,6 +218,17 @@ impl Server<'_> {
         };
         self.table = Some(table);
         who
+    }
+}
+
+/// The reply to a command that changes what the agent does, and a line about who had it done.
+fn done(client: &Client, command: &str, answer: Result<String, String>) -> Reply {
+    match answer {
+        Ok(message) => {
+            tracing::warn!(uid = client.uid, pid = client.pid, "{command}: {message}");
+            Reply::Done { message }
+        }
+        Err(reason) => Reply::Refused { reason },
     }
 }
 
