@@ -37,10 +37,10 @@ vendors | By vendor | which vendor's devices have which metric; throttle reasons
 /// What people ask first, and the metrics that answer.
 const QUESTIONS: &str = "\
 Which GPUs are busy? | gpu.utilization gpu.sm.active gpu.pipe.active
-Who is on which GPU? | gpu.process.info gpu.owner.busy.time
+Who is on which GPU? | gpu.process.info gpu.owner.utilization
 Which GPUs are allocated, and idle? | gpu.allocation.info gpu.allocation.time
-Who uses the memory? | gpu.memory.usage gpu.process.memory.usage gpu.owner.memory.byte_seconds
-Who draws the power? | gpu.power gpu.energy gpu.owner.energy
+Who uses the memory? | gpu.memory.usage gpu.process.memory.usage gpu.owner.memory.usage
+Who draws the power? | gpu.power gpu.owner.power gpu.owner.energy
 What does it cost? | gpu.owner.cost gpu.cost
 Is a GPU healthy? | gpu.up gpu.health.condition gpu.health.score
 Does a GPU need a reset or a replacement? | gpu.recovery.action gpu.memory.remap.pending gpu.memory.remap.failed
