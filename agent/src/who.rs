@@ -1,7 +1,7 @@
 //! Who is on each accelerator, now: what `gpuwho` alone prints, and what the control socket
 //! answers.
 
-mod engines;
+pub(crate) mod engines;
 mod others;
 mod selection;
 pub(crate) mod table;

@@ -1,5 +1,6 @@
 //! The filter of `top`: `temp>85 & user==alice`, `ns:serving | job:123`, or a part of any name.
 
+use crate::who::table::row::gib;
 use crate::who::{Device, HostReport, Process};
 use gpuwho_model::text::sort_by_likeness;
 
@@ -236,10 +237,6 @@ fn field(name: &str) -> Result<Field, String> {
         sort_by_likeness(&name, &mut words);
         format!("no field `{name}`; there are {}", words.join(" "))
     })
-}
-
-pub(super) fn gib(bytes: i64) -> f64 {
-    bytes as f64 / f64::from(1 << 30)
 }
 
 #[cfg(test)]

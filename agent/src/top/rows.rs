@@ -6,7 +6,8 @@ mod rest;
 
 use super::screen::Mark;
 use super::state::{State, Tab};
-use gpuwho_model::screen::{clean, left, right, width};
+use crate::who::table::row;
+use gpuwho_model::screen::{Screen, clean, left, right};
 
 /// A line of a page.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -61,7 +62,7 @@ impl Row {
 pub(super) fn page(state: &State, wide: usize) -> Page {
     let Some(look) = &state.look else {
         let why = state.failure.as_deref().unwrap_or("reading …");
-        return Page { header: String::new(), rows: wrap(why, wide, Mark::Plain) };
+        return Page { header: String::new(), rows: wrap(0, why, wide, Mark::Plain) };
     };
     match state.tab {
         Tab::Devices => devices::page(state, look, wide),
@@ -72,19 +73,9 @@ pub(super) fn page(state: &State, wide: usize) -> Page {
     }
 }
 
-/// A text over as many lines as it needs.
-fn wrap(text: &str, wide: usize, mark: Mark) -> Vec<Row> {
-    let mut rows: Vec<String> = Vec::new();
-    for word in clean(text).split_whitespace() {
-        match rows.last_mut() {
-            Some(line) if width(line) + 1 + width(word) <= wide => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => rows.push(word.to_owned()),
-        }
-    }
-    rows.iter().map(|line| Row::text(line, mark)).collect()
+/// A text over as many lines as it needs, each behind so many blanks.
+fn wrap(indent: usize, text: &str, wide: usize, mark: Mark) -> Vec<Row> {
+    Screen::new(wide, false).wrap(indent, text).lines().map(|line| Row::text(line, mark)).collect()
 }
 
 /// A header in the columns of the rows: names and widths, a number's on the right.
@@ -98,9 +89,9 @@ fn header(columns: &[(&str, usize, bool)]) -> String {
 }
 
 fn percent(part: Option<f64>) -> String {
-    part.map_or("-".to_owned(), |part| format!("{:.0} %", part * 100.0))
+    part.map_or("-".to_owned(), row::percent)
 }
 
 fn gib(bytes: Option<i64>) -> String {
-    bytes.map_or("-".to_owned(), |bytes| format!("{:.1}G", super::filter::gib(bytes)))
+    bytes.map_or("-".to_owned(), |bytes| format!("{:.1}G", row::gib(bytes)))
 }

@@ -4,6 +4,7 @@
 use super::keys::HELP;
 use super::rows::{self, Row};
 use super::state::{State, Tab};
+use crate::who::table::row;
 use gpuwho_model::screen::{clean, elide, width};
 use gpuwho_model::text::plural;
 use ratatui::Frame;
@@ -97,7 +98,7 @@ fn about_host(state: &State, wide: usize) -> String {
     let Some(look) = &state.look else { return elide("gpuwho top", wide).into_owned() };
     let who = &look.who;
     let totals = &who.totals;
-    let gib = |bytes: Option<i64>| bytes.map(super::filter::gib);
+    let gib = |bytes: Option<i64>| bytes.map(row::gib);
     let memory = match (gib(totals.memory_used_bytes), gib(totals.memory_limit_bytes)) {
         (Some(used), Some(limit)) => Some(format!("{used:.0}/{limit:.0} GiB")),
         (Some(used), None) => Some(format!("{used:.0} GiB")),
@@ -153,8 +154,8 @@ fn footer(state: &State, below: usize, wide: usize) -> Line<'static> {
         let text = elide(&clean(&text), wide).into_owned();
         Line::styled(text, mark.style(state.options.is_coloured))
     };
-    if let (true, mistake) = (state.is_typing, &state.mistake) {
-        let why = mistake.as_ref().map_or(String::new(), |why| format!("  ({why})"));
+    if state.is_typing {
+        let why = state.mistake.as_ref().map_or(String::new(), |why| format!("  ({why})"));
         return of(Mark::Plain, format!("/{}_{why}", state.typed));
     }
     let age = state.came.map(|came| came.elapsed());

@@ -53,7 +53,7 @@ impl EngineView {
 }
 
 /// The lines of all engines under a heading; owners and models are elided to the screen's width.
-pub(super) fn table(engines: &[EngineView], screen: Screen) -> String {
+pub(crate) fn table(engines: &[EngineView], screen: Screen) -> String {
     const HEADER: [&str; 6] = ["OWNER", "ENGINE", "MODEL", "TOKENS/S", "RUNNING", "WAITING"];
     if engines.is_empty() {
         return String::new();

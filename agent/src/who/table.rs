@@ -91,8 +91,18 @@ impl HostReport {
 
     /// Conditions that several devices have, and which devices these are.
     fn common_conditions(&self) -> Vec<(&ConditionView, Vec<String>)> {
+        let mut all = self.conditions(|_| true);
+        all.retain(|(_, devices)| devices.len() > 1);
+        all
+    }
+
+    /// What is wrong with some devices, each with the names of all that have the same.
+    pub(crate) fn conditions(
+        &self,
+        is_wanted: impl Fn(&Device) -> bool,
+    ) -> Vec<(&ConditionView, Vec<String>)> {
         let mut all: Vec<(&ConditionView, Vec<String>)> = Vec::new();
-        for device in &self.devices {
+        for device in self.devices.iter().filter(|device| is_wanted(device)) {
             for condition in &device.health {
                 match all.iter_mut().find(|(known, _)| known.is_alike(condition)) {
                     Some((_, devices)) => devices.push(self.name(device)),
@@ -100,7 +110,6 @@ impl HostReport {
                 }
             }
         }
-        all.retain(|(_, devices)| devices.len() > 1);
         all
     }
 

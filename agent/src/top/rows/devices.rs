@@ -75,15 +75,7 @@ pub(super) fn page(state: &State, look: &Look, wide: usize) -> Page {
 
 /// What is wrong, a line for all devices of which it is true.
 fn conditions(state: &State, report: &HostReport) -> Vec<Row> {
-    let mut found: Vec<(&ConditionView, Vec<String>)> = Vec::new();
-    for device in report.devices.iter().filter(|one| state.filter.has_device(report, one)) {
-        for condition in &device.health {
-            match found.iter_mut().find(|(known, _)| known.is_alike(condition)) {
-                Some((_, names)) => names.push(report.name(device)),
-                None => found.push((condition, vec![report.name(device)])),
-            }
-        }
-    }
+    let found = report.conditions(|device| state.filter.has_device(report, device));
     let line = |(condition, names): &(&ConditionView, Vec<String>)| {
         let mark = if condition.severity == "critical" { Mark::Bad } else { Mark::Warning };
         let text = format!("{} on GPU {}: {}", condition.severity, ranges(names), condition.reason);

@@ -3,50 +3,20 @@
 use super::{Page, Row, header, wrap};
 use crate::top::Look;
 use crate::top::screen::Mark;
-use crate::who::table::row::names;
+use crate::who::engines::table;
+use gpuwho_model::screen::Screen;
 use gpuwho_model::text::device_name;
 
-/// Inference engines: what they serve, for whom, and what waits.
+/// Inference engines: what they serve, for whom, and what waits; the table's own lines.
 pub(super) fn engines(look: &Look, wide: usize) -> Page {
-    let numbers = 10 + 9 + 9;
-    let names_room = wide.saturating_sub(numbers + 16);
-    let (owner, model) = (names_room / 2, names_room - names_room / 2);
-    let (owner, model) = (owner.saturating_sub(1), model.saturating_sub(1));
-    let rows = look.who.engines.iter().map(|engine| {
-        let [_, name] = names(&engine.owner);
-        let name = if engine.owner.owner.is_some() {
-            name
-        } else {
-            engine.address.clone().unwrap_or_else(|| "-".to_owned())
-        };
-        let what = format!("{}:{}", engine.engine.as_deref().unwrap_or("?"), engine.port);
-        let number = |number: Option<i64>| number.map_or("-".to_owned(), |count| count.to_string());
-        let waits = engine.waiting.is_some_and(|waiting| waiting > 0);
-        Row::default()
-            .left(&name, owner, Mark::Plain)
-            .left(&what, 15, Mark::Plain)
-            .left(&engine.models.join(" "), model, Mark::Plain)
-            .right(
-                &engine.tokens_per_second.map_or("-".into(), |rate| format!("{rate:.0}")),
-                9,
-                Mark::Plain,
-            )
-            .right(&number(engine.running), 8, Mark::Plain)
-            .right(&number(engine.waiting), 8, if waits { Mark::Warning } else { Mark::Plain })
-    });
-    let mut rows: Vec<Row> = rows.collect();
-    if rows.is_empty() {
-        rows.push(Row::text("no inference engine is read on this host", Mark::Plain));
-    }
-    let header = header(&[
-        ("OWNER", owner, false),
-        ("ENGINE", 15, false),
-        ("MODEL", model, false),
-        ("TOKENS/S", 9, true),
-        ("RUNNING", 8, true),
-        ("WAITING", 8, true),
-    ]);
-    Page { header, rows }
+    let table = table(&look.who.engines, Screen::new(wide, false));
+    let mut lines = table.lines().skip_while(|line| line.is_empty());
+    let Some(header) = lines.next() else {
+        let none = Row::text("no inference engine is read on this host", Mark::Plain);
+        return Page { rows: vec![none], ..Page::default() };
+    };
+    let rows = lines.map(|line| Row::text(line, Mark::Plain)).collect();
+    Page { header: header.to_owned(), rows }
 }
 
 fn mark(severity: &str) -> Mark {
@@ -65,12 +35,13 @@ pub(super) fn health(look: &Look, wide: usize) -> Page {
     let is_mixed = vendors.collect::<std::collections::BTreeSet<_>>().len() > 1;
     match &look.health {
         None => rows.extend(wrap(
+            0,
             "health is judged by the agent, which does not run",
             wide,
             Mark::Plain,
         )),
         Some(health) if !health.enabled => {
-            rows.extend(wrap("health is switched off ([health] enabled)", wide, Mark::Plain));
+            rows.extend(wrap(0, "health is switched off ([health] enabled)", wide, Mark::Plain));
         }
         Some(health) => {
             for device in &health.devices {
@@ -81,7 +52,7 @@ pub(super) fn health(look: &Look, wide: usize) -> Page {
                 for condition in &device.conditions {
                     let text = format!("    {}: {}", condition.severity, condition.reason);
                     rows.push(Row::text(&text, mark(&condition.severity)));
-                    rows.extend(indented(&condition.advice, wide));
+                    rows.extend(wrap(6, &condition.advice, wide, Mark::Plain));
                 }
             }
         }
@@ -108,13 +79,6 @@ pub(super) fn health(look: &Look, wide: usize) -> Page {
     Page { header: "HEALTH".to_owned(), rows }
 }
 
-fn indented(text: &str, wide: usize) -> impl Iterator<Item = Row> + use<> {
-    wrap(text, wide.saturating_sub(6), Mark::Plain).into_iter().map(|mut row| {
-        row.cells.insert(0, ("      ".to_owned(), Mark::Plain));
-        row
-    })
-}
-
 /// The agent's sources and receivers, those that fail first.
 pub(super) fn agent(look: &Look, wide: usize) -> Page {
     let who = &look.who;
@@ -128,7 +92,7 @@ pub(super) fn agent(look: &Look, wide: usize) -> Page {
         let row = Row::default().left(&source.name, 20, Mark::Plain).left(&source.state, 9, kind);
         rows.push(row.left(&source.reason, reason, Mark::Plain));
         if source.is_failing() {
-            rows.extend(indented(&source.remedy, wide));
+            rows.extend(wrap(6, &source.remedy, wide, Mark::Plain));
         }
     }
     if rows.is_empty() {

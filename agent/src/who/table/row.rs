@@ -238,10 +238,10 @@ fn part_of(used: Option<i64>, limit: Option<i64>) -> String {
     }
 }
 
-fn gib(bytes: i64) -> f64 {
+pub(crate) fn gib(bytes: i64) -> f64 {
     bytes as f64 / f64::from(1 << 30)
 }
 
-fn percent(ratio: f64) -> String {
+pub(crate) fn percent(ratio: f64) -> String {
     format!("{:.0} %", ratio * 100.0)
 }
